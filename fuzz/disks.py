@@ -56,8 +56,8 @@ def replica(data: bytes) -> None:
     due = [bytes(raw.data) for raw in sound if found.start < raw.header.next_offset <= before]
     for most, count in ((1, _ALONE), (_LARGE, len(due) + 1)):
         read = [bytes(raw.data) for raw in islice(_read(found, found.start, most, found.end), count)]
-        upto = len(due) if found.holes else count
-        assert read[:upto] == due[:count][: len(read)]
+        until = len(due) if found.holes else count
+        assert read[:until] == due[:count][: len(read)]
         assert all(any(one in file for file in files) for one in read)
     if not found.holes:
         _merged(merged([found]), sound)
@@ -167,7 +167,7 @@ def _rising(found: Replica) -> None:
     offsets = [turn.offset for turn in found.turns]
     assert offsets == sorted(offsets)
     assert all(offset < found.end for offset in (*offsets, *(first for _, first in found.epochs)))
-    assert all(first < upto for first, upto in found.gaps)
+    assert all(first < until for first, until in found.gaps)
 
 
 def _merged(log: PartitionLog, sound: Sequence[RawBatch]) -> None:

@@ -326,14 +326,14 @@ def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[S
 def _behind(place: Place, at: Bounds, recorded: _Recorded) -> Iterator[Shortfall]:
     """What is not there yet of one partition, and why, or that it stopped."""
     figures = recorded.figures.get(TopicPartition(place.topic, place.partition))
-    first = at.upto - at.lag
+    first = at.until - at.lag
     stop = recorded.stops.get(TopicPartition(place.target, place.partition))
     if stop is not None:
         reason = f"{stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
-        yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
+        yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
     elif figures is not None and figures.state.is_stop:
         reason = f"{figures.state} at source offset {figures.next_offset}: {figures.detail}"
-        yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
+        yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
     elif at.lag:
         if at.open_from is not None:
             what = f"a transaction is open on the source from offset {at.open_from} on"
@@ -344,7 +344,7 @@ def _behind(place: Place, at: Bounds, recorded: _Recorded) -> Iterator[Shortfall
             reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"
         else:
             reason = f"the mirror: {recorded.status.pulse}"
-        yield place.lacks(Lack.BEHIND, first, at.upto, reason)
+        yield place.lacks(Lack.BEHIND, first, at.until, reason)
 
 
 async def _not_compared(

@@ -285,8 +285,8 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     topics = {target for _, target, _, _, _ in found}
     configs = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
     return [
-        f"{at}: the target deleted offsets {first} to {upto - 1}, which the source has; its retention does not say why"
-        for at, target, first, upto, age_ms in found
+        f"{at}: the target deleted offsets {first} to {until - 1}, which the source has; its retention does not say why"
+        for at, target, first, until, age_ms in found
         if not may_expire(plain_values(configs.get(target, {})), age_ms)
     ]
 
@@ -299,17 +299,17 @@ async def _deleted(
     """
     at = _source_of(figures)
     try:
-        upto = await _kept_from(settings, known, figures)
-        if not upto:
+        until = await _kept_from(settings, known, figures)
+        if not until:
             return None
         await source.require(at)
-        if (first := await list_offset(source, at, EARLIEST)) >= upto:
+        if (first := await list_offset(source, at, EARLIEST)) >= until:
             return None
-        for offset in (upto - 1, first):
+        for offset in (until - 1, first):
             fetched = split((await fetch_at(source, at, offset)).records)
             batch = next((one.header for one in fetched if one.header.last_offset >= offset), None)
-            if batch is not None and batch.base_offset < upto:
-                return at, figures.target_topic, first, upto, int(time.time() * 1000) - batch.max_timestamp
+            if batch is not None and batch.base_offset < until:
+                return at, figures.target_topic, first, until, int(time.time() * 1000) - batch.max_timestamp
     except (ClusterError, MalformedBatch) as problem:
         _log.warning("start_unknown", topic=at.topic, partition=at.partition, reason=str(problem))
     return None

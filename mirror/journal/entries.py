@@ -256,8 +256,8 @@ class Accepted(NamedTuple):
 
     def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
         """Whether a loss of the topic with that id was accepted already, as a whole."""
-        first, upto = self.offsets
-        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= upto
+        first, until = self.offsets
+        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= until
 
 
 class Lost(NamedTuple):

@@ -82,8 +82,8 @@ def find_damage(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | Non
     sound = walk.resume()
     if sound is None:
         is_last = is_all and walk.announced == len(fetched.records)
-        upto = fetched.high_watermark if is_last else offset
-        return Damaged(offset, max(offset, upto), detail)
+        until = fetched.high_watermark if is_last else offset
+        return Damaged(offset, max(offset, until), detail)
     behind = Walk(fetched.records, offset, position=sound.position)
     following = next(islice(behind, 1), None)
     for _ in behind:

@@ -80,9 +80,9 @@ class OffsetRanges:
             self._targets.append(target)
         self.next_source, self.next_target = source + count, target + count
 
-    def pass_over(self, upto: int) -> None:
-        """The source has nothing to mirror below `upto`."""
-        self.next_source = max(self.next_source, upto)
+    def pass_over(self, until: int) -> None:
+        """The source has nothing to mirror below `until`."""
+        self.next_source = max(self.next_source, until)
 
     def to_target(self, source: int) -> int:
         """Where the first record at or behind a source offset is, or will be."""

@@ -239,36 +239,36 @@ class PartitionWriter:
         self.target_offset += header.count
 
     def fill(
-        self, upto: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
+        self, until: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
     ) -> None:
-        """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
+        """Let markers take the offsets below `until`, where there is a verdict for those of a batch of `size` bytes.
         `epoch` is the source's leader epoch of what is left out, or follows. Raises PartitionStop where there are more
         than `longest`. A partition writer with an offset map passes them over.
         """
         if self.offset_map is not None:
-            self._pass_over(upto, epoch)
+            self._pass_over(until, epoch)
             return
-        count = upto - self.next_offset
+        count = until - self.next_offset
         if count > longest:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
             raise self.refuse(self.next_offset, detail, Remedy.OTHER_FLOW)
         if count > 0:
             last = self.queue[-1] if self.queue else None
             if isinstance(last, Gap) and not self.filling:
-                last.next_offset = upto
+                last.next_offset = until
             else:
-                self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then(1 if self.has_gaps else FENCE)))
+                self.queue.append(last := Gap(self.next_offset, until, self.stamp.then(1 if self.has_gaps else FENCE)))
                 self.has_gaps = True
             last.epoch = max(last.epoch, epoch)
-            self.stamp = last.stamp.then(upto - last.first)
-            self.next_offset = self.target_offset = upto
+            self.stamp = last.stamp.then(until - last.first)
+            self.next_offset = self.target_offset = until
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
                 last.verdict_bytes[str(verdict)] += size
 
-    def _pass_over(self, upto: int, epoch: int) -> None:
-        """Count the offsets below `upto` as mirrored as soon as what is before them is."""
-        self.next_offset = max(self.next_offset, upto)
+    def _pass_over(self, until: int, epoch: int) -> None:
+        """Count the offsets below `until` as mirrored as soon as what is before them is."""
+        self.next_offset = max(self.next_offset, until)
         on_its_way = self.queue or self.in_flight
         if on_its_way:
             last = on_its_way[-1]
@@ -294,12 +294,12 @@ class PartitionWriter:
         self.landed_at = gap.first
         self._mirrored(gap.first, gap.epoch)
 
-    def _mirrored(self, upto: int, epoch: int) -> None:
-        self.acked = upto
+    def _mirrored(self, until: int, epoch: int) -> None:
+        self.acked = until
         if epoch >= 0:
-            self.epoch, self.epoch_until = epoch, upto
+            self.epoch, self.epoch_until = epoch, until
         if self.offset_map is not None:
-            self.offset_map.runs.pass_over(upto)
+            self.offset_map.runs.pass_over(until)
 
     @property
     def last(self) -> LastPosition | None:

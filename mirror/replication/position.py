@@ -263,8 +263,8 @@ class Logs:
 
     def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
         """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
-        first, upto = accepted or (at, at)
-        return first <= at and self.start <= upto
+        first, until = accepted or (at, at)
+        return first <= at and self.start <= until
 
     def retention_gap(self, at: int) -> PartitionStop:
         """The stop where that is not accepted."""
@@ -275,9 +275,9 @@ class Logs:
             *RESOLVED_BY[State.RETENTION_GAP],
         )
 
-    def padded_twice(self, upto: int) -> PartitionStop:
+    def padded_twice(self, end: int) -> PartitionStop:
         """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
-        detail = f"the target has padding up to offset {upto}, and the source has records from {self.furthest_begin} on"
+        detail = f"the target has padding up to offset {end}, and the source has records from {self.furthest_begin} on"
         return self.stop(State.DIVERGED, self.furthest_begin, detail, Remedy.BEGIN_ANEW)
 
     def truncated(self, at: int, detail: str) -> PartitionStop:
@@ -772,8 +772,8 @@ async def gap_difference(
     async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
         if not crc_holds(raw):  # damaged, and left out as a loss: there are no records to compare
             continue
-        for begin, upto in outside(losses, first, end):
-            if difference := marker_difference(begin, upto, None if is_aborted else raw):
+        for begin, until in outside(losses, first, end):
+            if difference := marker_difference(begin, until, None if is_aborted else raw):
                 return difference
         size += len(raw.data)
         if size > _GAP_BYTES and raw.header.next_offset < end - _READ_BACK:

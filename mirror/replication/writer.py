@@ -230,12 +230,12 @@ class Writer:
         partition_writer.lose(loss)
 
     def _drop(self, verdict: Verdict, raw: RawBatch, partition_writer: PartitionWriter) -> None:
-        upto = raw.header.next_offset
-        partition_writer.fill(upto, verdict, len(raw.data), raw.header.partition_leader_epoch)
+        until = raw.header.next_offset
+        partition_writer.fill(until, verdict, len(raw.data), raw.header.partition_leader_epoch)
         if partition_writer.offset_map is not None:  # no marker's answer will count it
             counters = self.all_counters[partition_writer.source]
-            if upto > counters.dropped_until:
-                counters.dropped_until = upto
+            if until > counters.dropped_until:
+                counters.dropped_until = until
                 counters.verdicts[str(verdict)] += 1
                 counters.verdict_bytes[str(verdict)] += len(raw.data)
 

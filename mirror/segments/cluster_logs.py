@@ -448,13 +448,13 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     except ConfigError as problem:
         notes.append(f"the cluster's metadata log cannot be read: {problem}")
     end, replay = 0, MetadataReplay()
-    for upto, path in sorted(_snapshots(folders), reverse=True):
+    for until, path in sorted(_snapshots(folders), reverse=True):
         try:
             batches = list(_snapshot_batches(path))
         except (BadRecords, ConfigError) as problem:
             notes.append(f"{path} is left out: {problem}")
             continue
-        end = upto
+        end = until
         notes += _learn(replay, batches, str(path))
         break
     if log is not None and log.start <= end:

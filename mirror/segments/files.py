@@ -141,9 +141,9 @@ class Mapped:
     def passed(self, position: int) -> None:
         """Give back the pages before `position`, a window at a time; they would come again if they were looked at."""
         if self._map is not None and position - self._released >= _WINDOW:
-            upto = position - position % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, self._released, upto - self._released)
-            self._released = upto
+            until = position - position % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, self._released, until - self._released)
+            self._released = until
 
 
 def scan_transactions(scan: TransactionScan, mapped: Mapped) -> None:

@@ -120,9 +120,9 @@ class Turns:
 
     def cut(self, end: int) -> None:
         """Forget those at an offset and behind it."""
-        upto = bisect_left(self._offsets, end)
+        until = bisect_left(self._offsets, end)
         for column in (self._offsets, self._producers, self._kinds):
-            del column[upto:]
+            del column[until:]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,11 +174,11 @@ class Replica:
         data = mapped.data
         if (first := parse_header(data, position)).base_offset >= before:
             return memoryview(b"")
-        upto = segment.size if segment.end <= before else segment.position_of(before - 1, data)
-        if upto < segment.size and segment.end > before:  # the batch that holds the offset before it belongs to it
-            upto += parse_header(data, upto).size
+        until = segment.size if segment.end <= before else segment.position_of(before - 1, data)
+        if until < segment.size and segment.end > before:  # the batch that holds the offset before it belongs to it
+            until += parse_header(data, until).size
         mapped.passed(position)
-        return data[position : min(upto, position + max(most, first.size))]
+        return data[position : min(until, position + max(most, first.size))]
 
     def batch_at(self, offset: int) -> RawBatch | None:
         """The batch that holds an offset, or the next one."""
@@ -269,11 +269,11 @@ class _Damaged:
     is_single: bool = False
     is_marker: bool | None = None
 
-    def hole(self, upto: int) -> Hole:
+    def hole(self, until: int) -> Hole:
         """What is missing where the next sound batch begins at an offset."""
-        small = self.size <= _MARKER_BYTES and upto - self.first <= 1
+        small = self.size <= _MARKER_BYTES and until - self.first <= 1
         may_end = self.is_marker if self.is_marker is not None else small or not self.is_single
-        return Hole(self.first, upto, self.detail, self.size, self.beyond, may_end)
+        return Hole(self.first, until, self.detail, self.size, self.beyond, may_end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,20 +260,20 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
     for part in parts:
         at = part.begin
         for hole in _absent(part.replica):
-            first, upto = max(hole[0], at), min(hole[1], part.end)
-            if upto <= first:
+            first, end_offset = max(hole[0], at), min(hole[1], part.end)
+            if end_offset <= first:
                 continue
-            lent, left = _healed(part.replica, first, upto, every)
+            lent, left = _healed(part.replica, first, end_offset, every)
             damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
             if damage is None and left:  # compaction leaves such gaps, too
-                gaps += upto - first
+                gaps += end_offset - first
                 continue
             if at < first:
                 sound.append(OffsetSpan(part.replica, at, first))
             sound += lent
             if damage is not None:
                 lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
-            at = upto
+            at = end_offset
         if at < part.end or not sound:
             sound.append(OffsetSpan(part.replica, at, part.end))
     return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost), gaps)
@@ -285,13 +285,13 @@ def _absent(replica: Replica) -> list[tuple[int, int]]:
 
 
 def _healed(
-    damaged: Replica, first: int, upto: int, every: Iterable[tuple[Replica, int]]
+    damaged: Replica, first: int, end_offset: int, every: Iterable[tuple[Replica, int]]
 ) -> tuple[list[OffsetSpan], list[tuple[int, int]]]:
     """What others hold of offsets that are damaged in one replica, and what is left (M4)."""
     lent: list[OffsetSpan] = []
-    left = [(first, upto)]
+    left = [(first, end_offset)]
     for other, end in every:
-        if other is damaged or not _is_alike(damaged, other, first, upto):
+        if other is damaged or not _is_alike(damaged, other, first, end_offset):
             continue
         still: list[tuple[int, int]] = []
         for begin, until in left:
@@ -307,15 +307,15 @@ def _healed(
     return lent, left
 
 
-def _is_alike(damaged: Replica, other: Replica, first: int, upto: int) -> bool:
+def _is_alike(damaged: Replica, other: Replica, first: int, until: int) -> bool:
     """Whether another replica holds the same batch right before damage and right behind it; the one before is enough
     where the other one ends early, and no leader epoch began in the damage, whose records an older one lacks.
     """
     before = damaged.batch_at(first - 1) if first > damaged.start else None
-    behind = damaged.batch_at(upto)
+    behind = damaged.batch_at(until)
     if before is not None and not _is_same_batch(before, other.batch_at(first - 1)):
         return False
-    counterpart = other.batch_at(upto)
+    counterpart = other.batch_at(until)
     if behind is not None and counterpart is not None:
         return _is_same_batch(behind, counterpart)
     if before is None:
@@ -342,22 +342,24 @@ def _named(header: BatchHeader) -> tuple[int, ...]:
     return header.magic, header.base_offset, header.last_offset, header.partition_leader_epoch, *writer
 
 
-def _sound_in(other: Replica, first: int, upto: int) -> Iterator[OffsetSpan]:
+def _sound_in(other: Replica, first: int, end_offset: int) -> Iterator[OffsetSpan]:
     """Stretches of a replica between two offsets that end where its batches do."""
     at = max(first, other.start)
-    holes = [(hole.first, hole.next_offset) for hole in other.holes if hole.first < upto and hole.next_offset > first]
-    for begin, until in (*holes, (upto, upto)):
-        end = min(begin, upto)
+    holes = [
+        (hole.first, hole.next_offset) for hole in other.holes if hole.first < end_offset and hole.next_offset > first
+    ]
+    for begin, until in (*holes, (end_offset, end_offset)):
+        end = min(begin, end_offset)
         if at < end and _is_whole(other.batch_at(at), other.batch_at(end - 1), at, end):
             yield OffsetSpan(other, at, end)
         at = max(at, until)
 
 
-def _is_whole(head: RawBatch | None, tail: RawBatch | None, first: int, upto: int) -> bool:
+def _is_whole(head: RawBatch | None, tail: RawBatch | None, first: int, until: int) -> bool:
     """Whether no batch reaches over either end of a stretch that begins and ends with these."""
     if head is None or tail is None or head.header.base_offset < first:
         return False
-    return tail.header.next_offset <= upto or tail.header.base_offset >= upto
+    return tail.header.next_offset <= until or tail.header.base_offset >= until
 
 
 def _missing(lost: Iterable[Hole]) -> int:
@@ -372,10 +374,10 @@ def _valid_end(replica: Replica, history: Sequence[tuple[int, int]]) -> int:
     # from the last entry to the first: the least offset of it and all that are newer
     least = [*accumulate((offset for _, offset in reversed(history)), min)][::-1]
     for number, (epoch, first) in enumerate(runs):
-        upto = reaches[number]
+        until = reaches[number]
         above = bisect_right(history, epoch, key=lambda one: one[0])
-        newer = least[above] if above < len(least) else upto
-        if newer < upto:
+        newer = least[above] if above < len(least) else until
+        if newer < until:
             return max(newer, first if number else replica.start)
     return replica.end
 
@@ -461,9 +463,9 @@ def _open_note(stable: int, end: int, lost: Iterable[Hole]) -> str:
 
 def _gaps(stretch: OffsetSpan) -> Iterator[str]:
     """What is to be said of offsets between the files of a stretch."""
-    for first, upto in stretch.replica.gaps:
-        if stretch.begin < upto and first < stretch.end:
-            text = f"offsets {first} to {upto - 1} are in no file: compacted away, or a file is missing"
+    for first, until in stretch.replica.gaps:
+        if stretch.begin < until and first < stretch.end:
+            text = f"offsets {first} to {until - 1} are in no file: compacted away, or a file is missing"
             yield f"{stretch.replica.folder}: {text}"
 
 

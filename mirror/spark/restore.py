@@ -225,11 +225,11 @@ def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Seque
         parts = [(max(one.first, log.start), min(one.next_offset, reached, log.stable))]
         for loss in found.lost:
             parts = [part for each in parts for part in _without(each, (loss.first, loss.next_offset))]
-        for first, upto in parts:
-            if first < upto:
-                lacking.append((first, upto))
+        for first, until in parts:
+            if first < until:
+                lacking.append((first, until))
                 notes.append(
-                    f"the copy lacks offsets {first} to {upto - 1}, which these files have: the flow went on behind"
+                    f"the copy lacks offsets {first} to {until - 1}, which these files have: the flow went on behind"
                     f" them (reason {one.reason}). To have them, name another copy in topics.naming, and restore again"
                 )
     return replace(

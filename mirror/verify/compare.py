@@ -62,17 +62,17 @@ class Bounds:
     @property
     def lag(self) -> int:
         """Offsets that the source held when the proof began, beyond the target's end."""
-        return max(0, self.upto - max(self.target_written, self.source_start))
+        return max(0, self.until - max(self.target_written, self.source_start))
 
     @property
-    def upto(self) -> int:
+    def until(self) -> int:
         """Where the source ended when the proof began."""
         return max(self.source_end, self.source_written) if self.wanted < 0 else self.wanted
 
     @property
     def open_from(self) -> int | None:
         """Where a transaction is open on the source that holds back what the target lacks; None where none does."""
-        return self.source_end if self.source_end < self.upto and self.lag else None
+        return self.source_end if self.source_end < self.until and self.lag else None
 
     def within(self, begin: int, end: int) -> Self:
         """The same for the offsets from `begin` to before `end`: of how the logs begin and end, only the first range

@@ -258,7 +258,7 @@ async def _wait(
 ) -> None:
     """Until the targets have got to where the sources ended at first, or the time is over."""
     indexes = known.moves.indexes if known.moves else {}
-    first = {pair: at.upto for pair, at in bounds.items()}
+    first = {pair: at.until for pair, at in bounds.items()}
     until = time.monotonic() + waiting.seconds
 
     def is_behind(pair: Pair) -> bool:

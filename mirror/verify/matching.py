@@ -200,8 +200,8 @@ class Matching:
         lost = covering(self._lost, first, first) if first is not None else None
         if rows is None or lost is None:
             return False
-        upto = lost[1] if before is None else min(lost[1], before)
-        count = int(np.searchsorted(rows.offsets, upto))
+        until = lost[1] if before is None else min(lost[1], before)
+        count = int(np.searchsorted(rows.offsets, until))
         self._source.rows = rows.rows(count, len(rows))
         self._open(self._source)
         self._has_lost = True

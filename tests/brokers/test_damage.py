@@ -145,11 +145,11 @@ def test_damage_where_a_leader_epoch_begins(
         turn_a_bit(source, topic_name, sum(sizes[:number]) + 70)
         at = TopicPartition(topic_name, 0)
         with WatchedTask(*ends, [at], rules=Rules(offsets=offsets, skips_damage=True)) as task:  # type: ignore[arg-type]
-            upto = 10 * len(sizes)
-            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == upto)
+            until = 10 * len(sizes)
+            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == until)
             assert (found.state.is_stop, found.lost) == (False, 10), found.detail
             produce(source.bootstrap, topic_name, values)
-            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == upto + 10)
+            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == until + 10)
             assert not found.state.is_stop, found.detail
 
 

@@ -49,7 +49,7 @@ def test_a_late_task_of_a_plan_that_was_abandoned(story: Story) -> None:
     late = story.read(old, 1)
     story.fill(50, 100)
     new = story.planned()
-    assert (new.number, new.after, new.upto) == (old.number + 1, old.after, {0: 100})
+    assert (new.number, new.after, new.until) == (old.number + 1, old.after, {0: 100})
     story.write(new, 0)
     with pytest.raises(Stopped, match="was planned anew"):
         story.write(old, 1, late)
@@ -65,7 +65,7 @@ def test_a_plan_that_a_slot_has_is_finished_as_it_is(story: Story) -> None:
     story.write(begun, 0)
     story.fill(50, 100)
     again = story.planned()
-    assert (again.number, again.upto) == (begun.number, {0: 50})
+    assert (again.number, again.until) == (begun.number, {0: 50})
     story.write(again, 0)
     story.write(again, 1)
     assert story.planned().begin == {0: 50}
@@ -247,7 +247,7 @@ def test_a_source_that_grows(story: Story) -> None:
             async with asyncio.timeout(TIMEOUT):
                 while (plan := await one._planned()) is None:
                     await asyncio.sleep(0.05)
-            assert plan.upto[1] == 10
+            assert plan.until[1] == 10
 
     asyncio.run(grown())
 
@@ -281,7 +281,7 @@ def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
     assert story.stopped().next_offset == 50
     story.fill(50, 80)
     plan = story.planned()
-    assert (plan.begin, plan.upto) == ({0: 50}, {0: 80})
+    assert (plan.begin, plan.until) == ({0: 50}, {0: 80})
     for slot in range(2):
         story.write(plan, slot)
     assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(50, 80)]
@@ -445,7 +445,7 @@ def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Sto
     old = story.planned()
     story.write(old, 0)  # by a task that began before what follows
     story.fill(50, 100)
-    new = replace(old, number=old.number + 1, upto={0: 100}, abandoned=old)
+    new = replace(old, number=old.number + 1, until={0: 100}, abandoned=old)
 
     async def recorded() -> None:
         one = story.driver()
@@ -455,7 +455,7 @@ def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Sto
 
     asyncio.run(recorded())  # and the driver dies before it has fenced the slots
     again = story.planned()
-    assert (again.number, again.upto) == (old.number, {0: 50})
+    assert (again.number, again.until) == (old.number, {0: 50})
     story.write(again, 1)
     assert story.planned().begin == {0: 50}
 
@@ -465,7 +465,7 @@ def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypa
     the damaged one along.
     """
     produce(story.source, story.topic, [b"sound"] * 10, partition=0, batch=5)
-    plan = replace(story.planned(), upto={0: 5})
+    plan = replace(story.planned(), until={0: 5})
 
     async def damaged(*arguments: Any, **more: Any) -> Any:
         fetched = await fetch_at(*arguments, **more)
@@ -476,7 +476,7 @@ def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypa
     monkeypatch.setattr("mirror.kafka.fetch.fetch_at", damaged)
     assert [raw.header.next_offset for raw in sound_batches(story.work(plan), 0, 0, 5)] == [5]
     with pytest.raises(Stopped) as stop:
-        list(sound_batches(story.work(replace(plan, upto={0: 10})), 0, 0, 10))
+        list(sound_batches(story.work(replace(plan, until={0: 10})), 0, 0, 10))
     assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 5)
 
 

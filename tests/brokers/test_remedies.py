@@ -39,8 +39,8 @@ MARKERS: Final = acl(ResourceType.BROKER, "kafka-cluster", "ALTER")
 Key = tuple[State, Remedy]
 
 
-def values(first: int, upto: int, name: str = "") -> list[bytes]:
-    return [f"{name}{number:06d}".encode() for number in range(first, upto)]
+def values(first: int, until: int, name: str = "") -> list[bytes]:
+    return [f"{name}{number:06d}".encode() for number in range(first, until)]
 
 
 class Trial:
@@ -70,9 +70,9 @@ class Trial:
         self.mended = 0
         self.advice = ""
 
-    def fill(self, first: int, upto: int, name: str = "", begin_ms: int = RECENT_MS) -> list[bytes]:
+    def fill(self, first: int, until: int, name: str = "", begin_ms: int = RECENT_MS) -> list[bytes]:
         """Records of the source."""
-        produce(self.live.source.bootstrap, self.name, made := values(first, upto, name), begin_ms=begin_ms + first)
+        produce(self.live.source.bootstrap, self.name, made := values(first, until, name), begin_ms=begin_ms + first)
         return made
 
     def prepare(self) -> None:

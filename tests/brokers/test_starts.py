@@ -127,12 +127,12 @@ class Flow:
         (deleted,) = admin.delete_records([Watermark(self.topic, 0, before)]).values()
         assert deleted.result(20).low_watermark == before
 
-    def assert_copied(self, since: int, upto: int, partition: int = 0) -> None:
-        """The source's records from `since` on, and nothing else, `upto` being the last one; and `verify` says so."""
+    def assert_copied(self, since: int, until: int, partition: int = 0) -> None:
+        """The source's records from `since` on, and nothing else, `until` being the last one; and `verify` says so."""
         theirs = [one for one in read(self.source, self.topic, partition) if one[0] >= since]
         ours = list(read(self.target, self.topic, partition))
         assert [one[0] for one in theirs][:1] == [since] * bool(theirs)
-        assert [one[0] for one in theirs][-1:] == [upto] * bool(theirs)
+        assert [one[0] for one in theirs][-1:] == [until] * bool(theirs)
         if self.more.get("offsets") == "translate":
             assert [one[0] for one in ours] == list(range(len(theirs)))
             theirs, ours = [one[1:] for one in theirs], [one[1:] for one in ours]

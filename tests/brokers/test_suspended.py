@@ -105,12 +105,12 @@ def test_no_padding_is_sent_behind_a_suspension(
     trimmed(source_cluster, topic_name, 50)
     asleep, awake, made, calls = threading.Event(), threading.Event(), rewrite.padding, [0]
 
-    def padding(first: int, upto: int, **more: Any) -> Any:
+    def padding(first: int, until: int, **more: Any) -> Any:
         calls[0] += 1
         if calls[0] == 3:
             asleep.set()
             awake.wait(TIMEOUT)
-        return made(first, min(upto, first + 10), **more)
+        return made(first, min(until, first + 10), **more)
 
     monkeypatch.setattr(log_start, "padding", padding)
     with WatchedTask(source, target, [at]) as task:

@@ -25,12 +25,12 @@ from .reading import Dump, Record
 
 class Claim(NamedTuple):
     """One record of the journal: from target offset `begin` on, the source offset of each record; the source has
-    nothing more below `upto`.
+    nothing more below `until`.
     """
 
     begin: int
     sources: tuple[int, ...]
-    upto: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ def read_recorded(journal: Iterable[Record], topic: str, partition: int) -> Reco
 
 def _claim(expected: dict[str, object], begin: int) -> Claim:
     """Raises ValueError, KeyError or TypeError where it makes no sense."""
-    source, lengths, upto = expected["source"], expected["runs"], expected["next"]
-    if expected["target"] != begin or not isinstance(source, int) or not isinstance(upto, int):
+    source, lengths, until = expected["source"], expected["runs"], expected["next"]
+    if expected["target"] != begin or not isinstance(source, int) or not isinstance(until, int):
         raise ValueError("another key's value")
     if not isinstance(lengths, list) or len(lengths) % 2 == 0:
         raise ValueError("a length more than skips")
@@ -145,7 +145,7 @@ def _claim(expected: dict[str, object], begin: int) -> Claim:
         if index % 2 == 0:
             sources += range(source, source + length)
         source += length
-    return Claim(begin, tuple(sources), upto)
+    return Claim(begin, tuple(sources), until)
 
 
 def paired(
@@ -253,6 +253,6 @@ def _lies(claim: Claim, truth: Mapping[int, Pair]) -> Iterator[tuple[Kind, int, 
             detail = f"source offset {source} by the runs from {claim.begin} on, and it is {pair.source}"
             yield Kind.RUNS_WRONG, target, detail
     following = truth.get(claim.begin + len(claim.sources))
-    if following is not None and following.held and following.source < claim.upto:
-        detail = f"nothing below source offset {claim.upto} is left, it says, and {following.source} is"
+    if following is not None and following.held and following.source < claim.until:
+        detail = f"nothing below source offset {claim.until} is left, it says, and {following.source} is"
         yield Kind.RUNS_WRONG, following.target, detail

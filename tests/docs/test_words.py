@@ -44,6 +44,7 @@ NAMES = {
     "sink": "partition_writer, or buffer: a sink is Spark's",
     "sinks": "partition_writers",
     "twin": "source_batch",
+    "upto": "until: the journal and the plans of re-keying alone keep it as a key",
 }
 #: Retired states, wherever they stand: in code, metrics, alerts, dashboards or pages.
 STATES = {"ALIGNING": "PADDING", "CONTENDED": "FENCED", "DENIED": "UNAUTHORIZED", "WAITING": "UNAVAILABLE"}

@@ -45,12 +45,12 @@ NOWHERE = Endpoint("any", (("localhost", 1),))
 ALIKE = "must give the same whenever it is asked"
 
 
-def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
+def work(rule: Rekeying, begin: int, until: int, slots: int = 3) -> Work:
     plan = Plan(
         number=1,
         after=0,
         begin={2: begin},
-        upto={2: upto},
+        until={2: until},
         epochs={2: 0},
         slots=slots,
         rule=rule,
@@ -151,12 +151,12 @@ def test_slices_hold_every_record_of_the_range_in_order(
     cuts = sorted({0, len(every), *data.draw(st.lists(st.integers(0, len(every)), max_size=3))})
     raws = [stored(every[a:b]) for a, b in pairwise(cuts)]
     begin = data.draw(st.integers(100, 100 + len(every)))
-    upto = data.draw(st.integers(begin + 1, 101 + len(every)))
+    until = data.draw(st.integers(begin + 1, 101 + len(every)))
     # with another codec than the source's no batch stays whole
-    packer = Packer(work(replace(RULE, codec=data.draw(st.sampled_from([None, 4]))), begin, upto), 2)
+    packer = Packer(work(replace(RULE, codec=data.draw(st.sampled_from([None, 4]))), begin, until), 2)
     for one_batch in raws:
         packer.take(one_batch, packer.wanted(one_batch))
-    wanted = {one.value: one for one in every if begin <= one.offset < upto}
+    wanted = {one.value: one for one in every if begin <= one.offset < until}
     order: dict[tuple[int, bytes | None], int] = {}
     seen = []
     for slot, partition, held in unpacked(packer):
@@ -300,7 +300,7 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
         number=number,
         after=number - 2,
         begin=offsets,
-        upto={partition: offset + partition for partition, offset in offsets.items()},
+        until={partition: offset + partition for partition, offset in offsets.items()},
         epochs=dict.fromkeys(offsets, 7),
         slots=3,
         rule=replace(RULE, where=where),
@@ -414,7 +414,7 @@ def idle_driver(**parts: Any) -> Rekeyer:
         """There is nothing new."""
 
     made._refresh, made._newest, made._target_seen = refreshed, 1, time.monotonic()
-    made._side.upto = lambda number, _: made._parts[number].at
+    made._side.until = lambda number, _: made._parts[number].at
     made._parts.update({int(number.removeprefix("p")): part for number, part in parts.items()})
     driver: Rekeyer = made
     return driver

@@ -140,9 +140,9 @@ class Story:
     def read(self, plan: Plan, slot: int) -> Iterator[pa.RecordBatch]:
         """A slot's slices, as Spark hands them on."""
         work, rows = self.work(plan), list[dict[str, Any]]()
-        for partition, begin, upto in plan.ranges:
+        for partition, begin, until in plan.ranges:
             packer = Packer(work, partition)
-            for raw in sound_batches(work, partition, begin, upto):
+            for raw in sound_batches(work, partition, begin, until):
                 packer.take(raw, packer.wanted(raw))
             rows += [row for made in packer.drain(all_of_it=True) for row in made.to_pylist() if row["slot"] == slot]
         rows.sort(key=lambda row: [row[name] for name in ORDER])

@@ -130,9 +130,9 @@ class WatchedTask:
             time.sleep(0.005)
         return found
 
-    def mirrored(self, at: TopicPartition, upto: int) -> PartitionStatus:
-        """Wait until the records below `upto` are mirrored."""
-        return self.until(at, lambda one: one.next_offset >= upto)
+    def mirrored(self, at: TopicPartition, until: int) -> PartitionStatus:
+        """Wait until the records below `until` are mirrored."""
+        return self.until(at, lambda one: one.next_offset >= until)
 
     def stopped(self, at: TopicPartition) -> PartitionStatus:
         """Wait until the partition stops, and print how long after the first affected answer that was; after the task's

@@ -118,7 +118,7 @@ def test_a_leader_epoch_that_falls_back_was_none(tmp_path: Path) -> None:
 
 
 def test_the_longest_replica_is_taken(tmp_path: Path) -> None:
-    short, long = (replica(tmp_path / name, (0, batches(0, upto))) for name, upto in (("a", 30), ("b", 50)))
+    short, long = (replica(tmp_path / name, (0, batches(0, until))) for name, until in (("a", 30), ("b", 50)))
     log = load([short, long])
     assert (log.end, log.folders, log.notes) == (50, (long,), ())
 

@@ -208,7 +208,7 @@ class Rekeyer:
             return
         if len(plan.ranges) > 1:
             self._failures = 0  # a step of the search
-            self._suspects |= {number: upto for number, _, upto in plan.ranges}
+            self._suspects |= {number: until for number, _, until in plan.ranges}
         elif (size := plan.ranges[0][2] - plan.ranges[0][1]) > 1:
             self._failures = 0
             self._offsets = max(1, size // _PARTS)
@@ -259,7 +259,7 @@ class Rekeyer:
             return None
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         is_done = set(numbers) == {plan.number}
-        self._side.stand_at(plan.upto if is_done else plan.begin, plan.epochs)
+        self._side.stand_at(plan.until if is_done else plan.begin, plan.epochs)
         if self._side.is_recreated:
             raise recreated(self._rule, "source")
         self._plans.check(plan, set(numbers))
@@ -270,7 +270,7 @@ class Rekeyer:
             self._abandoned = None if is_done else plan
             return None
         self._is_bound = True
-        await self._side.check_kept(plan.upto, plan.epochs)
+        await self._side.check_kept(plan.until, plan.epochs)
         await self._refresh()
         return self._mended(plan)
 
@@ -288,8 +288,8 @@ class Rekeyer:
         """
         begin = {number: max(offset, self._parts[number].at) for number, offset in plan.begin.items()}
         rule = replace(plan.rule, max_bytes=self._rule.max_bytes)
-        upto = {number: max(offset, begin[number]) for number, offset in plan.upto.items()}
-        return replace(plan, rule=rule, begin=begin, upto=upto)
+        until = {number: max(offset, begin[number]) for number, offset in plan.until.items()}
+        return replace(plan, rule=rule, begin=begin, until=until)
 
     async def _planned(self) -> Plan | None:
         """The next plan, on record; None while there is nothing new. That nothing was there at a first start is on
@@ -309,13 +309,13 @@ class Rekeyer:
             await self._plans.check_kept()  # D6
             self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
-        upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
+        until = {number: self._side.until(number, self._offsets) for number in self._parts}
         self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}
-        alone = next((number for number in self._suspects if upto[number] > begin[number]), -1)
+        alone = next((number for number in self._suspects if until[number] > begin[number]), -1)
         if alone >= 0:
-            upto = begin | {alone: upto[alone]}
+            until = begin | {alone: until[alone]}
         is_beginning = bool(begin) and self._newest == NOTHING
-        if begin == upto and not is_beginning:
+        if begin == until and not is_beginning:
             return None
         target_id = self._target.topic_id(rule.target)
         if self._is_made_anew:
@@ -324,7 +324,7 @@ class Rekeyer:
             number=self._newest + 1,
             after=self._committed,
             begin=begin,
-            upto=upto,
+            until=until,
             epochs={number: part.epoch for number, part in self._parts.items()},
             slots=self._plans.slots,
             rule=rule,
@@ -383,7 +383,7 @@ class Rekeyer:
         finally:
             ending.cancel()
         took = time.monotonic() - began
-        is_full = any(upto - plan.begin[number] >= self._offsets for number, upto in plan.upto.items())
+        is_full = any(until - plan.begin[number] >= self._offsets for number, until in plan.until.items())
         if took > _LONG:
             self._halve()
         elif took < _SHORT and is_full and not self._suspects:
@@ -406,7 +406,7 @@ class Rekeyer:
     def _learn(self, plan: Plan, results: list[Row]) -> None:
         """The micro-batch is committed by every slot."""
         self._committed = plan.number
-        self._side.stand_at(plan.upto, plan.epochs)
+        self._side.stand_at(plan.until, plan.epochs)
         for row in results:
             self._parts[row.source_partition].learn(row)
 

@@ -72,7 +72,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 class Plan:
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
-    There are `slots` (R5). Of each source partition the records from `begin` to before `upto`; none of them is of a
+    There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
     leader epoch after that in `epochs`. The topic ids are those of source and target when it was planned: another topic
     by the same name has other records. `abandoned`: the plan that this one takes the place of, if no slot had that.
     """
@@ -80,7 +80,7 @@ class Plan:
     number: int
     after: int
     begin: Mapping[int, int]
-    upto: Mapping[int, int]
+    until: Mapping[int, int]
     epochs: Mapping[int, int]
     slots: int
     rule: Rekeying
@@ -92,14 +92,14 @@ class Plan:
     def ranges(self) -> tuple[tuple[int, int, int], ...]:
         """(partition, first offset, offset behind the last), without those that are empty."""
         return tuple(
-            (partition, self.begin[partition], upto)
-            for partition, upto in sorted(self.upto.items())
-            if upto > self.begin[partition]
+            (partition, self.begin[partition], until)
+            for partition, until in sorted(self.until.items())
+            if until > self.begin[partition]
         )
 
     @property
     def _by_partition(self) -> dict[str, Mapping[int, int]]:
-        return {"begin": self.begin, "upto": self.upto, "epochs": self.epochs}
+        return {"begin": self.begin, "upto": self.until, "epochs": self.epochs}
 
     def to_json(self) -> bytes:
         """The record's value."""
@@ -131,8 +131,8 @@ class Plan:
             number=int(values["number"]),
             after=int(values["after"]),
             **{
-                name: {int(key): int(value) for key, value in values[name].items()}
-                for name in ("begin", "upto", "epochs")
+                field: {int(key): int(value) for key, value in values[name].items()}
+                for field, name in (("begin", "begin"), ("until", "upto"), ("epochs", "epochs"))
             },
             slots=int(values["slots"]),
             rule=Rekeying.from_dict(values["rule"]),

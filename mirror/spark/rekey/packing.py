@@ -88,7 +88,7 @@ class Packer:
 
     def __init__(self, work: Work, partition: int) -> None:
         self._work, self._rule, self.partition = work, work.plan.rule, partition
-        _, self._begin, self._upto = next(one for one in work.plan.ranges if one[0] == partition)
+        _, self._begin, self._until = next(one for one in work.plan.ranges if one[0] == partition)
         self._group = _Group(-1)
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
@@ -105,7 +105,7 @@ class Packer:
             # a compressed set of magic 0 or 1 is stored by its last offset
             at = header.base_offset if header.magic == 2 else first
             raise Stopped(State.REFUSED, self.partition, at, problem.detail, Remedy.CHANGE_RULE) from None
-        first, last = np.searchsorted(every.offsets, (self._begin, self._upto)).tolist()
+        first, last = np.searchsorted(every.offsets, (self._begin, self._until)).tolist()
         return every.rows(first, last)
 
     def take(self, raw: RawBatch, wanted: Records, made: pa.StructArray | None = None) -> None:

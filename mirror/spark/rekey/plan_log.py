@@ -78,14 +78,14 @@ class PlanLog:
             return
         last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
         is_done = set(numbers) == {last.number}
-        there = last.upto if is_done else last.begin
+        there = last.until if is_done else last.begin
         await self.record(
             replace(
                 last,
                 number=plan.number + 1,
                 after=last.number if is_done else last.after,
                 begin=there,
-                upto=there,
+                until=there,
                 abandoned=None if is_done else replace(last, abandoned=None),
             )
         )
@@ -160,10 +160,10 @@ class PlanLog:
         await source.refresh([rule.source])
         if plan.source_id is not None and source.topic_id(rule.source) != plan.source_id:
             return recreated(rule, "source")
-        for number, upto in sorted(plan.upto.items()):
+        for number, until in sorted(plan.until.items()):
             at, epoch = TopicPartition(rule.source, number), plan.epochs[number]
-            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < upto:
-                return cut_back(number, kept, f"records up to offset {upto - 1} were re-keyed")
+            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < until:
+                return cut_back(number, kept, f"records up to offset {until - 1} were re-keyed")
         return None
 
     async def find_nothing(self, numbers: set[int]) -> None:

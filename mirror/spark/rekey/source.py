@@ -148,17 +148,17 @@ class Source:
             part = self.parts.setdefault(number, Standing(offset))
             part.at, part.epoch = offset, epochs[number]
 
-    def upto(self, number: int, most: int) -> int:
+    def until(self, number: int, most: int) -> int:
         """Behind the last record of a partition that can be re-keyed now, `most` of them."""
         part = self.parts[number]
         if part.waits_for:
             return part.at
-        upto = min(part.end, part.at + most)
+        until = min(part.end, part.at + most)
         if self.bounds is not None:
-            upto = min(upto, self.bounds.get(number, 0))
+            until = min(until, self.bounds.get(number, 0))
         if part.stop is not None:
-            upto = min(upto, part.stop.offset)
-        return max(part.at, upto)
+            until = min(until, part.stop.offset)
+        return max(part.at, until)
 
     async def refresh(self) -> None:
         """Where the partitions end now, and whether they still begin where they stand, in the log that was re-keyed.
@@ -194,9 +194,9 @@ class Source:
             self.bounds = ends_there
         self.has_refreshed = len(ends_there) == len(numbers) > 0
 
-    async def check_kept(self, upto: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+    async def check_kept(self, until: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
-        for number, end in upto.items():
+        for number, end in until.items():
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 

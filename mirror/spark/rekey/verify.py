@@ -150,7 +150,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             theirs = [await _spans(target, topic) for topic in (rule.target, rule.dead_letter)]  # Y3
             begin, end = await _spans(source, rule.source)
             wanted = wanted or end
-            is_there = done is not None and all(done.get(number, 0) >= upto for number, upto in wanted.items())
+            is_there = done is not None and all(done.get(number, 0) >= until for number, until in wanted.items())
             if is_there or asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(_POLL_SECONDS)
@@ -158,7 +158,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             return None
         return Extent(
             begin=begin,
-            done={number: min(max(done.get(number, 0), begin[number]), upto) for number, upto in end.items()},
+            done={number: min(max(done.get(number, 0), begin[number]), until) for number, until in end.items()},
             end=end,
             target_begin=theirs[0][0],
             target_end=theirs[0][1],
@@ -176,7 +176,7 @@ async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
         return None
     slots = range(len(target.topics[rule.progress].leaders) - 1)
     numbers = await asyncio.gather(*(last_committed(target, number_at(rule, slot)) for slot in slots))
-    return plan.upto if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
+    return plan.until if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
 
 
 async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int, int]]:
@@ -249,13 +249,13 @@ def _compared(session: SparkSession, subject: Subject, extent: Extent) -> tuple[
         found.unpersist()
 
 
-def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], upto: Mapping[int, int]) -> Plan:
+def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], until: Mapping[int, int]) -> Plan:
     return Plan(
         number=0,
         after=-1,
         begin=begin,
-        upto=upto,
-        epochs=dict.fromkeys(upto, -1),
+        until=until,
+        epochs=dict.fromkeys(until, -1),
         slots=1,
         rule=replace(rule, max_bytes=_ANY_SIZE),
         source_id=extent.source_id,
