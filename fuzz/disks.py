@@ -56,8 +56,8 @@ def replica(data: bytes) -> None:
     due = [bytes(raw.data) for raw in sound if found.start < raw.header.next_offset <= before]
     for most, count in ((1, _ALONE), (_LARGE, len(due) + 1)):
         read = [bytes(raw.data) for raw in islice(_read(found, found.start, most, found.end), count)]
-        upto = len(due) if found.holes else count
-        assert read[:upto] == due[:count][: len(read)]
+        until = len(due) if found.holes else count
+        assert read[:until] == due[:count][: len(read)]
         assert all(any(one in file for file in files) for one in read)
     if not found.holes:
         _merged(merged([found]), sound)
@@ -73,7 +73,7 @@ def replica(data: bytes) -> None:
 
 
 def sidecars(data: bytes) -> None:
-    """One file under the names of all: whatever is told stands in it."""
+    """One file under the names of all: whatever is written stands in it."""
     names = ("partition.metadata", "leader-epoch-checkpoint")
     folder = _broker("small", {}, {"log-start-offset-checkpoint": data, **{f"orders-0/{name}": data for name in names}})
     if found := topic_id_of(folder):
@@ -167,18 +167,18 @@ def _rising(found: Replica) -> None:
     offsets = [turn.offset for turn in found.turns]
     assert offsets == sorted(offsets)
     assert all(offset < found.end for offset in (*offsets, *(first for _, first in found.epochs)))
-    assert all(first < upto for first, upto in found.gaps)
+    assert all(first < until for first, until in found.gaps)
 
 
 def _merged(log: PartitionLog, sound: Sequence[RawBatch]) -> None:
-    """What the log tells of transactions is what its markers say."""
+    """What the log says of transactions is what its markers say."""
     aborted = Aborted((producer, first) for producer, first, _ in log.aborted)
     assert all(first < marker < log.end for _, first, marker in log.aborted)
     ended = list(_ended(sound))
     for raw, kind in zip(sound, ended, strict=True):
-        told = aborted.covers(raw) if _is_readable(raw) else None
+        reported = aborted.covers(raw) if _is_readable(raw) else None
         if raw.header.is_transactional and not raw.header.is_control:
-            assert told is (kind == ABORT)
+            assert reported is (kind == ABORT)
             assert kind is not None or log.stable <= max(log.start, raw.header.base_offset)
 
 

@@ -29,7 +29,7 @@ _RSS_MIB: Final = 1024
 
 _STATE: Final = Struct(">QI")
 #: Bytes that mean trouble to somebody: ends of ranges in fixed-length and in variable-length numbers.
-_TELLING: Final = (
+_SAYING: Final = (
     b"\0",
     b"\x7f",
     b"\x80",
@@ -67,7 +67,7 @@ class Progress:
 
 @contextmanager
 def instrumented() -> Iterator[None]:
-    """Whatever of the mirror is imported in here tells atheris its branches."""
+    """Whatever of the mirror is imported in here shows atheris its branches."""
     import mirror.records.kernels  # noqa: F401, PLC0415 -- numba compiles it, so its bytecode must be as it was
 
     with redirect_stderr(io.StringIO()), atheris.instrument_imports(include=["mirror"]):  # it names every module
@@ -108,8 +108,8 @@ def damaged(data: bytes, random: Random) -> bytes:
             case 0 if at < len(changed):
                 changed[at] ^= 1 << random.randrange(8)
             case 1:
-                telling = random.choice(_TELLING)
-                changed[at : at + len(telling)] = telling
+                saying = random.choice(_SAYING)
+                changed[at : at + len(saying)] = saying
             case 2:
                 del changed[at : at + random.randrange(1, 20)]
             case 3:

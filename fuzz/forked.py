@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-_TOLD_LINES: Final = 25
+_SHOWN_LINES: Final = 25
 #: How libFuzzer's own lines behind a traceback begin.
 _NOISE: Final = ("==", "stat::", "SUMMARY", "Base64", "MS:", "artifact_prefix")
 
@@ -29,7 +29,7 @@ class End:
         lines = self.output.rstrip().splitlines()
         if marks := [number for number, line in enumerate(lines) if line.startswith("Traceback")]:
             lines = [line for line in lines[marks[-1] :] if not line.startswith(_NOISE)]
-        return "\n".join([self._how(), *lines[-_TOLD_LINES:]])
+        return "\n".join([self._how(), *lines[-_SHOWN_LINES:]])
 
     def _how(self) -> str:
         if self.code is None:

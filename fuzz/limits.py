@@ -33,7 +33,7 @@ class Memory:
         self._sizes = os.open("/proc/self/statm", os.O_RDONLY) if Path("/proc/self/statm").exists() else -1
 
     def bounded(self, check: Check, data: bytes) -> None:
-        """Run `check(data)`; without a bound where the system does not tell a process's size."""
+        """Run `check(data)`; without a bound where the system does not show a process's size."""
         if self._sizes < 0:
             check(data)
             return

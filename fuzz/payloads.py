@@ -92,7 +92,7 @@ def legacy(data: bytes) -> None:
 
 
 def codec(number: int) -> Callable[[bytes], None]:
-    """The target for one codec: a byte whose lowest bit tells the magic, 0 or 2, and a payload."""
+    """The target for one codec: a byte whose lowest bit chooses the magic, 0 or 2, and a payload."""
 
     def check(data: bytes) -> None:
         if not data:

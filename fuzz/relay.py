@@ -75,7 +75,7 @@ _LENGTH: Final = Struct(">i")
 
 
 class _Taker(PartitionWriter):
-    """A sink that rewrites under the small cap of all targets."""
+    """A partition writer that rewrites under the small cap of all targets."""
 
     __slots__ = ()
 
@@ -164,19 +164,19 @@ def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]
 
 
 def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> PartitionWriter:
-    """What fetcher, pipeline and writer make of a record set: a sink whose queue would be sent."""
-    sink = _Taker(_PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules)
+    """What fetcher, pipeline and writer make of a record set: a partition writer whose queue would be sent."""
+    partition_writer = _Taker(_PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules)
     writer = _writer()
     with suppress(BadRecords, PartitionStop):
         for raw in _sound(view):
-            verdict = classify(raw.header, rules, next_offset=sink.next_offset, aborted=aborted.covers(raw))
+            verdict = classify(raw.header, rules, next_offset=partition_writer.next_offset, aborted=aborted.covers(raw))
             assert verdict in VERDICTS
-            for together in sink.coalescer.offer(verdict, raw):
-                writer.carry_out(*together, sink)
-        for together in sink.coalescer.rest():
-            writer.carry_out(*together, sink)
-    _assert_in_order(sink, first_offset)
-    return sink
+            for together in partition_writer.coalescer.offer(verdict, raw):
+                writer.carry_out(*together, partition_writer)
+        for together in partition_writer.coalescer.rest():
+            writer.carry_out(*together, partition_writer)
+    _assert_in_order(partition_writer, first_offset)
+    return partition_writer
 
 
 def _writer() -> Writer:
@@ -196,10 +196,10 @@ def _sound(view: memoryview) -> Iterator[RawBatch]:
         return
 
 
-def _assert_in_order(sink: PartitionWriter, first_offset: int) -> None:
+def _assert_in_order(partition_writer: PartitionWriter, first_offset: int) -> None:
     """The queue goes on from offset to offset, and a broker would take each batch in it."""
     at = first_offset
-    for queued in sink.queue:
+    for queued in partition_writer.queue:
         if isinstance(queued, Gap):
             assert queued.first == at < queued.next_offset
         else:
@@ -208,17 +208,26 @@ def _assert_in_order(sink: PartitionWriter, first_offset: int) -> None:
             assert queued.raw.header.base_offset == at
             assert again.header.base_offset == 0
             assert again.header.is_dense
-            assert again.header.size <= sink.rules.max_message_bytes or queued.verdict.action is not Action.REWRITE
+            assert (
+                again.header.size <= partition_writer.rules.max_message_bytes
+                or queued.verdict.action is not Action.REWRITE
+            )
             assert crc_holds(again)
             assert records_crc(again) == records_crc(queued.raw)
         at = queued.next_offset
-    assert sink.next_offset == at
-    assert sink.held == sum(len(one.raw.data) for one in sink.queue if isinstance(one, PendingBatch))
+    assert partition_writer.next_offset == at
+    assert partition_writer.held == sum(
+        len(one.raw.data) for one in partition_writer.queue if isinstance(one, PendingBatch)
+    )
 
 
-def _assert_same_records(view: memoryview, sink: PartitionWriter) -> None:
+def _assert_same_records(view: memoryview, partition_writer: PartitionWriter) -> None:
     """Each record of a rewritten batch is the source's record of its offset."""
-    made = [one.raw for one in sink.queue if isinstance(one, PendingBatch) and one.verdict.action is Action.REWRITE]
+    made = [
+        one.raw
+        for one in partition_writer.queue
+        if isinstance(one, PendingBatch) and one.verdict.action is Action.REWRITE
+    ]
     if not made:
         return
     ours = joined([read(raw, 2 * CAP) for raw in made])

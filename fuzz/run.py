@@ -42,7 +42,7 @@ REGRESSIONS: Final = ROOT / "fuzz" / "regressions"
 _GRACE: Final = 120
 #: Seeds of one target, so that a short run gets beyond them; another `--seed` chooses others.
 _MOST_SEEDS: Final = 500
-#: Slow inputs of one target that are looked at again; by the first ones the rest is known.
+#: Slow inputs of one target that are checked again; by the first ones the rest is known.
 _MOST_SLOW: Final = 20
 #: An event of libFuzzer's, and the edges up to then.
 _COVERED: Final = re.compile(r"(\w+)\s+cov: (\d+)")
@@ -108,7 +108,7 @@ class Session:
 
         def run(data: bytes) -> None:
             progress.note(data)
-            # Instrumented code is slow: whether the input is, another process tells.
+            # Instrumented code is slow: whether the input is, another process shows.
             if seconds_for(bounded, data) > CPU_SECONDS and (file := next(files, None)):
                 file.write_bytes(data)
 
@@ -145,8 +145,10 @@ def _confirmed(name: str, slow: Sequence[Path]) -> Iterator[Finding]:
 
 def _coverage(output: str) -> tuple[int, int]:
     """Edges that the seeds took, and that all inputs took, by libFuzzer's report; -1 without one."""
-    told = _COVERED.findall(output)
-    return next((int(edges) for when, edges in told if when == "INITED"), -1), int(told[-1][1]) if told else -1
+    reported = _COVERED.findall(output)
+    return next((int(edges) for when, edges in reported if when == "INITED"), -1), int(
+        reported[-1][1]
+    ) if reported else -1
 
 
 def _write_seeds(name: str, target: Target, seed: int, folder: Path) -> None:
@@ -169,14 +171,14 @@ def _name_of(data: bytes) -> str:
     return sha1(data, usedforsecurity=False).hexdigest()[:16]
 
 
-def _told(finding: Finding) -> str:
+def _text(finding: Finding) -> str:
     path = finding.path.resolve()
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     return f"\n{path.parent.name}: {finding.end}\nto repeat it:\n    python fuzz/run.py --repeat {shown}"
 
 
 def main() -> int:
-    """Fuzz the targets one after the other, and tell what was found."""
+    """Fuzz the targets one after the other, and report what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together; default 60")
     parser.add_argument("--seed", type=int, default=0)
@@ -201,7 +203,7 @@ def main() -> int:
             print(outcome, flush=True)
             findings += outcome.findings
     for finding in findings:
-        print(_told(finding))
+        print(_text(finding))
     return int(bool(findings))
 
 

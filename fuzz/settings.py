@@ -31,8 +31,8 @@ def properties(data: bytes) -> None:
     try:
         flows = imported(data, "mm2.properties")
     except ConfigError as refusal:
-        told = str(refusal)
-        assert told.startswith("mm2.properties")
+        reported = str(refusal)
+        assert reported.startswith("mm2.properties")
         return
     for flow in flows:
         assert Tree(flow.text, folder=_NOWHERE).data["name"] == flow.name

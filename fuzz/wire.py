@@ -30,7 +30,7 @@ _VERSIONS: Final = tuple(entity for entity in RESPONSES if entity.__name__ == "A
 
 
 def frames(data: bytes) -> None:
-    """A stream in pieces, into a buffer that must not outgrow it: a byte that tells the pieces' sizes, the stream."""
+    """A stream in pieces, into a buffer that must not outgrow it: a byte that chooses the pieces' sizes, the stream."""
     random = Random(data[:1])
     stream = data[1:]
     reader = FrameReader(_LIMIT, first_size=random.choice(_FIRST_SIZES))
@@ -55,7 +55,7 @@ def streams(random: Random) -> Iterator[bytes]:
 
 
 def answers(data: bytes) -> None:
-    """An answer of any API and version: a byte that tells which, the frame."""
+    """An answer of any API and version: a byte that chooses which, the frame."""
     if not data:
         return
     try:
@@ -127,9 +127,9 @@ def copies(data: bytes) -> None:
     key, _, value = data.partition(b"\n")
     for prefix in (b"", positions.POSITION, positions.STOP):
         with suppress(*NOT_OURS):
-            if (told := positions.read_position(journal.Entry(0, prefix + key, value))) is not None and told[1]:
-                again = positions.read_position(journal.Entry(0, *positions.position_entry(told[0], told[1])))
-                assert again == told
+            if (reported := positions.read_position(journal.Entry(0, prefix + key, value))) is not None and reported[1]:
+                again = positions.read_position(journal.Entry(0, *positions.position_entry(reported[0], reported[1])))
+                assert again == reported
             if (met := positions.read_stop(journal.Entry(0, prefix + key, value))) is not None and met[1]:
                 assert positions.read_stop(journal.Entry(0, *positions.stop_entry(met[0], met[1]))) == met
 

@@ -48,7 +48,7 @@ async def in_background(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(result: T | None, failure: BaseException | None) -> None:
+    def resolve(result: T | None, failure: BaseException | None) -> None:
         if done.cancelled():
             return
         if failure is not None:
@@ -63,7 +63,7 @@ async def in_background(work: Callable[[], T]) -> T:
         except BaseException as problem:  # handed over to whoever waits
             failure = problem
         with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
-            loop.call_soon_threadsafe(tell, result, failure)
+            loop.call_soon_threadsafe(resolve, result, failure)
 
     with _Worker.lock:
         worker = _Worker.idle.pop() if _Worker.idle else None

@@ -118,10 +118,10 @@ def verify(
 
     logs.configure(json=as_json, level=log_level)
     settings = config.load(config_file)
-    told = verify_flow(
+    exit_code = verify_flow(
         settings, topics or (), as_json=as_json, report_file=report, resume=resume, spark=spark, wait=wait
     )
-    raise typer.Exit(told)
+    raise typer.Exit(exit_code)
 
 
 @app.command()
@@ -222,8 +222,8 @@ def adopt(
     if bool(topics) is every:
         raise typer.BadParameter("name the topics, or give --all")
     logs.configure(json=as_json, level=log_level)
-    told = adopt_topics(config.load(config_file), topics or (), every=every, ends_only=ends_only, as_json=as_json)
-    raise typer.Exit(told)
+    exit_code = adopt_topics(config.load(config_file), topics or (), every=every, ends_only=ends_only, as_json=as_json)
+    raise typer.Exit(exit_code)
 
 
 @app.command()
@@ -346,7 +346,7 @@ def census(
     from mirror.commands.census import census as take_census
 
     logs.configure(json=as_json, level=log_level)
-    told = take_census(
+    exit_code = take_census(
         target,
         side=side,
         topics=topics or (),
@@ -355,7 +355,7 @@ def census(
         report_file=report,
         as_json=as_json,
     )
-    raise typer.Exit(told)
+    raise typer.Exit(exit_code)
 
 
 @app.command("import-mm2")
@@ -412,7 +412,7 @@ def main() -> NoReturn:
     try:
         app()
     except MirrorError as error:
-        with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still tells
+        with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still says it
             print(f"mirror: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
     except KeyboardInterrupt:

@@ -92,7 +92,7 @@ class PartitionStop(MirrorError):
     """One partition stopped in a named state; the others go on.
 
     `offset` is the source offset at which it stopped, or -1 where none is known. `remedies` are those of its state that
-    apply. One that was `told` before keeps that advice.
+    apply. An `advice` that was given before is kept as it is.
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.DATA_AT_RISK
@@ -105,23 +105,23 @@ class PartitionStop(MirrorError):
         offset: int,
         detail: str,
         *remedies: Remedy,
-        told: str | None = None,
+        advice: str | None = None,
     ) -> None:
         assert state.is_stop, state
-        assert bool(remedies) != (told is not None), (state, remedies, told)
+        assert bool(remedies) != (advice is not None), (state, remedies, advice)
         assert {*remedies} <= {*RESOLVED_BY[state]}, (state, remedies)
         self.state, self.topic, self.partition, self.offset = state, topic, partition, offset
         self.detail, self.remedies = detail, remedies
-        self._told = told
+        self._given_advice = advice
         self._values: dict[str, object] = {"topic": topic, "partition": partition}
         super().__init__(detail)
 
     @property
     def advice(self) -> str:
         """What to do."""
-        if self._told is not None:
-            return self._told
-        return ". ".join(remedy.told(self._values) for remedy in self.remedies)
+        if self._given_advice is not None:
+            return self._given_advice
+        return ". ".join(remedy.text(self._values) for remedy in self.remedies)
 
     def knowing(self, **values: object) -> Self:
         """The same; its advice has these values as well."""

@@ -90,7 +90,7 @@ def find() -> str:
 
 @cache
 def _major(java: Path) -> int | None:
-    """17 for Java 17, 8 for 1.8; None where neither the file beside it nor Java itself tells."""
+    """17 for Java 17, 8 for 1.8; None where neither the file beside it nor Java itself says."""
     release = java.parent.parent / "release"
     text = (
         release.read_text(encoding="utf-8")  # a start of Java takes a thousand times longer

@@ -1,7 +1,7 @@
 """The states of a mirrored partition, as `mirror status` prints them and docs/states.md lists them, and what resolves
 each.
 
-The advice of a stop is made of `Remedy` members alone. So there is one list of all that a person may be told to do,
+The advice of a stop is made of `Remedy` members alone. So there is one list of all that a person may be advised to do,
 and `tests/brokers/test_remedies.py` does each of these on a running mirror.
 """
 
@@ -55,7 +55,7 @@ _STOPS = frozenset(
 
 
 class Remedy(Enum):
-    """What a person does so that a partition goes on, as it is told. A running mirror goes on by itself then.
+    """What a person does so that a partition goes on. A running mirror goes on by itself then.
 
     `{topic}` and `{partition}` are the source's, `{target_topic}` is the copy; `{source}` and `{target}` are bootstrap
     servers; `{damaged}` is the topic on that `{side}` whose log cannot be read. Of a re-keyed topic, `{progress}` is
@@ -140,7 +140,7 @@ class Remedy(Enum):
     END_REKEYER = "Where another mirror of this flow runs, end it"
     RESUME = "`mirror resume CONFIG {topic}` lets it go on"
 
-    def told(self, values: Mapping[str, object] = MappingProxyType({})) -> str:
+    def text(self, values: Mapping[str, object] = MappingProxyType({})) -> str:
         """The text, with the values that are known; the name of another one in capitals is left to the reader."""
         return str(self.value).format_map(_Known(values))
 
@@ -150,7 +150,7 @@ class _Known(dict[str, object]):
         return name.upper()
 
 
-#: What may be told in each state. Where there is nothing, there is nothing to do: it passes by itself.
+#: What may be advised in each state. Where there is nothing, there is nothing to do: it passes by itself.
 RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.STARTING: (),
     State.PADDING: (),
@@ -180,7 +180,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.UNAUTHORIZED: (Remedy.GRANT, Remedy.MEND_LOGIN, Remedy.OTHER_FLOW),
     State.TARGET_LOST: (Remedy.ACCEPT_RESTORED, Remedy.ACCEPT_LOSS),
 }
-#: The same of re-keyed topics. All of it is told, but for what a stop has chosen of it.
+#: The same of re-keyed topics. All of it is shown, but for what a stop has chosen of it.
 REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.TRUNCATED: (Remedy.REKEY_ANEW,),
     State.RECREATED: (Remedy.REKEY_ANEW,),

@@ -3,11 +3,11 @@
 Whoever was suspended does not know what others did meanwhile: another mirror took the flow over, it was failed over. A
 broker takes what is sent then as if it came in time, unless it still remembers the producer.
 
-    Z1  a process that did not run for `SUSPENDED_SECONDS` looks again before it goes on: at the logs before it sends,
-        at the journal before it writes there, and before it moves a group
+    Z1  a process that did not run for `SUSPENDED_SECONDS` checks again before it goes on: the logs before it sends,
+        the journal before it writes there, and before it moves a group
 
 Decision: by clocks of this machine alone, both that of the time of day and that which counts a machine's sleep, since a
-hypervisor may set neither or one. A clock that is set forward looks like a suspension, which costs one look.
+hypervisor may set neither or one. A clock that is set forward looks like a suspension, which costs one check.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """`mirror accept`: go on behind records that were lost, or from a copy that nothing can confirm any more.
 
 What is accepted is looked at in both logs now, as a mirror that starts would, and named; nothing is written to the
-topics themselves. What keeps a partition stopped all the same is told, and then nothing is accepted of it.
+topics themselves. What keeps a partition stopped all the same is shown, and then nothing is accepted of it.
 
 Decision: a copy that nothing confirms is taken for whole only where a person says so by name. Somebody who goes on
-behind a loss has not been told that the copy has records of somebody else by now.
+behind a loss has not learned that the copy has records of somebody else by now.
 
 Decision: a stop that stands because the logs are different ones is lifted by what both logs hold. That the copy ends at
 the position which the journal keeps says nothing against it: it did when the stop was met.
@@ -31,15 +31,16 @@ from mirror.policy.rules import Rules
 from mirror.policy.selection import is_rekeyed
 from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import KnownStop, LastPosition, Loss
+from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.damage import damaged_at, unwritable_at
 from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
 from mirror.replication.offset_map_recovery import holding, resume_translated
-from mirror.replication.position import Position, Unconfirmed, located, resume
+from mirror.replication.position import Position, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.topics.apply import ensure_flow_topic, rules_for
 
-#: Looks at a partition that is being mirrored meanwhile, before that is an error.
+#: Reads of a partition that is being mirrored meanwhile, before that is an error.
 _TRIES: Final = 3
 #: Stops of copies that are not their sources'.
 _UNLIKE: Final = frozenset({State.TRUNCATED, State.DIVERGED})
@@ -82,15 +83,15 @@ def accept(
     found = asyncio.run(_accept(settings, topic, partitions, unconfirmed=unconfirmed))
     stays = [one for one in found if one.stop is not None]
     if as_json:
-        told = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
+        losses = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
         more = {"confirmed": [_place(one) | {"offset": one.vouched.source_next} for one in found if one.vouched]}
         more["lifted"] = [_place(one) | {"state": str(one.lifted.state)} for one in found if one.lifted]
         more["stopped"] = [
-            _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _told(one.stop)}
+            _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _with_advice(one.stop)}
             for one in found
             if one.stop is not None
         ]
-        print_json({"flow": settings.flow, "topic": topic, "losses": told, **more})
+        print_json({"flow": settings.flow, "topic": topic, "losses": losses, **more})
     else:
         for one in found:
             for line in _lines(one):
@@ -106,7 +107,10 @@ def _lines(one: Accepted) -> list[str]:
     """What is said of a partition."""
     if one.stop is not None:
         return [
-            f"nothing is accepted; it stays stopped: {one.stop.state} at offset {one.stop.offset}: {_told(one.stop)}"
+            (
+                f"nothing is accepted; it stays stopped: {one.stop.state} at offset {one.stop.offset}:"
+                f" {_with_advice(one.stop)}"
+            )
         ]
     lines = []
     if one.loss is not None:
@@ -120,7 +124,7 @@ def _lines(one: Accepted) -> list[str]:
     return lines
 
 
-def _told(stop: PartitionStop) -> str:
+def _with_advice(stop: PartitionStop) -> str:
     return f"{stop.detail}. {stop.advice}"
 
 
@@ -129,7 +133,7 @@ def _place(one: Accepted) -> dict[str, Any]:
 
 
 def _as_dict(one: Accepted) -> dict[str, Any]:
-    assert one.loss is not None, "only losses are told so"
+    assert one.loss is not None, "only losses are shown so"
     return _place(one) | {
         "first_offset": one.loss.first,
         "last_offset": one.loss.next_offset - 1,
@@ -140,10 +144,10 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 
 async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
     if is_rekeyed(topic, settings.topics):
-        behind = Remedy.REKEY_BEHIND.told()
+        behind = Remedy.REKEY_BEHIND.text()
         raise ConfigError(
             f"{topic}: is re-keyed, and nothing of it is accepted by this command. Of records that the source deleted:"
-            f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` tells what resolves it"
+            f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` shows what resolves it"
         )
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
@@ -189,7 +193,7 @@ def _preserved(logs: _Sides, since: int, losses: tuple[tuple[int, int], ...]) ->
 
 def _translated(logs: _Sides, index: OffsetRangeIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
-        runs = index.last.copy() if index.last is not None else None  # what a look adds is nobody else's
+        runs = index.last.copy() if index.last is not None else None  # what a check adds is nobody else's
         return resume_translated(*logs, accepted, holding(OffsetMap(runs)), since, last, losses)
 
     return attempt
@@ -229,7 +233,7 @@ async def _settle(
             stop = None
         elif isinstance(stop, Unconfirmed):
             advice = located(stop, source, target, one.target.topic).advice
-            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, told=advice)
+            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, advice=advice)
     if stop is None and one.loss is None:
         one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
     one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
@@ -289,7 +293,7 @@ async def _damage_of(
     rules: Rules,
 ) -> Loss | None:
     """The damaged batch that a partition comes to next, or what else cannot be written there; None where that can be,
-    and where nothing tells how far the damage reaches.
+    and where nothing shows how far the damage reaches.
     """
     position = _position(await attempt(accepted, last))
     damaged = await damaged_at(source, one.source, position.next_offset)

@@ -95,8 +95,8 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         ]
         _record(settings, source, plan, history, [pair for pair in equal if pair.source not in gone])
         compared = [
-            replace(one, detail=f"{one.detail}. It {told}")
-            if one.adopted and (told := plan.shortened(one.target))
+            replace(one, detail=f"{one.detail}. It {warning}")
+            if one.adopted and (warning := plan.shortened(one.target))
             else one
             for one in compared
         ]
@@ -127,13 +127,13 @@ def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every
 
 def _ours(pair: TopicPair, stops: Mapping[TopicPartition, KnownStop]) -> Adopted:
     """There is nothing to take over; what is stopped, is not mended by it either."""
-    told = [
+    problems = [
         f"partition {at.partition} is {stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
         for at, stop in sorted(stops.items())
         if at.topic == pair.target
     ]
-    code = ExitCode.DATA_AT_RISK if told else ExitCode.DONE
-    return Adopted(pair.source, pair.target, False, "; ".join(("is this flow's already", *told)), code)
+    code = ExitCode.DATA_AT_RISK if problems else ExitCode.DONE
+    return Adopted(pair.source, pair.target, False, "; ".join(("is this flow's already", *problems)), code)
 
 
 def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *, ends_only: bool) -> Iterator[Adopted]:

@@ -48,7 +48,7 @@ from mirror.rendering import (
 from mirror.spark.census import DOCUMENTED_HEADER, SMALL_CLASS, Census, Framing, Sums, taken_by
 from mirror.spark.datasource.options import parse
 from mirror.spark.datasource.plan import planned
-from mirror.spark.session import Engine, close_context, open_context, told_by
+from mirror.spark.session import Engine, close_context, failure_text, open_context
 from mirror.verify import report
 
 # --- A census in words ------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def framing_cells(one: Framing) -> list[str]:
     return [number(one.measured), *(f"{part / one.measured:.1f}" if one.measured else "" for part in parts)]
 
 
-def told(found: Census) -> Iterator[str]:
+def summary_lines(found: Census) -> Iterator[str]:
     """What passthrough saves, and what the format costs."""
     whole = found.whole
     if any(sums.ratio is None for sums in (*found.by_topic.values(), *found.by_codec.values())):
@@ -181,12 +181,12 @@ def page(found: Census, subject: str) -> str:
     whole = found.whole
     summary = f"{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')}, {size(whole.bytes)}"
     put_text(body, "p", summary, "verdict bad" if whole.damaged else "verdict")
-    for line in told(found):
+    for line in summary_lines(found):
         put_text(body, "p", line)
     for line in warnings(found):
         put_text(body, "p", line, "note")
     if whole.damaged:
-        put_text(body, "p", f"{count(whole.damaged, 'log')} damaged: mirror inspect tells where", "different")
+        put_text(body, "p", f"{count(whole.damaged, 'log')} damaged: mirror inspect shows where", "different")
     _shares(body, "Codecs", "codec", found.by_codec, whole)
     _shares(body, "Verdicts: what the mirror does with them", "verdict", found.by_verdict, whole)
     _sizes(body, found)
@@ -240,14 +240,14 @@ def _sizes(body: Element, found: Census) -> None:
         words = f"{size(1 << power)} and more: {number(sums.batches)} batches, {size(sums.bytes)}"
         put_text(bar, "title", words)
         middle = str(left + _WIDE // 2)
-        look = {"x": middle, "text-anchor": "middle", "font-size": "10", "fill": "currentColor"}
+        style = {"x": middle, "text-anchor": "middle", "font-size": "10", "fill": "currentColor"}
         for label, y in ((size(1 << power), _TALL + 34), (number(sums.batches), 20 + _TALL - tall - 4)):
-            SubElement(drawn, "text", look | {"y": f"{y:.1f}"}).text = label
+            SubElement(drawn, "text", style | {"y": f"{y:.1f}"}).text = label
 
 
 # --- `mirror census` --------------------------------------------------------------------------------------------------
 
-#: How an error of ours that ended a task stands in what Spark tells of it.
+#: How an error of ours that ended a task stands in what Spark says of it.
 _OURS: Final = re.compile(r"mirror\.errors\.(\w+): (.*)")
 
 
@@ -294,7 +294,7 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
         settings, name = flow.spark, flow.flow
         given |= {"config": str(target.absolute()), "side": side or "source"}
     options = parse(given)
-    slices = len(planned(options, options.wanted))  # what cannot be read is told before Spark starts
+    slices = len(planned(options, options.wanted))  # what cannot be read is reported before Spark starts
     context = open_context(settings, name, task_count(settings.tasks, max(1, slices)))
     if options.flow is not None and (bound := options.flow.limits.bytes_per_second):
         given["bytes_per_second"] = str(max(1, bound // max(1, min(slices, context.defaultParallelism))))
@@ -315,7 +315,7 @@ def _error(failure: Exception) -> MirrorError:
         if known in (ClusterError, ClusterUnreachable, AccessDenied, NotAuthenticated, ConfigError):
             made: MirrorError = known(text)
             return made
-    return EngineLost(f"Spark gave up the census: {told_by(failure)}")
+    return EngineLost(f"Spark gave up the census: {failure_text(failure)}")
 
 
 def as_dict(found: Census) -> dict[str, Any]:
@@ -355,10 +355,10 @@ def rendered(found: Census) -> Parts:
         for one in found.framings:
             shown.add_row(plain(one.topic) or "?", *framing_cells(one))
         parts += [shown, Text()]
-    parts += [Text(line) for line in told(found)]
+    parts += [Text(line) for line in summary_lines(found)]
     parts += [Text(line, "yellow") for line in warnings(found)]
     if whole.damaged:
-        parts.append(Text(f"{count(whole.damaged, 'log')} damaged: mirror inspect tells where", "bold red"))
+        parts.append(Text(f"{count(whole.damaged, 'log')} damaged: mirror inspect shows where", "bold red"))
     heading = f"{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')}, {size(whole.bytes)}"
     return Parts(*parts, Text(f"{heading}; looked at in {found.seconds:.1f} s", "bold"))
 

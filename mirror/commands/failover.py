@@ -4,8 +4,8 @@
     end      the journal says that the flow was failed over (`journal/ownership.py`): the mirror that runs ends, and
              none starts
     fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`)
-    check    copies of which no task has told since are compared with their sources
-    groups   a last look, when nothing is mirrored any more
+    check    copies on which no task has reported since are compared with their sources
+    groups   a last round, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
              Every group is named that does not go on where it stood, with what it reads again or misses
 
@@ -14,7 +14,7 @@ A source that is away costs its timeout, and then the RPO is what the journal kn
 the mirror takes no rights away from topics while it runs, so it has none to give back.
 
 A rehearsal does the same, but ends nothing and commits nothing. It waits for the mirror that runs to get over what the
-source holds now, which it does anyway; where none runs it only tells what would be copied.
+source holds now, which it does anyway; where none runs it only shows what would be copied.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from mirror.failover.account import (
     may_hold_more,
     with_doubts,
 )
-from mirror.failover.rpo import LOOK_SECONDS, JournalSnapshot, PartitionRpo, naming_of
+from mirror.failover.rpo import POLL_SECONDS, JournalSnapshot, PartitionRpo, naming_of
 from mirror.groups.decide import OffsetGap
 from mirror.groups.side import Blocker
-from mirror.groups.sync import GroupSync, Look
+from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
 from mirror.journal.entries import mirrored_cluster, paused_in
 from mirror.journal.journal import Journal
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 SOURCE_SECONDS: Final = 5.0
 #: How long a mirror that runs may report no headway, where it reports at least every ten seconds.
 IDLE_SECONDS: Final = 15.0
-#: What a mirror that is told to end may take: its tasks, its last look at groups, its last word.
+#: What a mirror that is asked to end may take: its tasks, its last sync of groups, its last word.
 END_SECONDS: Final = 20.0
 #: For how long no partition may grow when the mirror is gone: its tasks wait for acknowledgments for so long.
 QUIET_SECONDS: Final = 4.0
@@ -162,7 +162,7 @@ async def _fail_over(
 ) -> FailoverReport:
     """Step by step; `done` is the record of a failover that was lost before it had an account."""
     settings, rehearse, target = course.settings, course.rehearse, known.journal.cluster
-    course.tell_others(known)
+    course.warn_of_others(known)
     with course.step("reach the source"):
         reached = await course.reach(source, {at.topic for at in known.figures})
 
@@ -198,7 +198,7 @@ async def _fail_over(
         )
         found += missed
         course.exposed += missed if rehearse else []
-        if reached and await course.tell_silent(source):
+        if reached and await course.warn_of_silent(source):
             found, course.exposed = may_hold_more(found), may_hold_more(course.exposed)
     account = course.account(found)
     if not rehearse:
@@ -230,7 +230,7 @@ class _FailoverRun:
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
     _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
-    _look: Look | None = None
+    _synced: SyncResult | None = None
     _gaps: tuple[OffsetGap, ...] = ()
     _warnings: list[str] = field(default_factory=list)
 
@@ -255,22 +255,22 @@ class _FailoverRun:
             self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
 
-    def tell_others(self, known: JournalSnapshot) -> None:
-        """Of what the flow's mirror copies and this configuration does not, nothing is copied, compared or told."""
+    def warn_of_others(self, known: JournalSnapshot) -> None:
+        """Of what the flow's mirror copies and this configuration does not, nothing is copied, compared or reported."""
         if others := known.others():
             pairs = [topic if topic == copy else f"{topic} (to {copy})" for copy, topic in sorted(others.items())]
             self._warn(
                 f"the flow's mirror has another configuration than this one, by which it copies {first_of(pairs)}, too:"
-                " nothing of that is told here. Fail over with its configuration, or have it read this one first"
+                " nothing of that is shown here. Fail over with its configuration, or have it read this one first"
                 " (SIGHUP, or a new start)"
             )
 
-    async def tell_silent(self, source: Cluster) -> bool:
-        """Whether a broker of the source is silent: the others may have told of partitions that it leads by now."""
+    async def warn_of_silent(self, source: Cluster) -> bool:
+        """Whether a broker of the source is silent: the others may have reported partitions that it leads by now."""
         try:
             await source.require_all()
         except ClusterError as problem:
-            self._warn(f"the source may hold more than is told here: {problem}")
+            self._warn(f"the source may hold more than is shown here: {problem}")
             return True
         return False
 
@@ -303,15 +303,15 @@ class _FailoverRun:
         *,
         reached: bool,
     ) -> list[PartitionRpo]:
-        """What only the source tells: where groups go on otherwise, what was deleted of the copies, and what was never
+        """What only the source shows: where groups go on otherwise, what was deleted of the copies, and what was never
         mirrored, which is returned.
         """
         if not reached:
-            if self._look is not None:  # it went away after the groups were put where they stood
+            if self._synced is not None:  # it went away after the groups were put where they stood
                 self._warn("what groups read again or miss was not compared to the end, since the source went away")
             return []
         await self.compare_groups(source, target, known, exposures)
-        await self.tell_deleted(source, known)
+        await self.warn_of_deleted(source, known)
         return await self.miss(source, known)
 
     async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
@@ -356,7 +356,7 @@ class _FailoverRun:
                 if behind := await known.reaching(self.settings, ends, IDLE_SECONDS):
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             await known.read()
 
     async def _drain_here(self, known: JournalSnapshot) -> str:
@@ -425,7 +425,7 @@ class _FailoverRun:
                 grew = f"; {first_of([*map(str, moved)])} grew meanwhile" if moved else ""
                 self._warn(f"the mirror ({owner}) did not say that it ended{grew}: see to it before anybody writes")
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             await known.read()
         for former in dict.fromkeys(one for one in self._former if not seen.has_ended(one)):
             self._warn_of_silent(str(former))
@@ -470,7 +470,7 @@ class _FailoverRun:
                 unlike = await log.unlike(source) if source is not None else None
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 self._warn(
-                    f"{topic} is re-keyed, and nobody tells whether the target has all that came over: {problem}"
+                    f"{topic} is re-keyed, and nobody knows whether the target has all that came over: {problem}"
                 )
                 continue
             doubt = Doubt(lost, State.TARGET_LOST) if lost else unlike and Doubt(unlike.detail, unlike.state)
@@ -506,20 +506,20 @@ class _FailoverRun:
             await self._prove_ended(known)
 
     async def follow(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
-        """A last complete look at the groups; rehearsed, it commits nothing."""
+        """A last complete sync of the groups; rehearsed, it commits nothing."""
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
         elif self.settings.groups.include:
-            await self._looked(group_sync(self.settings, source, target, known, self._doubts))
+            await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts))
 
-    async def _looked(self, sync: GroupSync) -> None:
+    async def _sync_groups(self, sync: GroupSync) -> None:
         deadline = time.monotonic() + GROUPS_SECONDS
         while True:
-            self._look = await sync.look(rehearsing=self.rehearse)
-            if self._look.is_complete or time.monotonic() > deadline:
+            self._synced = await sync.sync_once(rehearsing=self.rehearse)
+            if self._synced.is_complete or time.monotonic() > deadline:
                 break
-            await asyncio.sleep(LOOK_SECONDS)
-        self._tell(self._look.blockers)
+            await asyncio.sleep(POLL_SECONDS)
+        self._warn_of_blockers(self._synced.blockers)
 
     async def compare_groups(
         self, source: Cluster, target: Cluster, known: JournalSnapshot, exposures: Sequence[PartitionRpo]
@@ -527,7 +527,7 @@ class _FailoverRun:
         """Name every group that does not go on where it stands on the source. A source that lives goes on meanwhile:
         its groups are followed once more, a few times.
         """
-        if not self.settings.groups.include or self._look is None:
+        if not self.settings.groups.include or self._synced is None:
             return
         holds = {
             TopicPartition(one.topic, one.partition): one.position
@@ -540,15 +540,15 @@ class _FailoverRun:
         for tries in range(GAP_TRIES):
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
-                await asyncio.sleep(LOOK_SECONDS)
-                await self._looked(sync)
-            gaps, blockers = await sync.gaps(self._look.planned, holds, doubts, rekeyed)
+                await asyncio.sleep(POLL_SECONDS)
+                await self._sync_groups(sync)
+            gaps, blockers = await sync.gaps(self._synced.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             if not gaps and not any(blocker.passing for blocker in blockers):
                 break
-        self._tell(blockers)
+        self._warn_of_blockers(blockers)
 
-    def _tell(self, blockers: Iterable[Blocker]) -> None:
+    def _warn_of_blockers(self, blockers: Iterable[Blocker]) -> None:
         for blocker in blockers:
             self._warn(f"group {blocker.group or 'sync'}: {blocker.cause} {blocker.detail}".rstrip())
 
@@ -561,7 +561,7 @@ class _FailoverRun:
                 f"`mirror resume CONFIG {topic}` lets it go on"
             )
 
-    async def tell_deleted(self, source: Cluster, known: JournalSnapshot) -> None:
+    async def warn_of_deleted(self, source: Cluster, known: JournalSnapshot) -> None:
         """Name what somebody deleted of the copies, though their ends say that all got over."""
         for text in await deleted_there(self.settings, source, known):
             self._warn(text)
@@ -598,7 +598,7 @@ class _FailoverRun:
             exposures=tuple(exposures),
             exposed=tuple(self.exposed),
             source_problem=self._source_problem,
-            groups=self._look.standings if self._look else {},
+            groups=self._synced.standings if self._synced else {},
             gaps=self._gaps,
             warnings=tuple(self._warnings),
             steps=self._steps,
@@ -611,7 +611,7 @@ class _FailoverRun:
 
 
 async def _known_of(source: Cluster, topics: set[str]) -> None:
-    """Learn these topics; those that may not be described are told of one by one. Raises ClusterError."""
+    """Learn these topics; those that may not be described are named one by one. Raises ClusterError."""
     try:
         await source.refresh(topics, SOURCE_SECONDS)
     except NotAuthenticated:

@@ -17,7 +17,7 @@ from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.rendering import count, duration, number, plain, table
 
-# --- What `mirror failover` tells -------------------------------------------------------------------------------------
+# --- What `mirror failover` shows -------------------------------------------------------------------------------------
 
 #: Offsets of groups that people are shown at most.
 SHOWN_GAPS: Final = 20
@@ -164,11 +164,11 @@ def rendered(account: FailoverReport) -> Group:
         for one in shown
         if one.doubt
     ]
-    told = {(one.topic, one.partition) for one in shown if one.doubt}
+    shown_doubts = {(one.topic, one.partition) for one in shown if one.doubt}
     doubts += [  # a stop, or what a rehearsal has met since it began
         f"{one.topic}-{one.partition}: not whole, since it is {one.state}{one.doubt and f': {one.doubt}'}"
         for one in account.exposures
-        if (one.doubt or one.state.is_stop) and (one.topic, one.partition) not in told
+        if (one.doubt or one.state.is_stop) and (one.topic, one.partition) not in shown_doubts
     ]
     open_ones = [
         f"{one.topic}-{one.partition}: a transaction is open on the source at offset {number(one.open_from)}; nothing"
@@ -184,7 +184,7 @@ def rendered(account: FailoverReport) -> Group:
         groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
         notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
     notes += [Text(plain(_lost(*lost)), "yellow") for lost in account.losses]
-    notes += [Text(plain(_told(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
+    notes += [Text(plain(_gap_text(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
     if more := len(account.gaps[SHOWN_GAPS:]) + account.more_gaps:
         notes.append(Text(f"and {number(more)} more offsets of groups; --json names them", "yellow"))
     steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in account.steps.items())
@@ -194,10 +194,10 @@ def rendered(account: FailoverReport) -> Group:
 def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
     """One loss, in the words of `mirror verify`."""
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
-    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal tells"
+    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
 
 
-def _told(gap: OffsetGap) -> str:
+def _gap_text(gap: OffsetGap) -> str:
     """One group that does not go on where it stood."""
     where = f"group {gap.group}, {gap.topic}-{gap.partition}: stands at {number(gap.source_offset)} on the source, "
     if gap.reached is None:
@@ -239,7 +239,7 @@ def _rounded(seconds: float | None) -> float | None:
 # --- A failover's account in the flow's journal, for whoever asks again -----------------------------------------------
 
 KEY: Final = b"failover/account"
-#: A broker takes a megabyte unless told otherwise; of a larger account the partitions that are whole are left out, and
+#: A broker takes a megabyte unless set otherwise; of a larger account the partitions that are whole are left out, and
 #: then offsets of groups, which are counted.
 _MOST_BYTES: Final = 900_000
 _ACCOUNT: Final = TypeAdapter(FailoverReport)

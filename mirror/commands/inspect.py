@@ -82,10 +82,10 @@ def _show(walk: Walk, mapped: Mapped, outcomes: Outcomes, view: LogView) -> None
         if damage.batch is not None:
             view.take(damage.batch, Outcome.NONE, damage.position, crc_holds=False)
         found = walk.resume()
-    view.close(_told(walk, found), _notes(walk, found))
+    view.close(_summary_fields(walk, found), _notes(walk, found))
 
 
-def _told(walk: Walk, found: Found | None) -> dict[str, Any]:
+def _summary_fields(walk: Walk, found: Found | None) -> dict[str, Any]:
     damage = walk.damage
     return {
         "size": walk.position + walk.rest,
@@ -119,6 +119,6 @@ def _notes(walk: Walk, found: Found | None) -> list[Text]:
         behind += f"no sound batch within {size(min(walk.rest, RESYNC_BYTES))}"
     notes.append(Text(behind, "red"))
     if walk.damage.kind is DamageKind.PARTIAL and not found:
-        hint = "a broker that is writing this segment leaves such an end for a moment: look again"
+        hint = "a broker that is writing this segment leaves such an end for a moment: read it again"
         notes.append(Text(hint, "yellow"))
     return notes

@@ -65,7 +65,7 @@ def chosen(there: Iterable[int], topic: str, partition: int | None, place: str, 
 
 
 def cluster_at(bootstrap: str) -> ClusterSettings:
-    """A cluster of which the command line tells the addresses alone. Raises ConfigError."""
+    """A cluster of which the command line gives the addresses alone. Raises ConfigError."""
     try:
         return configuration.cluster({"bootstrap.servers": bootstrap}, "unnamed")
     except ConfigError as problem:
@@ -103,7 +103,7 @@ async def _inspect_partition(
     if log.damage and log.damage.batch:
         view.take(log.damage.batch, Outcome.NONE, crc_holds=False)
     damage = log.damage and {"kind": log.damage.kind, "detail": log.damage.detail}
-    told: dict[str, Any] = {"log_start": start, "last_stable": stable, "log_end": end, "next_offset": log.at}
+    offsets: dict[str, Any] = {"log_start": start, "last_stable": stable, "log_end": end, "next_offset": log.at}
     ends = f"the log begins at {start:,} and ends at {end:,}"
     notes = [Text(ends if stable == end else f"{ends}; open transactions from {stable:,} on")]
     notes.append(Text(f"verdicts by {judged_by}"))
@@ -111,5 +111,5 @@ async def _inspect_partition(
         notes.append(Text(f"{log.damage.kind} behind offset {log.at - 1:,}: {log.damage.detail}", "bold red"))
     elif log.at < end:
         notes.append(Text(f"read up to offset {log.at - 1:,}: --limit N or --from OFFSET for more, --summary for all"))
-    view.close({**told, "rules": judged_by, "damage": damage}, notes)
+    view.close({**offsets, "rules": judged_by, "damage": damage}, notes)
     return log.damage is not None or view.totals.at_risk

@@ -105,7 +105,7 @@ class Seen:
             "crc_holds": self.crc_holds,
             "verdict": self.verdict.action,
             "reason": self.verdict.reason,
-            "unwritable": self.unwritable and _told(self.unwritable),
+            "unwritable": self.unwritable and _unfit_fields(self.unwritable),
         }
 
     def cells(self, columns: Iterable[str]) -> list[str | Text]:
@@ -135,7 +135,7 @@ class Seen:
         return [cells[name] for name in columns]
 
 
-def _told(found: Unfit) -> dict[str, Any]:
+def _unfit_fields(found: Unfit) -> dict[str, Any]:
     return {
         "first_offset": found.first,
         "last_offset": found.next_offset - 1,
@@ -461,8 +461,8 @@ class LogView:
             self._left -= 1
             self._show(Seen(raw, verdict, outcome, crc_holds, position, uncompressed, found))
 
-    def close(self, told: Mapping[str, Any], notes: list[Text]) -> None:
-        """Show the totals. `told` is what scripts get besides them, `notes` what people do."""
+    def close(self, more: Mapping[str, Any], notes: list[Text]) -> None:
+        """Show the totals. `more` is what scripts get besides them, `notes` what people do."""
         totals = self.totals
         if self._options.as_json:
             offsets = {
@@ -470,7 +470,7 @@ class LogView:
                 "last_offset": totals.last_offset if totals.last_offset >= 0 else None,
             }
             amount = {"unwritable": len(self._unwritable)}
-            json_line({"type": "summary", **self._identity, **offsets, **told, **totals.as_dict(), **amount})
+            json_line({"type": "summary", **self._identity, **offsets, **more, **totals.as_dict(), **amount})
             return
         self._flush()
         whole = totals.all

@@ -111,34 +111,34 @@ def _in_files(where: Where, topic: str, partition: int | None, when: int) -> lis
     there = partitions_in(where.folders)
     hint = did_you_mean(topic, {at.topic for at in there})
     numbers = [at.partition for at in there if at.topic == topic]
-    told = ", ".join(map(str, where.folders))
+    folders = ", ".join(map(str, where.folders))
     return [
         Answer(at, first_in(folder, when, believes=not where.scan), folder)
-        for at in (TopicPartition(topic, one) for one in chosen(numbers, topic, partition, told, hint))
+        for at in (TopicPartition(topic, one) for one in chosen(numbers, topic, partition, folders, hint))
         for folder in there[at]
     ]
 
 
 def _as_dict(answer: Answer) -> dict[str, Any]:
-    """One partition for `--json`; `log_end` is told where there is no record of that time."""
+    """One partition for `--json`; `log_end` is given where there is no record of that time."""
     found = answer.found
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "partition": answer.at.partition,
         "offset": found.first and found.first.offset,
         "timestamp": found.first and found.first.timestamp,
         "log_end": None if found.first else found.end,
     }
     if answer.folder is not None:
-        told |= {"folder": str(answer.folder), "trusted_segments": found.trusted, "damage": found.damage or None}
-    return told
+        fields |= {"folder": str(answer.folder), "trusted_segments": found.trusted, "damage": found.damage or None}
+    return fields
 
 
 def _show(answers: Sequence[Answer]) -> None:
     shown = table(("partition", "no_wrap"), ("offset", "right"), ("time", "no_wrap"), "")
     for answer in answers:
         first = answer.found.first
-        told = (number(first.offset), iso(first.timestamp) or str(first.timestamp)) if first else ("none", "")
-        shown.add_row(plain(str(answer.at)), *told, _remarks(answer))
+        cells = (number(first.offset), iso(first.timestamp) or str(first.timestamp)) if first else ("none", "")
+        shown.add_row(plain(str(answer.at)), *cells, _remarks(answer))
     console().print(shown)
 
 

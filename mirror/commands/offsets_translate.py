@@ -3,9 +3,10 @@
 Read from the flow's journal; what the mirror has not written down yet is found in both logs, as a mirror that starts
 would find it. Nothing is written.
 
-Offsets are told of a copy alone, though two topics of one name have offsets as well: the flow's journal names it by
-both topics' ids, no stop stands that makes it another log, and both logs end alike, as a mirror that starts would see.
-Of a flow that was failed over whoever writes to the copy owns its end: what the flow had acknowledged is told alone.
+Offsets are translated for a copy alone, though two topics of one name have offsets as well: the flow's journal names it
+by both topics' ids, no stop stands that makes it another log, and both logs end alike, as a mirror that starts would
+see. Of a flow that was failed over whoever writes to the copy owns its end: what the flow had acknowledged is
+translated alone.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.policy.selection import is_rekeyed, selects
 from mirror.rendering import number, print_json
 from mirror.replication.assignment import LastPosition
+from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
-from mirror.replication.position import Unconfirmed, located, resume
+from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 
 #: Whatever the source deleted: records that got over have their offsets all the same.
 _ANY_LOSS: Final = (0, NO_LIMIT)
-#: Looks at a copy that is being written to meanwhile, before that is an error.
+#: Reads of a copy that is being written to meanwhile, before that is an error.
 _TRIES, _AGAIN_SECONDS = 3, 0.3
 
 
@@ -184,7 +186,7 @@ async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool)
         except PartitionStop as stop:
             raise located(stop, one, other, target.topic) from stop
     elif index.last is None:
-        raise ConfigError(f"{source}: the journal does not tell where its offsets are, and the flow was failed over")
+        raise ConfigError(f"{source}: the journal does not say where its offsets are, and the flow was failed over")
     return _answer(index, source, target, offset, log_start, reverse=reverse)
 
 

@@ -1,4 +1,4 @@
-"""`mirror pause` and `mirror resume`: topics rest, over restarts of the mirror, until they are told to go on."""
+"""`mirror pause` and `mirror resume`: topics rest, over restarts of the mirror, until they are resumed."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def resume(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitC
 
 def _as_dict(settings: Settings, topics: Sequence[str], changed: Collection[str], *, paused: bool) -> dict[str, Any]:
     """What holds now of each topic, and whether that is new."""
-    told = [{"topic": topic, "paused": paused, "changed": topic in changed} for topic in topics]
-    return {"flow": settings.flow, "topics": told}
+    states = [{"topic": topic, "paused": paused, "changed": topic in changed} for topic in topics]
+    return {"flow": settings.flow, "topics": states}
 
 
 def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
@@ -68,8 +68,8 @@ async def _paused(settings: Settings) -> set[str]:
         await target.refresh([journal_topic(settings.flow)])
         for entry in (await Journal(target, settings.flow).read())[0]:
             with contextlib.suppress(ValueError):  # somebody else's record
-                if (told := read_pause(entry)) is not None:
-                    (found.add if told.rests else found.discard)(told.topic)
+                if (change := read_pause(entry)) is not None:
+                    (found.add if change.rests else found.discard)(change.topic)
     return found
 
 

@@ -52,8 +52,8 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
             try:
                 PlanLog(target, rule).check_target(last)
             except Stopped as stop:
-                told = stop.told(advice_values(rule, Endpoint.of(settings.source), target.endpoint))
-                stops.append(f"{rule.source}: {stop.state}: {told}")
+                text = stop.text(advice_values(rule, Endpoint.of(settings.source), target.endpoint))
+                stops.append(f"{rule.source}: {stop.state}: {text}")
     return stops
 
 

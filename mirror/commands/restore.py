@@ -4,7 +4,7 @@ D1  a folder whose topic id the metadata log says was removed is of a deleted to
     another id than a topic has there, where there are some with that id
 D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
 D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
-D4  which topics and partitions there were, folders do not tell, since those of a disk that is lost are not there: the
+D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
 D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
     folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log
@@ -37,7 +37,7 @@ from mirror.segments.cluster_logs import METADATA, OFFSETS_TOPIC, ClusterTopics,
 from mirror.segments.file_cluster import Bounds
 from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
-from mirror.segments.replica_sets import mixed_in, partitions_in, told_of
+from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
 from mirror.segments.restore import (
     KEEPING,
     Found,
@@ -64,8 +64,8 @@ class Disks:
     """What the folders hold.
 
     partitions: the folders of each partition.
-    topics: what a scan of the folders, and the metadata log, tell of each topic.
-    cluster_id: the lost cluster's; None where no folder tells.
+    topics: what a scan of the folders, and the metadata log, say of each topic.
+    cluster_id: the lost cluster's; None where no folder says it.
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
@@ -85,8 +85,8 @@ class Disks:
     stale: bool = False
 
 
-def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
-    """Look at all folders, without the records of topics. Raises ConfigError as `partitions_in` does, and for
+def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
+    """Scan all folders, without the records of topics. Raises ConfigError as `partitions_in` does, and for
     folders of two clusters (D2).
     """
     found: dict[TopicPartition, Sequence[Path]] = {**partitions_in(folders)}
@@ -116,7 +116,7 @@ def look_over(folders: Sequence[Path], *, groups: bool) -> Disks:
         found, left = _of_now(found, ids, known)
         notes += left
         counts = {name: topic.partitions for name, topic in known.topics.items()}
-    for name, count in told_of(folders).items():
+    for name, count in partition_counts(folders).items():
         if known is None or name not in known.gone:
             counts[name] = max(counts.get(name, 0), count)
     there = {at.topic for at in found}
@@ -161,8 +161,8 @@ def _cluster_id(folders: Iterable[Path]) -> str | None:
         if (cluster_id := cluster_id_of(data)) is not None:
             ids.setdefault(cluster_id, data)
     if len(ids) > 1:
-        told = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
-        raise ConfigError(f"folders of different clusters: {told}. Name the folders of one of them")
+        listed = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
+        raise ConfigError(f"folders of different clusters: {listed}. Name the folders of one of them")
     return next(iter(ids), None)
 
 
@@ -213,7 +213,7 @@ def _of_now(
 def _topics(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None, counts: Mapping[str, int]
 ) -> dict[str, Found]:
-    """What the folders tell of each topic, as far as a scan of its segments tells, with as many partitions as there
+    """What the folders say of each topic, as far as a scan of its segments shows, with as many partitions as there
     were by `counts`, where those are of this very topic.
     """
     mixed = mixed_in(found)
@@ -221,17 +221,17 @@ def _topics(
     for at, paths in found.items():
         before = topics.get(at.topic, Found(partitions=0))
         times = [before.oldest_ms, *map(oldest_of, paths)]
-        told = known.topics.get(at.topic) if known is not None else None
+        source_topic = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        is_it = told is not None and topic_id in (None, told.topic_id)
-        count = counts.get(at.topic, 0) if is_it or told is None else 0
+        is_it = source_topic is not None and topic_id in (None, source_topic.topic_id)
+        count = counts.get(at.topic, 0) if is_it or source_topic is None else 0
         topics[at.topic] = Found(
             partitions=max(before.partitions, at.partition + 1, count),
             oldest_ms=min((time for time in times if time is not None), default=None),
             bytes=max(before.bytes, *map(bytes_of, paths)),
             mixed=mixed.get(at.topic, ""),
             topic_id=topic_id,
-            known=told if is_it else None,
+            known=source_topic if is_it else None,
         )
     return topics
 
@@ -269,7 +269,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
     EngineLost.
     """
     # Late, since a wrong folder should not wait for PySpark's import.
-    disks = look_over(folders, groups=wanted.groups)
+    disks = scan_folders(folders, groups=wanted.groups)
     from mirror.journal.ownership import held, refuse_held
 
     target = Admin(settings.target)
@@ -334,8 +334,8 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
 
 async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Disks) -> set[str]:
     """Name the copies in the flow's journal before anything is written to them, so that a mirror goes on behind them
-    even where this is killed; the target topics that the flow has made. Where the disks do not tell which cluster they
-    are of, their topics' ids are to tell. What the journal tells of a target topic already, stays.
+    even where this is killed; the target topics that the flow has made. Where the disks do not say which cluster they
+    are of, their topics' ids are to show it. What the journal says of a target topic already, stays.
     """
     made = {one.topic for one in plan.creations}
     there = target.describe({pair.target for pair in plan.pairs})

@@ -137,7 +137,7 @@ class Report:
             text = f"no replica in these folders of {names}: name the folders of other brokers, too"
             out.print(Text(text, "red"), soft_wrap=True)
         if self.taken:
-            text = f"settings and groups that are not told of were left as they are: {self.taken}"
+            text = f"settings and groups that are not named were left as they are: {self.taken}"
             out.print(Text(plain(text), "red"), soft_wrap=True)
         for text in self._settings_lines():
             out.print(Text(plain(text)), soft_wrap=True)
@@ -161,23 +161,24 @@ class Report:
             return ""
         had = [f"{name}={known.found[name]}" for name in RETENTION if name in known.found]
         default = [name for name in RETENTION if name not in known.found]
-        told = [*had, *([f"its brokers' default of {' and '.join(default)}"] if default else [])]
-        return f": {' and '.join(told)}"
+        limits = [*had, *([f"its brokers' default of {' and '.join(default)}"] if default else [])]
+        return f": {' and '.join(limits)}"
 
     def _settings_lines(self) -> Iterator[str]:
         for topic, one in (self.settings or {}).items():
             if one.changes:
-                told = ", ".join(f"{change.name}={change.after}" for change in one.changes)
+                listed = ", ".join(f"{change.name}={change.after}" for change in one.changes)
                 if problem := self.unset.get(topic):
                     command = set_configs(self.target, topic, {c.name: c.after or "" for c in one.changes})
-                    yield f"{topic}: not set are {told}, as on the lost cluster: {problem}. To set them: {command}"
+                    yield f"{topic}: not set are {listed}, as on the lost cluster: {problem}. To set them: {command}"
                 else:
-                    yield f"{topic}: {'would be set' if self.dry_run else 'set'} as on the lost cluster: {told}"
+                    yield f"{topic}: {'would be set' if self.dry_run else 'set'} as on the lost cluster: {listed}"
             held = {name: value for name, value in one.held.items() if name not in RETENTION or topic not in self.kept}
             if held:
-                told = ", ".join(f"{name}={value}" for name, value in held.items())
+                listed = ", ".join(f"{name}={value}" for name, value in held.items())
                 command = set_configs(self.target, topic, held)
-                yield f"{topic}: had {told}, which is not set; to set it when nothing more is to be restored: {command}"
+                done = "to set it when nothing more is to be restored"
+                yield f"{topic}: had {listed}, which is not set; {done}: {command}"
             for name, why in one.left.items():
                 yield f"{topic}: had {name}={one.found[name]}, which is not set: {why}"
 
@@ -210,10 +211,10 @@ class Report:
 
 
 def _notes(one: Restored, *, dry_run: bool) -> list[str]:
-    told = [one.problem, *one.notes]
+    notes = [one.problem, *one.notes]
     if not dry_run and one.figures and not one.is_copied:
-        told.append(one.figures.detail or f"offsets {one.figures.next_offset} to {one.stable - 1} are not copied")
-    return told
+        notes.append(one.figures.detail or f"offsets {one.figures.next_offset} to {one.stable - 1} are not copied")
+    return notes
 
 
 def _outcome(one: Restored) -> Text:
@@ -283,7 +284,7 @@ def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
     yield f"{count(offsets, 'offset')} of {count(groups, 'group')} {done}" + (
         f": {first_of(sorted(report.offsets))}" if groups else ""
     )
-    told = [
+    lines = [
         *(
             f"group {gap.group} does not go on where it stood in {gap.topic}-{gap.partition}, at offset"
             f" {gap.source_offset}: {gap.cause} (reads again {gap.reads_again}, misses {gap.misses})"
@@ -309,6 +310,6 @@ def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
         *([f"{count(report.former, 'offset')} of former topics by these names are left out"] if report.former else []),
         *report.notes,
     ]
-    yield from told[:_NAMED]
-    if len(told) > _NAMED:
-        yield f"and {len(told) - _NAMED} more: --json has all"
+    yield from lines[:_NAMED]
+    if len(lines) > _NAMED:
+        yield f"and {len(lines) - _NAMED} more: --json has all"

@@ -1,6 +1,6 @@
 """Where a command's results go: stdout, which may be closed, on a disk that is full, or a pipe whose reader has gone.
 
-What a command did, and its exit code, stand whatever becomes of its words: a failover is one though nobody can be told.
+What a command did, and its exit code, stand whatever becomes of its words: a failover is one though nobody reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STDOUT: Final = 1
 
 
 class Results:
-    """Stands for `sys.stdout`. What cannot be written is dropped, and told when the command ends; a reader that has
+    """Stands for `sys.stdout`. What cannot be written is dropped, and reported when the command ends; a reader that has
     gone ends it, since nobody waits for the rest.
     """
 
@@ -54,9 +54,9 @@ class Results:
             return code
         if isinstance(self._problem, BrokenPipeError):
             return code or READER_GONE
-        with contextlib.suppress(OSError, ValueError):  # stderr may be as full; the code still tells
-            told = self._problem.strerror or self._problem
-            print(f"mirror: what this command told could not be written: {told}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # stderr may be as full; the code still says it
+            reason = self._problem.strerror or self._problem
+            print(f"mirror: what this command printed could not be written: {reason}", file=sys.stderr, flush=True)
         return code or ExitCode.BUG
 
     @contextlib.contextmanager

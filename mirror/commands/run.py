@@ -35,10 +35,10 @@ from mirror.observability.status import PartitionStatus, Totals
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
-#: How long a signal waits before it is looked at again, in seconds.
+#: How long a signal waits before it is checked again, in seconds.
 _LATER: Final = 0.05
 
-#: How long a mirror that was told to end may take for that: what is under way, the journal, consumer groups, Spark.
+#: How long a mirror that was asked to end may take for that: what is under way, the journal, consumer groups, Spark.
 END_SECONDS: Final = 10.0
 
 
@@ -79,13 +79,13 @@ def end_in_time(kill: Callable[[], None]) -> None:
     signals: list[int] = []
 
     def end_hard(number: int) -> NoReturn:
-        logs.get("mirror.run").error("ended_hard", signal=number, reason="told twice" if signals[1:] else "too slow")
+        logs.get("mirror.run").error("ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow")
         try:
             kill()
         finally:
             os._exit(128 + number)
 
-    def told(number: int, _: FrameType | None) -> None:
+    def on_signal(number: int, _: FrameType | None) -> None:
         signals.append(number)
         if signals[1:]:
             end_hard(number)
@@ -94,7 +94,7 @@ def end_in_time(kill: Callable[[], None]) -> None:
         timer.start()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
 
 
 @cache
@@ -133,15 +133,15 @@ def _again(_: int, frame: FrameType | None) -> None:
 
 
 def _end(number: int) -> NoReturn:
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells at length that it was interrupted
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it says at length that it was interrupted
     raise SystemExit(128 + number)
 
 
-# --- What a service manager is told (sd_notify(3)) --------------------------------------------------------------------
+# --- What a service manager gets (sd_notify(3)) -----------------------------------------------------------------------
 
 
 def notify(state: str) -> bool:
-    """Tell systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody was told."""
+    """Notify systemd, where it listens: `READY=1`, `WATCHDOG=1`, `STOPPING=1`. False where nobody listens."""
     where = os.environ.get("NOTIFY_SOCKET", "")
     if not where:
         return False
@@ -153,7 +153,7 @@ def notify(state: str) -> bool:
 
 
 async def live() -> None:
-    """Until cancelled: tell that the event loop turns, twice in the time that systemd gives (WatchdogSec)."""
+    """Until cancelled: report that the event loop turns, twice in the time that systemd gives (WatchdogSec)."""
     given = os.environ.get("WATCHDOG_USEC", "")
     is_ours = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
     while given.isdigit() and int(given) and is_ours:
@@ -182,7 +182,7 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool,
         return _run(settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over)
 
 
-def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its end, told once
+def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its end, in one place
     settings: Settings,
     load: Callable[[], Settings],
     metrics: Metrics,
@@ -217,7 +217,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         settings = load()  # it may have been long ago
     context = None
     try:
-        if settings.topics.rules:  # Spark alone can tell whether their expressions will do
+        if settings.topics.rules:  # Spark alone knows whether their expressions will do
             tasks = task_count(settings.spark.tasks, MOST_TASKS)
             with _clearing_up():
                 context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
@@ -238,9 +238,9 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         with _watching(flow.name) as watch:
             ids = flow.source.cluster_id, flow.target.cluster_id
             replanner = Replanner(settings.keeping_to(*ids))
-            lookout = None if once else TopicWatcher(replanner, lambda: load().keeping_to(*ids))
+            topic_watcher = None if once else TopicWatcher(replanner, lambda: load().keeping_to(*ids))
             queries = queries_for(context, flow)
-            supervisor = Supervisor(context, flow, watch.show, metrics, lookout, queries, listening)
+            supervisor = Supervisor(context, flow, watch.show, metrics, topic_watcher, queries, listening)
             outcome = asyncio.run(_supervised(supervisor.run()))
     finally:
         notify("STOPPING=1")
@@ -271,7 +271,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
 
 
 async def _supervised(running: Coroutine[Any, Any, T]) -> T:
-    """Tell whoever watches over this process that it lives, as long as it does."""
+    """Report to whoever watches over this process that it lives, as long as it does."""
     living = asyncio.create_task(live())
     try:
         return await running

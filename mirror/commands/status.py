@@ -1,6 +1,6 @@
-"""`mirror status`: where every partition is, as the flow's journal tells it.
+"""`mirror status`: where every partition is, as the flow's journal has it.
 
-Figures in a journal outlive the mirror that wrote them, so what they are worth is told first: whether the mirror runs,
+Figures in a journal outlive the mirror that wrote them, so what they are worth is shown first: whether the mirror runs,
 by the age of its last report and, on its own machine, by its process.
 """
 
@@ -40,12 +40,12 @@ def troubles(figures: Iterable[PartitionStatus]) -> Iterator[Text]:
             alike = one.detail.replace(f"{one.topic}-{one.partition}", one.topic)
             groups.setdefault((one.state, one.topic, alike), []).append(one)
     for (state, _, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
-        text = Text.assemble(state_text(state), plain(f" {_told(every, alike)}"))
+        text = Text.assemble(state_text(state), plain(f" {_detail(every, alike)}"))
         text.stylize("red" if state.is_stop else "yellow")
         yield text
 
 
-def _told(every: Sequence[PartitionStatus], alike: str) -> str:
+def _detail(every: Sequence[PartitionStatus], alike: str) -> str:
     first = every[0]
     if len(every) == 1:
         return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"
@@ -85,7 +85,7 @@ def status(settings: Settings, *, watch: bool, as_json: bool) -> ExitCode:
 async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
     async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         follower = Follower(settings, target, source)
-        found = await follower.look()
+        found = await follower.poll()
         if found.is_clock_in_doubt and not watch:
             what = "by its clock the mirror is silent, or ahead of this machine"
             print(f"{what}: listening for it for up to {LISTEN_SECONDS:g} s", file=sys.stderr)
@@ -96,7 +96,7 @@ async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
         _print(found, out, as_json)
         while watch:
             await asyncio.sleep(WATCH_SECONDS)
-            _print(await follower.look(), out, as_json)
+            _print(await follower.poll(), out, as_json)
 
 
 async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
@@ -106,7 +106,7 @@ async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
             await asyncio.sleep(WATCH_SECONDS)
             problem = Text()
             try:
-                found = await follower.look()
+                found = await follower.poll()
             except (ClusterError, WireError) as lost:
                 found = replace(found, now_ms=int(time.time() * 1000))
                 problem = Text(f"\ncannot read the journal: {lost}", "red")

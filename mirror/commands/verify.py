@@ -114,8 +114,8 @@ def verify_flow(
     chosen = [pair for pair in asked if pair.target not in unseen]
     pairs = [pair for pair in chosen if pair.rekeying is None]
     there = target.describe(pair.target for pair in pairs)
-    told = asyncio.run(_recorded(settings, there))
-    moves = Moves(settings.flow, told.indexes) if settings.topics.offsets == "translate" else None
+    recorded = asyncio.run(_recorded(settings, there))
+    moves = Moves(settings.flow, recorded.indexes) if settings.topics.offsets == "translate" else None
     own_clock = settings.topics.append_time == "target"
     partitions = [
         Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index), own_clock)
@@ -126,17 +126,17 @@ def verify_flow(
     ends = Endpoint.of(settings.source).bounded(rate), Endpoint.of(settings.target).bounded(rate)
     known = Known(
         moves=moves,
-        since=told.since,
-        losses={at: tuple((one.first, one.next_offset) for one in lost) for at, lost in told.losses.items()},
+        since=recorded.since,
+        losses={at: tuple((one.first, one.next_offset) for one in lost) for at, lost in recorded.losses.items()},
     )
-    waiting = Waiting(means.wait, told.copied_now)
+    waiting = Waiting(means.wait, recorded.copied_now)
     proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, known, means.file, waiting))
     spark = _needs_spark(proof, means.spark)
     computed = {pair.source for pair in chosen if pair.rekeying is not None and means.spark is not False}
     try:
         planned = plan_topics(source, target, settings).rekeyed if computed else ()
         rules = [rule for rule in planned if rule.source in computed]
-        rekeyed = _rekeyed(settings, rules, target, means.wait if told.status.pulse is Pulse.RUNNING else 0.0)
+        rekeyed = _rekeyed(settings, rules, target, means.wait if recorded.status.pulse is Pulse.RUNNING else 0.0)
         if spark:
             reports, unread = _on_spark(settings, proof, kept, watch)
         else:
@@ -146,8 +146,8 @@ def verify_flow(
             kept.close()
     proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
     mirrored = {pair.source for pair in every}
-    gone = {} if topics else gone_topics(settings, source, target, told.seen, mirrored)
-    hidden = {} if topics else hidden_topics(settings, source, told.seen, mirrored, target.topic_names())
+    gone = {} if topics else gone_topics(settings, source, target, recorded.seen, mirrored)
+    hidden = {} if topics else hidden_topics(settings, source, recorded.seen, mirrored, target.topic_names())
     lacking = [
         *([] if topics else refused),
         *(
@@ -162,9 +162,11 @@ def verify_flow(
         *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
         *asyncio.run(_by_others(settings, chosen)),
         *(lack for _, lacks in rekeyed for lack in lacks),
-        *_lost_by_rules(rules, told),
-        *_of_another(pairs, there, source.describe(pair.source for pair in pairs), told, proof.plan.subject.source_id),
-        *_shortfalls(proof, reports, unread, told),
+        *_lost_by_rules(rules, recorded),
+        *_of_another(
+            pairs, there, source.describe(pair.source for pair in pairs), recorded, proof.plan.subject.source_id
+        ),
+        *_shortfalls(proof, reports, unread, recorded),
     ]
     return VerifyReport(
         flow=settings.flow,
@@ -220,7 +222,7 @@ def _rekeyed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What the journal tells: where offsets moved to, where the flow began and what was lost, by target partition; as
+    """What the journal says: where offsets moved to, where the flow began and what was lost, by target partition; as
     what its topics were first seen, by target topic; which source topics are paused; and how the flow stands.
     """
 
@@ -250,7 +252,7 @@ class _Recorded:
 
 
 async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
-    """Where the flow began for target `topics`, and all else that the journal tells of any."""
+    """Where the flow began for target `topics`, and all else that the journal says of any."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic, *topics])
@@ -268,9 +270,9 @@ async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
 
 
 def _shortfalls(
-    proof: Proof, reports: Iterable[PartitionReport], unread: Iterable[Unread], told: _Recorded
+    proof: Proof, reports: Iterable[PartitionReport], unread: Iterable[Unread], recorded: _Recorded
 ) -> Iterator[Shortfall]:
-    """What the target lacks of the partitions that were compared, as far as both logs and the journal tell."""
+    """What the target lacks of the partitions that were compared, as far as both logs and the journal say."""
     passed = {one.pair for one in unread}
     lost = {one.pair: one.lost for one in reports}
     by_pair: dict[Pair, list[Bounds]] = {}
@@ -280,28 +282,28 @@ def _shortfalls(
         if pair in passed:
             continue
         place = Place(pair.source.topic, pair.target.topic, pair.source.partition)
-        yield from _behind(place, bounds[-1], told)
+        yield from _behind(place, bounds[-1], recorded)
         kept_from = bounds[0].target_start  # what the target has deleted since is nobody's loss any more
-        for one in told.losses.get(pair.target, ()):
+        for one in recorded.losses.get(pair.target, ()):
             first = max(one.first, kept_from)
             if first < one.next_offset and (
                 (one.first, one.next_offset) in lost.get(pair, ()) or first < bounds[0].begin
             ):
-                yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal tells")
+                yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
 def _of_another(
     pairs: Iterable[TopicPair],
     there: Mapping[str, TopicInfo],
     here: Mapping[str, TopicInfo],
-    told: _Recorded,
+    recorded: _Recorded,
     source_id: str,
 ) -> Iterator[Shortfall]:
     """Copies of another cluster's topic, or of one that was made anew since, by the journal: they may be equal where
     both logs were read, and are no proof that the target has what that one held.
     """
     for pair in pairs:
-        seen, copy, ours = told.seen.get(pair.target), there.get(pair.target), here.get(pair.source)
+        seen, copy, ours = recorded.seen.get(pair.target), there.get(pair.target), here.get(pair.source)
         if seen is None or copy is None or ours is None or not same_id(seen.target_topic_id, copy.topic_id):
             continue
         place = Place(pair.source, pair.target)
@@ -311,38 +313,38 @@ def _of_another(
             yield place.lacks(Lack.NOT_VERIFIED, -1, -1, made_anew(seen.topic_id, ours.topic_id))
 
 
-def _lost_by_rules(rules: Iterable[Rekeying], told: _Recorded) -> Iterator[Shortfall]:
+def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
     """What the source lost of re-keyed topics: where it would lie on the target, nobody knows."""
     by_target = {rule.target: rule for rule in rules}
-    for at, lost in told.losses.items():
+    for at, lost in recorded.losses.items():
         if (rule := by_target.get(at.topic)) is not None:
             place = Place(rule.source, rule.target, at.partition)
             for one in lost:
-                yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal tells")
+                yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
-def _behind(place: Place, at: Bounds, told: _Recorded) -> Iterator[Shortfall]:
+def _behind(place: Place, at: Bounds, recorded: _Recorded) -> Iterator[Shortfall]:
     """What is not there yet of one partition, and why, or that it stopped."""
-    figures = told.figures.get(TopicPartition(place.topic, place.partition))
-    first = at.upto - at.lag
-    stop = told.stops.get(TopicPartition(place.target, place.partition))
+    figures = recorded.figures.get(TopicPartition(place.topic, place.partition))
+    first = at.until - at.lag
+    stop = recorded.stops.get(TopicPartition(place.target, place.partition))
     if stop is not None:
         reason = f"{stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
-        yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
+        yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
     elif figures is not None and figures.state.is_stop:
         reason = f"{figures.state} at source offset {figures.next_offset}: {figures.detail}"
-        yield place.lacks(Lack.STOPPED, *((first, at.upto) if at.lag else (-1, -1)), reason)
+        yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
     elif at.lag:
         if at.open_from is not None:
             what = f"a transaction is open on the source from offset {at.open_from} on"
             reason = f"{what}, and nothing behind it is copied before it ends"
-        elif place.topic in told.paused:
+        elif place.topic in recorded.paused:
             reason = f"paused; `mirror resume CONFIG {place.topic}` resumes it"
-        elif told.status.pulse is Pulse.RUNNING:
+        elif recorded.status.pulse is Pulse.RUNNING:
             reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"
         else:
-            reason = f"the mirror: {told.status.pulse}"
-        yield place.lacks(Lack.BEHIND, first, at.upto, reason)
+            reason = f"the mirror: {recorded.status.pulse}"
+        yield place.lacks(Lack.BEHIND, first, at.until, reason)
 
 
 async def _not_compared(
@@ -441,7 +443,7 @@ def verify(
     else:
         console().print(rendered(report))
     if resume is not None:
-        resume.unlink(missing_ok=True)  # the proof is complete, and told
+        resume.unlink(missing_ok=True)  # the proof is complete, and shown
     if not report.equal:
         return ExitCode.DIFFERENT
     if report.unread:

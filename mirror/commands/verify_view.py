@@ -33,7 +33,7 @@ from mirror.verify.report import (
 SHOWN: Final = 20
 #: The same of what the target lacks.
 SHORTFALLS: Final = 40
-_NOT_TOLD: Final = ("pair", "differences", "source_mark", "target_mark")
+_OMITTED: Final = ("pair", "differences", "source_mark", "target_mark")
 
 
 def as_dict(report: VerifyReport) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
         "topics": [{**asdict(topic), "equal": topic.equal} for topic in report.topics],
         "partitions": [
             {
-                **{name: value for name, value in asdict(one).items() if name not in _NOT_TOLD},
+                **{name: value for name, value in asdict(one).items() if name not in _OMITTED},
                 "topic": one.pair.source.topic,
                 "target": one.pair.target.topic,
                 "partition": one.pair.source.partition,
@@ -62,7 +62,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
             for one in report.partitions
         ],
         "rekeyed": [
-            {name: value for name, value in asdict(one).items() if name not in _NOT_TOLD} for one in report.rekeyed
+            {name: value for name, value in asdict(one).items() if name not in _OMITTED} for one in report.rekeyed
         ],
         "not_verified": [
             {
@@ -105,8 +105,8 @@ def rendered(report: VerifyReport) -> Group:
             Text(number(topic.lag), "yellow" if topic.lag else ""),
         )
     first = Text.assemble((f"{report.flow}: ", "bold"), (headline(report), f"bold {_colour(report)}"))
-    told = (*_notes(report), *_shortfalls(report), *_differences(report))
-    return Group(first, Text(), lines, Text(), *told, _verdict(report))
+    remarks = (*_notes(report), *_shortfalls(report), *_differences(report))
+    return Group(first, Text(), lines, Text(), *remarks, _verdict(report))
 
 
 def _colour(report: VerifyReport) -> str:
@@ -154,8 +154,8 @@ def rekeyed(one: RekeyedReport) -> str:
     """What became of a re-keyed topic, in a sentence."""
     buried = f", {number(one.buried)} of them in the dead-letter topic" if one.buried else ""
     found = count(one.different, "difference") if one.different else "each once, as the rule says, in its order"
-    told = f"{count(one.records, 'record')} computed once more and looked for{buried}"
-    return f"{plain(one.topic)} → {plain(one.target)}, re-keyed: {told}: {found}"
+    text = f"{count(one.records, 'record')} computed once more and looked for{buried}"
+    return f"{plain(one.topic)} → {plain(one.target)}, re-keyed: {text}: {found}"
 
 
 def _shortfalls(report: VerifyReport) -> list[Text]:
@@ -185,10 +185,10 @@ def compared(report: VerifyReport) -> list[str]:
     batches, rewritten, hidden = (
         sum(getattr(one, what) for one in report.partitions) for what in ("batches", "rewritten", "hidden")
     )
-    told = [count(batches, "batch", "batches")]
-    told += [f"{number(rewritten)} of them rewritten"] if rewritten else []
-    told += [f"{number(hidden)} without records for a reader left out"] if hidden else []
-    return [*told, size(sum(one.bytes for one in report.partitions))]
+    parts = [count(batches, "batch", "batches")]
+    parts += [f"{number(rewritten)} of them rewritten"] if rewritten else []
+    parts += [f"{number(hidden)} without records for a reader left out"] if hidden else []
+    return [*parts, size(sum(one.bytes for one in report.partitions))]
 
 
 # --- The report of `mirror verify` as one page of HTML ----------------------------------------------------------------
@@ -219,7 +219,7 @@ def _page_verdict(body: Element, report: VerifyReport) -> None:
     rows = [
         ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
         ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
-        ("offsets", "translated: each record at the place that the runs tell" if report.moved else "preserved"),
+        ("offsets", "translated: each record at the place that the runs name" if report.moved else "preserved"),
         ("ends fixed", at(report.begun_ms)),
         ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {_engine(report)}"),
         ("not there yet", f"{count(lag, 'offset')} that the source held when the proof began"),
@@ -234,7 +234,7 @@ def _engine(report: VerifyReport) -> str:
 
 
 def _shares(body: Element, report: VerifyReport) -> None:
-    """What became of the source's batches, as far as both logs tell."""
+    """What became of the source's batches, as far as both logs say."""
     parts = report.partitions
     as_stored, identical, own, rewritten, hidden = (
         sum(getattr(one, what) for one in parts)
@@ -278,8 +278,8 @@ def _topics(body: Element, report: VerifyReport) -> None:
         put_text(row, "td", ", ".join(one.codecs))
         for text in (records, batches, size(one.bytes), number(one.lag)):
             put_text(row, "td", text, "n")
-        told = "equal" if one.equal else count(one.different, "difference")
-        put_text(row, "td", told, "equal" if one.equal else "different")
+        outcome = "equal" if one.equal else count(one.different, "difference")
+        put_text(row, "td", outcome, "equal" if one.equal else "different")
 
     for topic in report.rekeyed:
         put_text(body, "p", rekeyed(topic), "different" if topic.different else "equal")

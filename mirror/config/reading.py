@@ -42,8 +42,8 @@ def read(path: Path) -> tuple[Settings, yaml_tree.Tree]:
         return settings, tree
     lines = sorted((tree.line(where), ".".join(map(str, where)), what) for where, what in problems)
     count = "1 problem" if len(lines) == 1 else f"{len(lines)} problems"
-    told_lines = [f"  {path}:{line}: {where}: {what}" for line, where, what in lines]
-    raise ConfigError("\n".join([f"{path}: {count}", *told_lines]))
+    problem_lines = [f"  {path}:{line}: {where}: {what}" for line, where, what in lines]
+    raise ConfigError("\n".join([f"{path}: {count}", *problem_lines]))
 
 
 def check(tree: yaml_tree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
@@ -53,9 +53,9 @@ def check(tree: yaml_tree.Tree, folder: Path) -> tuple[Settings | None, list[tup
     try:
         return Settings.model_validate(tree.data), problems
     except Invalid as error:
-        told = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
+        reported = {where for where, _ in problems}  # a value that was complained of once needs no second complaint
         found = map(_explain, error.errors(include_url=False, include_input=False))
-        return None, problems + [(where, what) for where, what in found if where not in told]
+        return None, problems + [(where, what) for where, what in found if where not in reported]
 
 
 def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
@@ -72,10 +72,10 @@ def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
     try:
         settings = ClusterSettings.model_validate(tree.data["source"])
     except Invalid as error:
-        told = {where for where, _ in problems}
+        reported = {where for where, _ in problems}
         errors = error.errors(include_url=False, include_input=False)
         found = [_explain({**one, "loc": ("source", *one["loc"])}) for one in errors]
-        problems += [(where, what) for where, what in found if where not in told]
+        problems += [(where, what) for where, what in found if where not in reported]
     if settings is None or problems:
         raise ConfigError("; ".join(sorted(f"{where[-1]}: {what}" for where, what in problems)))
     return settings

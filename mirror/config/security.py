@@ -5,7 +5,7 @@ file that a secret is read from, and that of a private key, must be this user's,
 change it. One of root's may be readable by its group, which is how a secret reaches a service that does not run as root
 (PostgreSQL asks the same of a server's private key).
 
-Each value by itself is pydantic's to check. The rules look at the plain data, so that all problems are told at once.
+Each value by itself is pydantic's to check. The rules look at the plain data, so that all problems are listed at once.
 """
 
 from __future__ import annotations

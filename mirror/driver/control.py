@@ -90,7 +90,7 @@ _HELLO_BYTES: Final = _NONCE_BYTES + 2 * _NUMBER_BYTES
 #: What a proof of the token is for, so that none serves for another.
 _TASK, _LINE, _WELCOME = b"task", b"line", b"welcome"
 #: Kinds of frames: work for a task, a sign of life; from a task, that it took work, or a report.
-_MORE, _ALIVE, _TAKEN, _TOLD = b"m", b".", b"+", b"="
+_MORE, _ALIVE, _TAKEN, _REPORT = b"m", b".", b"+", b"="
 #: How often a driver gives a sign of life, and without how many seconds of it a task ends. A driver that plans for
 #: thousands of partitions may be busy for seconds; a mirror that waits for its turn waits for longer
 #: (`journal/ownership.py`).
@@ -197,14 +197,14 @@ class _Switchboard:
                 line = await _Line.of(self._token, reader, writer)
             self._let_in(line)
             while True:  # until the task ends
-                kind, said = await line.frames.read((_TAKEN, _TOLD), LARGEST_REPORT)
+                kind, said = await line.frames.read((_TAKEN, _REPORT), LARGEST_REPORT)
                 if kind == _TAKEN:
                     line.taken += 1
                     line.heard.set()
                 else:
                     self._hear(line.task, said)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # a stranger, or a task that is gone: either way there is nobody to tell
+            pass  # a stranger, or a task that is gone: either way nobody listens
         finally:
             self.strangers.pop(writer, None)
             if line is not None:
@@ -242,7 +242,7 @@ class ControlServer:
 
     @classmethod
     async def open(cls, bind: str, host: str = "", hear: Hear = deaf) -> ControlServer:
-        """Listen on a free port of the address `bind`, which tasks know as `host`. `hear` gets what tasks tell."""
+        """Listen on a free port of the address `bind`, which tasks know as `host`. `hear` gets what tasks report."""
         token = secrets.token_bytes(_TOKEN_BYTES)
         board = _Switchboard(token, hear)
         server = await asyncio.start_server(board.meet, bind, 0)
@@ -295,18 +295,18 @@ class ControlServer:
 
 @dataclass(slots=True, eq=False)
 class Voice:
-    """How a task tells its driver something, while it holds on to it."""
+    """How a task sends its driver reports, while it holds on to it."""
 
     frames: Frames | None = None
 
-    def tell(self, report: bytes) -> bool:
+    def send(self, report: bytes) -> bool:
         """Whether it was taken; that it arrives nobody waits for. False while the driver is not there or does not read:
-        then it is to be told again. One beyond `LARGEST_REPORT` is left to journal and result: no later try would do.
+        then it is to be sent again. One beyond `LARGEST_REPORT` is left to journal and result: no later try would do.
         """
         if self.frames is None or self.frames.unsent >= _UNSENT_BYTES:
             return False
         if len(report) <= LARGEST_REPORT:
-            self.frames.write(_TOLD, report)
+            self.frames.write(_REPORT, report)
         return True
 
 

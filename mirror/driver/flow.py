@@ -153,7 +153,7 @@ def prepare(
     A flow that was failed over is refused before anything is asked of the source, which may be away for good. A topic
     that is refused, or cannot be made, is left out, and `refused` is called with why; without it that is logged. Where
     nothing else is left, or the whole flow is refused, PreflightError is raised; not where `refused` is given.
-    Both clusters are those that are found now from here on: no task, look or group follows an address to another one.
+    Both clusters are those that are found now from here on: no task, round or group follows an address to another one.
     Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
     """
     own = asyncio.run(read_own(settings))
@@ -166,7 +166,7 @@ def prepare(
     source, target = Admin(settings.source), Admin(settings.target)
     history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
     gate = Gate(source, target, partial(_log_held, settings.flow))
-    tell = refused or partial(_log_refusal, settings.flow)
+    on_refusal = refused or partial(_log_refusal, settings.flow)
     whole = gate.plan(settings, history)
     if refused is None and (not whole.allowed().has_topics or any(not one.topic for one in whole.refusals)):
         whole.raise_refusals()
@@ -187,9 +187,9 @@ def prepare(
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))
-    failed = (refusal(topic, str(problem), Fix.AS_TOLD) for topic, problem in failures.items())
+    failed = (refusal(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items())
     for finding in (*whole.refusals, *failed):
-        tell(finding)
+        on_refusal(finding)
     assignments = assignments_of(target, plan, settings)
     tasks = task_count(settings.spark.tasks, len(assignments) if once else MOST_TASKS)
     flow = Flow(
@@ -226,8 +226,8 @@ def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tup
         for pair in plan.pairs
         if {pair.target, pair.source, ""} & why.keys()
     ]
-    told = {"", *(one.source for one in found), *(one.target for one in found)}
-    return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in told))
+    reported = {"", *(one.source for one in found), *(one.target for one in found)}
+    return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in reported))
 
 
 def _log_refusal(flow: str, finding: Finding) -> None:

@@ -1,4 +1,4 @@
-"""What the flow's journal tells a running mirror: figures of its tasks, a younger mirror, a failover, what people
+"""What a running mirror learns from the flow's journal: figures of its tasks, a younger mirror, a failover, what people
 accepted and which topics they let rest, as what topics were first seen, and where offsets moved to.
 """
 
@@ -32,7 +32,7 @@ from mirror.observability.status import TASK_PREFIX as TASK
 from mirror.replication.assignment import Assignment, KnownStop
 from mirror.suspension import SuspensionDetector
 
-#: How long what a task told straight stands over what it had written before: as long as a write may take that was under
+#: How long what a task sent straight stands over what it had written before: as long as a write may take that was under
 #: way, and a little more.
 HEARD_SECONDS: Final = 15.0
 #: The same for a result: what its task wrote is in the journal by then, which is read every second.
@@ -65,7 +65,7 @@ class JournalState:
     and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
     `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys. `runs`:
     where offsets moved to. `ends`: where the source's logs end by now, of partitions whose
-    tasks do not look. All of it, but for what tasks told straight, is what the journal had before offset `until`.
+    tasks do not look. All of it, but for what tasks sent straight, is what the journal had before offset `until`.
     """
 
     flow: str
@@ -276,7 +276,7 @@ class JournalState:
         return figures
 
     def _is_older(self, at: TopicPartition, figures: PartitionStatus) -> bool:
-        """Whether a task told this straight, or in its result, after it had written what the journal has here."""
+        """Whether a task sent this straight, or in its result, after it had written what the journal has here."""
         heard = self._heard.get(at)
         if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
             return True
@@ -307,7 +307,7 @@ class JournalState:
                 self._ended = ownership.ended_instance(entry.value)
             elif entry.key == ownership.KEY and entry.value is not None:
                 self._is_over = True
-                self.failed_over(FailedOver.told(entry.value))
+                self.failed_over(FailedOver.read_or_garbled(entry.value))
             elif entry.key.startswith(STATE) and entry.value is None:  # mirrored no longer
                 for at in [at for at, figures in self.live.items() if figures.key() == entry.key]:
                     del self.live[at]

@@ -1,7 +1,7 @@
 """What the driver reports: partition states, log events for their changes, and how a copy ended.
 
 MIRRORING and CAUGHT_UP change places with every record, and a partition is STARTING in every epoch: of those three
-only what ends another state is told.
+only what ends another state is logged.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Headway:
         """Nowhere yet."""
         self._reached: dict[TopicPartition, int] = {}
 
-    def made(self, told: Mapping[TopicPartition, PartitionStatus]) -> bool:
+    def made(self, reported: Mapping[TopicPartition, PartitionStatus]) -> bool:
         """Whether any partition got further than ever before."""
-        looked = {at: one for at, one in told.items() if not one.presumed}
-        further = {at: one.next_offset for at, one in looked.items() if one.next_offset > self._reached.get(at, 0)}
+        observed = {at: one for at, one in reported.items() if not one.presumed}
+        further = {at: one.next_offset for at, one in observed.items() if one.next_offset > self._reached.get(at, 0)}
         self._reached |= further
         return bool(further)
 
@@ -46,9 +46,11 @@ def is_over(figures: PartitionStatus, until: int) -> bool:
     return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.FENCED)
 
 
-def left_of(assignments: Iterable[Assignment], told: Mapping[TopicPartition, PartitionStatus]) -> list[Assignment]:
+def left_of(assignments: Iterable[Assignment], reported: Mapping[TopicPartition, PartitionStatus]) -> list[Assignment]:
     """Those of a bounded copy of which something is left to do."""
-    return [one for one in assignments if one.source not in told or not is_over(told[one.source], one.until or 0)]
+    return [
+        one for one in assignments if one.source not in reported or not is_over(reported[one.source], one.until or 0)
+    ]
 
 
 def has_caught_up(figures: PartitionStatus) -> bool:
@@ -56,24 +58,24 @@ def has_caught_up(figures: PartitionStatus) -> bool:
     return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
 
 
-def resting_of(told: Iterable[PartitionStatus]) -> Iterator[str]:
+def resting_of(reported: Iterable[PartitionStatus]) -> Iterator[str]:
     """The partitions that are not caught up since a person lets them rest, unless they are known to lack nothing."""
-    for one in told:
+    for one in reported:
         if one.state is State.PAUSED and one.lag_records != 0:
             yield f"{one.topic}-{one.partition}: {one.state} at offset {one.next_offset}, {one.detail}"
 
 
 def is_under_way(figures: PartitionStatus) -> bool:
-    """There is something to copy, as far as is known, and nothing that is told hinders it."""
+    """There is something to copy, as far as is known, and nothing that is reported hinders it."""
     if figures.state is State.STARTING:
         return True
     return figures.state is State.MIRRORING and figures.next_offset < figures.log_end
 
 
-def unfinished_of(left: Iterable[Assignment], told: Mapping[TopicPartition, PartitionStatus]) -> Iterator[str]:
+def unfinished_of(left: Iterable[Assignment], reported: Mapping[TopicPartition, PartitionStatus]) -> Iterator[str]:
     """What was not copied of each partition that is left."""
     for assignment in left:
-        figures = told.get(assignment.source)
+        figures = reported.get(assignment.source)
         why = f"{figures.state} at offset {figures.next_offset}" if figures else "not begun"
         detail = f", {figures.detail}" if figures and figures.detail else ""
         yield f"{assignment.source} up to offset {assignment.until}: {why}{detail}"
@@ -88,47 +90,47 @@ _PASSING: Final = frozenset({State.PADDING, State.PAUSED, State.UNAVAILABLE})
 
 class StopLog:
     """Give it figures as they come, by whatever way; older ones than those known are passed over. A stop that every
-    epoch meets again is told once, and again where it is another state or another offset; so is a wait. The offset of
+    epoch meets again is logged once, and again where it is another state or another offset; so is a wait. The offset of
     RECREATED is the copy's end, which says nothing of the source: it is 0 once somebody deletes the copy, as advised.
     An offset of -1 is not known: an epoch met the stop before it knew where the copy stands.
     """
 
     def __init__(self) -> None:
-        self._told: dict[TopicPartition, tuple[State, int]] = {}
+        self._reported: dict[TopicPartition, tuple[State, int]] = {}
         self._passing: dict[TopicPartition, State] = {}
         self._seen: dict[TopicPartition, int] = {}
 
-    def tell(self, figures: Iterable[PartitionStatus]) -> None:
+    def log(self, figures: Iterable[PartitionStatus]) -> None:
         """Log what is new in them."""
         for one in figures:
             at, now = TopicPartition(one.topic, one.partition), (one.state, one.next_offset)
             if one.at_ms < self._seen.get(at, 0):
                 continue
             self._seen[at] = one.at_ms
-            before = self._told.get(at)
-            self._tell_passing(at, one)
+            before = self._reported.get(at)
+            self._log_passing(at, one)
             says_offset = one.next_offset >= 0 and one.state is not State.RECREATED
             is_known = before is not None and one.state is before[0] and (now == before or not says_offset)
             if one.state.is_stop and not is_known:
-                self._told[at] = now
-                _tell_state(_log.error, "partition_stopped", one)
+                self._reported[at] = now
+                _log_state(_log.error, "partition_stopped", one)
             elif before and (one.state is State.CAUGHT_UP or (not one.state.is_stop and one.next_offset > before[1])):
-                del self._told[at]
-                _tell_end(one, after=before[0])
+                del self._reported[at]
+                _log_ended(one, after=before[0])
 
-    def _tell_passing(self, at: TopicPartition, one: PartitionStatus) -> None:
+    def _log_passing(self, at: TopicPartition, one: PartitionStatus) -> None:
         before = self._passing.get(at)
         if one.state in _PASSING and one.state is not before:
             self._passing[at] = one.state
-            _tell_state(_log.warning if one.state is State.UNAVAILABLE else _log.info, "partition_state", one)
+            _log_state(_log.warning if one.state is State.UNAVAILABLE else _log.info, "partition_state", one)
         elif before and (one.state in _WELL or one.state.is_stop):
             del self._passing[at]
             if one.state in _WELL:
-                _tell_end(one, after=before)
+                _log_ended(one, after=before)
 
 
-def _tell_state(tell: Callable[..., None], event: str, one: PartitionStatus) -> None:
-    tell(
+def _log_state(log: Callable[..., None], event: str, one: PartitionStatus) -> None:
+    log(
         event,
         state=str(one.state),
         topic=one.topic,
@@ -138,8 +140,8 @@ def _tell_state(tell: Callable[..., None], event: str, one: PartitionStatus) -> 
     )
 
 
-def _tell_end(one: PartitionStatus, after: State) -> None:
-    """The end of a state that was told."""
+def _log_ended(one: PartitionStatus, after: State) -> None:
+    """The end of a state that was logged."""
     _log.info(
         "partition_resumed",
         topic=one.topic,
@@ -159,7 +161,7 @@ def resting(one: Assignment, before: PartitionStatus | None, flow: str, instance
     now = int(time.time() * 1000)
     if before is not None and before.state.is_stop:
         return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
-    detail = f"paused; {Remedy.RESUME.told({'topic': one.source.topic})}"
+    detail = f"paused; {Remedy.RESUME.text({'topic': one.source.topic})}"
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)
         return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)

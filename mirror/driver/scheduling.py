@@ -140,7 +140,7 @@ def renewed(
     """What to mirror from now on: what is planned, and of what was mirrored all that `is_wanted` by its source topic.
 
     A topic that was begun keeps the id that it had then, so that one made anew is noticed; it gets no partitions that
-    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its task tells. Of
+    the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its task reports. Of
     target topics that begin `anew`, by other ids than before, what is planned holds.
     """
     kept = [one for one in current if is_wanted(one.source.topic) and one.target.topic not in anew]

@@ -46,8 +46,8 @@ async def recorded(
     (`journal/entries.py`, B1 to B3). `origins`: by source topic, the ids of the clusters that its records came through
     before they were on the source. `claims`: asks for what other flows name now, by target topic.
 
-    A topic that a cluster does not know at this moment has no id to record: what the journal tells of it stays.
-    Raises ClusterUnreachable where such a topic is none that the journal tells of, PreflightError where another flow
+    A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
+    Raises ClusterUnreachable where such a topic is none that the journal names, PreflightError where another flow
     named one of them at the same moment (V1), and as `settled`, `claims` and `Journal.append` do.
     """
     has_begun = any(not one.compared for one in seen_in(known).values())
@@ -115,8 +115,8 @@ async def _refuse_rivals(
     await journal.append([(FirstSeen.key(copy), None) for copy in rivals])
     for copy in rivals:
         known.pop(FirstSeen.key(copy), None)
-    told = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
-    raise PreflightError(f"another flow began at the same moment:\n{told}")
+    listed = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
+    raise PreflightError(f"another flow began at the same moment:\n{listed}")
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
@@ -153,7 +153,7 @@ async def bounded(
 ) -> tuple[list[Assignment], dict[TopicPartition, str]]:
     """The assignments with the end of each partition as a committed reader sees it now, and why others have none: they
     are left out of the copy. A topic that is another one by now has no end to copy up to: its task says so. What lies
-    behind an open transaction is not copied, and is told.
+    behind an open transaction is not copied, and is reported.
     """
     written: dict[TopicPartition, int] = {}
     with contextlib.suppress(ClusterError, WireError):
@@ -181,7 +181,7 @@ async def bounded(
 
 
 def warn_of_open(flow: str, stable: Mapping[TopicPartition, int], written: Mapping[TopicPartition, int]) -> None:
-    """Tell of partitions that a copy which ends is not to copy whole, if there are any: `stable` and `written` are
+    """Report partitions that a copy which ends is not to copy whole, if there are any: `stable` and `written` are
     where they end for a reader of committed records, and for everybody. Asked for in the other order: what grows
     between both questions is no transaction.
     """

@@ -11,11 +11,11 @@ D3  none goes that no task of this process copied to, or compared with its sourc
     else has these records
 D4  the journal is read again right before: a copy is not for a mirror to delete that has lost the flow
 
-N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the look says, as
+N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the round says, as
     long as its copy is there
 N2  a copy is deleted where `sync.deletions` asks for it and that is safe
 N3  nothing is changed on the target for a flow that was failed over, or that somebody else has: the journal is read
-    right before each kind of change. A look runs in a thread that nobody waits for, and may come back long after it
+    right before each kind of change. A round runs in a thread that nobody waits for, and may come back long after it
     began, as where the process was suspended; the source may have been emptied meanwhile
 """
 
@@ -72,10 +72,10 @@ class Deletions:
     """Of one flow, look for look."""
 
     def __init__(self, source: Admin, target: Admin) -> None:
-        """Nothing is asked before the first look."""
+        """Nothing is asked before the first round."""
         self._source, self._target = source, target
-        self._told = ""
-        self._missed: frozenset[str] | None = None  # source topics that went before the first look; None before it
+        self._reported = ""
+        self._missed: frozenset[str] | None = None  # source topics that went before the first round; None before it
         self._missed_until = 0.0  # they are lost so long
 
     def due(
@@ -86,9 +86,9 @@ class Deletions:
         seen: Mapping[str, FirstSeen],
         sound: Collection[str] = (),
     ) -> list[str]:
-        """The copies to delete now, by the target's names; why none is, is told once while that lasts (D2). `sound` are
-        those that tasks of this process copied to, or found to be their sources' (D3). The journal has it before they
-        go.
+        """The copies to delete now, by the target's names; why none is, is logged once while that lasts (D2). `sound`
+        are those that tasks of this process copied to, or found to be their sources' (D3). The journal has it before
+        they go.
 
         Raises ClusterError, and MalformedBatch where the journal cannot be read.
         """
@@ -105,7 +105,7 @@ class Deletions:
                 f"{why} on cluster {settings.source.alias}, as where a source lost its data. Bring it back, or fail"
                 " over; if these topics were deleted on purpose"
             )
-            self._tell(settings, gone, why)
+            self._log_kept(settings, gone, why)
             return []
         ours = self._made(gone, seen)
         kept = {topic: _UNCHECKED for topic in ours if topic not in sound}
@@ -114,7 +114,7 @@ class Deletions:
             more = asyncio.run(unacknowledged(settings, ids))
             kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
         whys = "; ".join(sorted(set(kept.values())))
-        self._tell(settings, {topic: ours[topic] for topic in kept}, whys)
+        self._log_kept(settings, {topic: ours[topic] for topic in kept}, whys)
         ours = {topic: one for topic, one in ours.items() if topic not in kept}
         return asyncio.run(self._let_go(settings, ours)) if ours else []
 
@@ -180,8 +180,8 @@ class Deletions:
             and known.topic_id == copies[topic].topic_id
         }
 
-    def _tell(self, settings: Settings, gone: Copies, why: str) -> None:
-        if why and why != self._told:
+    def _log_kept(self, settings: Settings, gone: Copies, why: str) -> None:
+        if why and why != self._reported:
             _log.error(
                 "copies_not_deleted",
                 flow=settings.flow,
@@ -189,7 +189,7 @@ class Deletions:
                 reason=f"{why}, delete their copies on cluster {settings.target.alias} by hand, and start the mirror"
                 " again",
             )
-        self._told = why
+        self._reported = why
 
 
 def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
@@ -215,18 +215,18 @@ def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
     return owner.is_this_process and FailedOver.standing(journal) is None
 
 
-# --- While a mirror runs, both clusters are looked at again -----------------------------------------------------------
+# --- While a mirror runs, both clusters are checked again -------------------------------------------------------------
 
-#: Looks in the time within which a change is to be seen.
-LOOKS: Final = 2
-#: A look that takes long is followed by a rest that is so many times as long.
+#: Rounds in the time within which a change is to be seen.
+PLANS_IN_INTERVAL: Final = 2
+#: A round that takes long is followed by a rest that is so many times as long.
 _RESTS: Final = 1
-#: The part of that time which a look may spend on each cluster to describe again what seems to be as it was.
+#: The part of that time which a round may spend on each cluster to describe again what seems to be as it was.
 _AGAIN: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NewPlan:
     """What is to be mirrored from now on, the target topics that were made for it, and what is to be re-keyed.
 
     `anew`: target topics that begin anew, the ones `made` among them: the journal knows them by other ids, if at all.
@@ -248,11 +248,11 @@ class Look:
 
 
 class Replanner:
-    """The looks of one flow, at both of its clusters."""
+    """The rounds of one flow, at both of its clusters."""
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is asked before the first look. `settings` may be replaced between two looks. `owner`: the claim for
-        which it looks, once there is one (N3).
+        """Nothing is asked before the first round. `settings` may be replaced between two rounds. `owner`: the claim
+        for which it looks, once there is one (N3).
         """
         self.settings = settings
         self.owner: Owner | None = None
@@ -265,29 +265,31 @@ class Replanner:
         self._acls_held: set[str] = set()
         self._plan: TopicPlan | None = None
         self._basis: tuple[Settings, History] | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._acl_blocker = ""
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
         self._took = 0.0
 
     @property
     def rest(self) -> float:
-        """Seconds until the next look."""
-        return max(self.settings.sync.interval_s / LOOKS - self._took, self._took * _RESTS)
+        """Seconds until the next round."""
+        return max(self.settings.sync.interval_s / PLANS_IN_INTERVAL - self._took, self._took * _RESTS)
 
-    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()) -> Look:
-        """Look once, and make on the target what is missing; `seen` are the flow's topics by the target's name, and
+    def replan(
+        self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()
+    ) -> NewPlan:
+        """Check once, and make on the target what is missing; `seen` are the flow's topics by the target's name, and
         `sound` are those copies whose every partition a task of this process copied to, or found to be its source's.
 
-        Raises ClusterError, PreflightError and MalformedBatch: the next look may do.
+        Raises ClusterError, PreflightError and MalformedBatch: the next round may do.
         """
         began = time.monotonic()
         try:
-            return self._look(current, seen, sound)
+            return self._replan(current, seen, sound)
         finally:
             self._took = time.monotonic() - began
 
-    def _look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> Look:
+    def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
         whole, history = self._planned(seen)
         current = [one for one in current if one.target.topic not in self._gate.foreign]
@@ -296,28 +298,28 @@ class Replanner:
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
-            return Look(left, refused=refused_by(whole), origins=_origins(whole, history))
+            return NewPlan(left, refused=refused_by(whole), origins=_origins(whole, history))
         anew = self._begun_anew(whole, history)
         failures: dict[str, MirrorError] = {}
         made = apply(target, whole.allowed(), failures, self._refuse_lost)
-        self._tell([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
+        self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
         if failures:
-            self._plan = None  # tried again at the next look
+            self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             self._sync_acls(plan, history, made)
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
         refused = refused_by(whole, failures)
-        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to tell of
+        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to report
         current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
         lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
         lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
-        lost -= target.denied(lost)  # of these their tasks tell
+        lost -= target.denied(lost)  # of these their tasks report
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
         begun = {one.source.topic for one in mirrored}
-        return Look(
+        return NewPlan(
             mirrored,
             made.difference(*(one.own_topics for one in plan.rekeyed)),
             plan.rekeyed,
@@ -327,12 +329,12 @@ class Replanner:
         )
 
     def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
-        """What preflight refuses with these settings, and does not with those of now. Writes nothing. Raises as `look`
-        does.
+        """What preflight refuses with these settings, and does not with those of now. Writes nothing. Raises as
+        `replan` does.
         """
-        for cluster in (self._source, self._target):  # there may have been no look before
-            cluster.look(self.settings.sync.interval_s * _AGAIN)
-        self._plan = None  # what is other since the last look is in the next plan
+        for cluster in (self._source, self._target):  # there may have been no round before
+            cluster.refresh(self.settings.sync.interval_s * _AGAIN)
+        self._plan = None  # what is other since the last round is in the next plan
         history = replace(self._elsewhere(), seen=seen)
 
         def refused(asked: Settings) -> set[str]:
@@ -345,7 +347,7 @@ class Replanner:
     def _planned(self, seen: Mapping[str, FirstSeen]) -> tuple[TopicPlan, History]:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""
         seconds = self.settings.sync.interval_s * _AGAIN
-        is_other = [cluster.look(seconds) for cluster in (self._source, self._target)]
+        is_other = [cluster.refresh(seconds) for cluster in (self._source, self._target)]
         history = replace(self._elsewhere(), seen=seen)
         basis = self.settings, history
         if self._plan is None or any(is_other) or basis != self._basis:
@@ -373,7 +375,7 @@ class Replanner:
         )
 
     def _elsewhere(self) -> History:
-        """What journals of other flows tell, on both clusters; they are read again when a topic appears on the source,
+        """What journals of other flows say, on both clusters; they are read again when a topic appears on the source,
         which may be a copy, or a journal on the target.
         """
         source, target = frozenset(self._source.topics()), frozenset(self._target.topics())
@@ -385,12 +387,12 @@ class Replanner:
         self._names = names
         return self._history
 
-    def _tell(self, refusals: Iterable[str]) -> None:
+    def _log_refusals(self, refusals: Iterable[str]) -> None:
         """Each refusal once, while it lasts."""
         now = set(refusals)
-        for text in sorted(now - self._told):
+        for text in sorted(now - self._reported):
             _log.error("not_mirrored", flow=self.settings.flow, reason=text)
-        self._told = now
+        self._reported = now
 
     def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
         settings, alias = self.settings, self._target.settings.alias
@@ -436,7 +438,7 @@ def _origins(plan: TopicPlan, history: History) -> dict[str, tuple[str, ...]]:
 
 
 class Mirroring(Protocol):
-    """The mirror that is looked out for."""
+    """The mirror that is kept up to date."""
 
     @property
     def assignments(self) -> Sequence[Assignment] | None:
@@ -457,7 +459,7 @@ class Mirroring(Protocol):
     async def refuse(self, refused: Sequence[Refusal]) -> None:
         """These topics are left out for now."""
 
-    async def found(self, look: Look) -> None:
+    async def found(self, new_plan: NewPlan) -> None:
         """There is something else to mirror."""
 
     def rekey(self, rules: Sequence[Rekeying]) -> None:
@@ -468,25 +470,25 @@ class Mirroring(Protocol):
 
 
 class TopicWatcher:
-    """One flow's; its mirror is told of what it finds."""
+    """One flow's; its mirror gets what it finds."""
 
-    def __init__(self, renewal: Replanner, reload: Callable[[], Settings]) -> None:
+    def __init__(self, replanner: Replanner, reload: Callable[[], Settings]) -> None:
         """`reload` reads the configuration again, and may raise ConfigError."""
-        self._renewal, self._reload = renewal, reload
+        self._replanner, self._reload = replanner, reload
         self._asked = asyncio.Event()
         self._is_due = False  # the configuration is to be read again
         self._failing = ""
-        self._log = logs.get("mirror.sync").bind(flow=renewal.settings.flow)
+        self._log = logs.get("mirror.sync").bind(flow=replanner.settings.flow)
 
     def read_again(self) -> None:
-        """Read the configuration again, and look at once."""
+        """Read the configuration again, and check at once."""
         self._asked.set()
 
     async def run(self, mirror: Mirroring) -> None:
-        """Until cancelled. A look that fails is told once, and the next one may do."""
+        """Until cancelled. A round that fails is logged once, and the next one may do."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._renewal.rest):
+                async with asyncio.timeout(self._replanner.rest):
                     await self._asked.wait()
             if self._asked.is_set():
                 self._asked.clear()
@@ -495,20 +497,20 @@ class TopicWatcher:
                 self._is_due = not await self._take_over(mirror)
             if (current := mirror.assignments) is None:
                 continue  # compared with what ends, the same plan looks new again, and a deleted copy like one to keep
-            self._renewal.owner = mirror.owner
+            self._replanner.owner = mirror.owner
             try:
                 before = tuple(current)
-                look = await in_background(partial(self._renewal.look, before, mirror.seen, mirror.sound))
+                new_plan = await in_background(partial(self._replanner.replan, before, mirror.seen, mirror.sound))
             except (ClusterError, PreflightError, MalformedBatch) as problem:
                 if str(problem) != self._failing:
                     self._log.warning("sync_failed", reason=str(problem))
                 self._failing = str(problem)
                 continue
             self._failing = ""
-            mirror.rekey(look.rekeyed)
-            await mirror.refuse(look.refused)
-            if look.made or look.anew or look.assignments != before:
-                await mirror.found(look)
+            mirror.rekey(new_plan.rekeyed)
+            await mirror.refuse(new_plan.refused)
+            if new_plan.made or new_plan.anew or new_plan.assignments != before:
+                await mirror.found(new_plan)
 
     async def _take_over(self, mirror: Mirroring) -> bool:
         """Take over what can change while running. A configuration with a mistake, or one that preflight refuses where
@@ -516,7 +518,7 @@ class TopicWatcher:
         as an include with a typo that matches no topic. False while no cluster can be asked whether it is.
         """
         try:
-            found = reloaded(self._renewal.settings, self._reload())
+            found = reloaded(self._replanner.settings, self._reload())
             if "flow" in found.in_vain:
                 raise ConfigError(f"it is the configuration of another flow than {found.settings.flow}, by its name")
             if fixed := [name for name in found.in_vain if name.startswith("topics.")]:
@@ -525,7 +527,7 @@ class TopicWatcher:
                     "go with it: start the mirror anew"
                 )
             if found.changed:
-                refusals = await in_background(partial(self._renewal.refusals_of, found.settings, mirror.seen))
+                refusals = await in_background(partial(self._replanner.refusals_of, found.settings, mirror.seen))
                 if refusals:
                     raise ConfigError("; ".join(refusals))
         except (ConfigError, PreflightError) as problem:
@@ -536,7 +538,7 @@ class TopicWatcher:
                 self._log.warning("configuration_waits", reason=str(problem))
             self._failing = str(problem)
             return False
-        self._renewal.settings = found.settings
+        self._replanner.settings = found.settings
         self._log.info("configuration_read", changed=list(found.changed), needs_restart=list(found.in_vain))
         if found.changed:
             mirror.configured(found.settings)

@@ -97,8 +97,8 @@ async def _other_source(source: Cluster, topic: str, seen: FirstSeen | None) -> 
     """
     if seen is None:
         return None
-    if told := seen.from_another(source.cluster_id):
-        return Doubt(told, State.RECREATED)
+    if reason := seen.from_another(source.cluster_id):
+        return Doubt(reason, State.RECREATED)
     if not other_topic(source, topic, seen.topic_id):
         return None
     try:
@@ -117,7 +117,7 @@ async def _compared(
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
 ) -> Doubt | None:
-    """What comparing both logs tells, as a task that began now would; nothing is written."""
+    """What comparing both logs shows, as a task that began now would; nothing is written."""
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
@@ -160,7 +160,7 @@ def group_sync(
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, vouched, known.runs.told_until, since, copies)
+        return GroupSync(*common, moved, origins, vouched, known.runs.known_until, since, copies)
     return GroupSync(*common, preserved(pairs), origins, vouched, since=since, copies=copies)
 
 
@@ -175,26 +175,26 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
 
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
-    told = [*known.figures.values()]
+    statuses = [*known.figures.values()]
     lost = losses_in(known.newest)
-    asked_there = (_position(settings, known, one) for one in told)
+    asked_there = (_position(settings, known, one) for one in statuses)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends, stable = dict[TopicPartition, int](), dict[TopicPartition, int]()
     if source is not None:
-        every = [_source_of(one) for one in told]
+        every = [_source_of(one) for one in statuses]
         ends = await ends_of(source, every, READ_UNCOMMITTED)  # first: a log that grows has no open transaction for it
         stable = await ends_of(source, every)
     asked = (
         _exposure(source, ends.get(_source_of(one)), stable.get(_source_of(one)), known, one, position)
-        for one, position in zip(told, positions, strict=True)
+        for one, position in zip(statuses, positions, strict=True)
     )
-    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in told)
+    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in statuses)
     exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
     return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
 
 
 def with_doubts(exposures: Iterable[PartitionRpo], doubts: Mapping[TopicPartition, Doubt]) -> list[PartitionRpo]:
-    """The same, with what comparing both logs told of source partitions since."""
+    """The same, with what comparing both logs showed of source partitions since."""
     found: list[PartitionRpo] = []
     for one in exposures:
         doubt = doubts.get(TopicPartition(one.topic, one.partition))
@@ -262,7 +262,7 @@ async def _spanned(
 
 
 async def _kept_from(settings: Settings, known: JournalSnapshot, figures: PartitionStatus) -> int:
-    """The source offset from which on the target holds records; 0 where nobody can tell. Raises ClusterError."""
+    """The source offset from which on the target holds records; 0 where nobody knows. Raises ClusterError."""
     if is_rekeyed(figures.topic, settings.topics):
         return 0
     there = _target_of(figures)
@@ -276,18 +276,18 @@ async def _kept_from(settings: Settings, known: JournalSnapshot, figures: Partit
 
 async def deleted_there(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[str]:
     """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
-    may have deleted. Of a partition that cannot be asked about others tell.
+    may have deleted. Of a partition that cannot be asked about others answer.
     """
     asked = (_deleted(settings, source, known, one) for one in known.figures.values())
     found = [one for one in await asyncio.gather(*asked) if one is not None]
     if not found:
         return []
     topics = {target for _, target, _, _, _ in found}
-    told = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
+    configs = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
     return [
-        f"{at}: the target deleted offsets {first} to {upto - 1}, which the source has; its retention does not say why"
-        for at, target, first, upto, age_ms in found
-        if not may_expire(plain_values(told.get(target, {})), age_ms)
+        f"{at}: the target deleted offsets {first} to {until - 1}, which the source has; its retention does not say why"
+        for at, target, first, until, age_ms in found
+        if not may_expire(plain_values(configs.get(target, {})), age_ms)
     ]
 
 
@@ -299,24 +299,24 @@ async def _deleted(
     """
     at = _source_of(figures)
     try:
-        upto = await _kept_from(settings, known, figures)
-        if not upto:
+        until = await _kept_from(settings, known, figures)
+        if not until:
             return None
         await source.require(at)
-        if (first := await list_offset(source, at, EARLIEST)) >= upto:
+        if (first := await list_offset(source, at, EARLIEST)) >= until:
             return None
-        for offset in (upto - 1, first):
+        for offset in (until - 1, first):
             fetched = split((await fetch_at(source, at, offset)).records)
             batch = next((one.header for one in fetched if one.header.last_offset >= offset), None)
-            if batch is not None and batch.base_offset < upto:
-                return at, figures.target_topic, first, upto, int(time.time() * 1000) - batch.max_timestamp
+            if batch is not None and batch.base_offset < until:
+                return at, figures.target_topic, first, until, int(time.time() * 1000) - batch.max_timestamp
     except (ClusterError, MalformedBatch) as problem:
         _log.warning("start_unknown", topic=at.topic, partition=at.partition, reason=str(problem))
     return None
 
 
 async def _position(settings: Settings, known: JournalSnapshot, figures: PartitionStatus) -> int:
-    """The source offset up to which the target holds everything, as far as its log and the journal tell."""
+    """The source offset up to which the target holds everything, as far as its log and the journal say."""
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
     there, target = _target_of(figures), known.journal.cluster
@@ -327,7 +327,7 @@ async def _position(settings: Settings, known: JournalSnapshot, figures: Partiti
 
 def _moved(known: JournalSnapshot, there: TopicPartition, figures: PartitionStatus, end: int) -> int:
     """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
-    tell where the target's last record came from.
+    say where the target's last record came from.
     """
     index, seen = known.runs.get(there), seen_in(known.newest).get(there.topic)
     if seen is not None and seen.target_topic_id != known.journal.cluster.topic_id(there.topic):
@@ -336,11 +336,11 @@ def _moved(known: JournalSnapshot, there: TopicPartition, figures: PartitionStat
     if index is None or last is None:
         if not end:
             return figures.next_offset if seen is None or index is not None else 0
-        raise ClusterError(f"{there}: the journal does not tell where its {end} records came from")
+        raise ClusterError(f"{there}: the journal does not say where its {end} records came from")
     if end >= last.next_target:
         return last.next_source
     if (found := index.to_source(end)) is None:
-        raise ClusterError(f"{there}: ends at offset {end}, and the journal tells of none below {index.begin}")
+        raise ClusterError(f"{there}: ends at offset {end}, and the journal names none below {index.begin}")
     return found
 
 
@@ -384,7 +384,7 @@ def _seen_ms(contact: PartitionStatus, now: int) -> int | None:
 
 
 async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
-    """When the record at an offset, or the next one, was written: Unix ms, None where that cannot be told."""
+    """When the record at an offset, or the next one, was written: Unix ms, None where that is unknown."""
     try:
         found = list(split((await fetch_at(source, at, offset)).records))
     except (ClusterError, MalformedBatch):

@@ -1,6 +1,6 @@
-"""The recovery point of a failover, partition by partition, and what the flow's journal tells of each.
+"""The recovery point of a failover, partition by partition, and what the flow's journal says of each.
 
-Records are told as offsets, so they are at most as many: a transaction's marker takes one, too.
+Records are counted as offsets, so they are at most as many: a transaction's marker takes one, too.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PartitionRpo:
 
     @property
     def doubt(self) -> str:
-        """Why it is not known how many records did not get over, even where the source tells its end; else empty."""
+        """Why it is not known how many records did not get over, even where the source says its end; else empty."""
         if self.position is None:
             return self.problem
         if self.state in UNLIKE:
@@ -151,15 +151,15 @@ class RecoveryPoint:
         )
 
 
-# --- What a flow's journal tells a failover ---------------------------------------------------------------------------
+# --- What a flow's journal says to a failover -------------------------------------------------------------------------
 
-LOOK_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
 class JournalSnapshot:
-    """What the journal tells, as far as it was read. `contact`: by source partition, the last report of a task that
-    had the source before it; a task that waits tells no news of it. `target_of` is the name of now of a source topic's
+    """What the journal says, as far as it was read. `contact`: by source partition, the last report of a task that
+    had the source before it; a task that waits has no news of it. `target_of` is the name of now of a source topic's
     copy, None for a topic that is mirrored no longer: records of other copies are left alone. `is_plain`: a source
     topic is copied as it is, partition by partition.
     """
@@ -184,9 +184,9 @@ class JournalSnapshot:
                 raise ConfigError(
                     f"{self.journal.flow}: never ran: there is no topic {topic} on {self.journal.cluster}"
                 )
-        news = await self.watched.look()
+        news = await self.watched.poll()
         entries = news.entries
-        if news.lost:  # what is told is what the journal says now
+        if news.lost:  # report what the journal says now
             self.newest, self.contact, self.runs = {}, {}, Indexes()
         gone = {entry.key for entry in entries if entry.value is None}
         self.newest = {key: value for key, value in self.newest.items() if key not in gone} | newest(entries)
@@ -232,14 +232,14 @@ class JournalSnapshot:
                 moved_at, least = time.monotonic(), missing
             elif time.monotonic() - moved_at > idle_seconds:
                 return behind
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each source partition, about the copy of now."""
-        found = self._told()
+        reported = self._statuses()
         begun = [one for there, topic in self._unheard().items() for one in self._begun(there, topic)]
-        return {TopicPartition(one.topic, one.partition): one for one in (*begun, *found) if self._is_of_now(one)}
+        return {TopicPartition(one.topic, one.partition): one for one in (*begun, *reported) if self._is_of_now(one)}
 
     def others(self) -> dict[str, str]:
         """Source topics that the flow's last mirror reported on, and has not signed off from, by their copies: those
@@ -250,20 +250,20 @@ class JournalSnapshot:
             return {}
         return {
             one.target_topic: one.topic
-            for one in self._told()
+            for one in self._statuses()
             if one.instance == owner.instance and not self._is_of_now(one)
         }
 
-    def _told(self) -> tuple[PartitionStatus, ...]:
+    def _statuses(self) -> tuple[PartitionStatus, ...]:
         return status_of("", "", self.newest, 0).figures
 
     def _unheard(self) -> dict[str, FirstSeen]:
         """Copies that the flow began and no task has reported on, by name: a mirror may be lost in its first second."""
-        told = {one.target_topic for one in self._told()}
+        reported = {one.target_topic for one in self._statuses()}
         return {
             there: one
             for there, one in seen_in(self.newest).items()
-            if there not in told and not one.deleted_ms and self.target_of and self.is_plain(one.source_topic)
+            if there not in reported and not one.deleted_ms and self.target_of and self.is_plain(one.source_topic)
         }
 
     def _begun(self, there: str, topic: FirstSeen) -> Iterator[PartitionStatus]:

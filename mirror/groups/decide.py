@@ -80,8 +80,8 @@ class OffsetGap:
     """One partition of a group that does not go on at the target where it stands on the source.
 
     `topic` is the source's, `source_offset` too; `reached` is the group's offset on the target, None where it has none,
-    and `cause` says why it is not another. `reads_again` and `misses` are in records, at most; both are told of a group
-    without an offset, whose `auto.offset.reset` chooses: the first for earliest, the second for latest.
+    and `cause` says why it is not another. `reads_again` and `misses` are in records, at most; both are given for a
+    group without an offset, whose `auto.offset.reset` chooses: the first for earliest, the second for latest.
     """
 
     group: str

@@ -1,6 +1,6 @@
-"""Looks at the groups again and again while the mirror runs, and tells what comes of it: in the log and the journal.
+"""Follows the groups while the mirror runs, and reports what comes of it: in the log and the journal.
 
-Whatever happens here, the copy goes on: groups are looked at again the next time.
+Whatever happens here, the copy goes on: groups are checked again the next time.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Final
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Standing
 from mirror.groups.side import Blocker
-from mirror.groups.sync import GroupSync, Look, Skip
+from mirror.groups.sync import GroupSync, Skip, SyncResult
 from mirror.journal.journal import Journal
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import KEY, GroupFigures
 from mirror.suspension import always
 
-#: A look that took longer than the interval is followed by as long a rest, up to this: it spares brokers that labour.
+#: A round that took longer than the interval is followed by as long a rest, up to this: it spares brokers that labour.
 LONGEST_REST: Final = 5.0
 #: Figures that stay as they are go to the journal as often as those of a partition at rest.
 REPORT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.1
-#: What the last look may take: when a bounded copy is done, and when the mirror is told to stop.
-LAST_LOOK_SECONDS: Final = 10.0
+#: What the last round may take: when a bounded copy is done, and when the mirror is asked to stop.
+LAST_SYNC_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 1.0
 
 
@@ -37,21 +37,21 @@ def _nobody() -> None:
 
 @dataclass(slots=True, eq=False)
 class GroupFollower:
-    """One flow's groups. `instance` is the process that reports, `interval` the seconds from one look to the next;
-    `on_look` is told of each complete look. `may_go_on` is asked before each look.
+    """One flow's groups. `instance` is the process that reports, `interval` the seconds from one round to the next;
+    `on_sync` is called with each complete round. `may_go_on` is asked before each round.
     """
 
     sync: GroupSync
     journal: Journal
     instance: str
     interval: float
-    on_look: Callable[[], None] = _nobody
+    on_sync: Callable[[], None] = _nobody
     may_go_on: Callable[[], Awaitable[bool]] = always
     _met: dict[str, set[str]] = field(default_factory=dict)
-    _told: dict[str, set[str]] = field(default_factory=dict)
+    _warned: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
     _mistake: str = ""
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _syncing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
 
     async def run(self) -> None:
@@ -64,59 +64,59 @@ class GroupFollower:
             await asyncio.sleep(max(self.interval - took, min(took, LONGEST_REST)))
 
     async def finish(self, stopping: asyncio.Event) -> None:
-        """One more complete look, when nothing is mirrored any more: `run` may be under way, or cancelled.
+        """One more complete round, when nothing is mirrored any more: `run` may be under way, or cancelled.
 
-        Takes at most `LAST_LOOK_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
+        Takes at most `LAST_SYNC_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
         """
-        last = asyncio.create_task(self._last_look())
-        told = asyncio.create_task(stopping.wait())
-        await asyncio.wait([last, told], timeout=LAST_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        last = asyncio.create_task(self._last_sync())
+        stopped = asyncio.create_task(stopping.wait())
+        await asyncio.wait([last, stopped], timeout=LAST_SYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if stopping.is_set():
             await asyncio.wait([last], timeout=STOP_SECONDS)
         if not last.done():
-            self._log.warning("groups_not_finished", flow=self.journal.flow, reason="no complete look in time")
-        for task in (last, told):
+            self._log.warning("groups_not_finished", flow=self.journal.flow, reason="no complete round in time")
+        for task in (last, stopped):
             task.cancel()
-        await asyncio.wait([last, told])
+        await asyncio.wait([last, stopped])
 
-    async def _last_look(self) -> None:
+    async def _last_sync(self) -> None:
         while self.sync.include:
             if await self._step():
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _step(self) -> bool:
-        """One look, told; whether it was complete."""
-        async with self._looking:
+        """One round, logged; whether it was complete."""
+        async with self._syncing:
             try:
                 if not await self.may_go_on():
                     return False
-                look = await self.sync.look()
-                self._tell_skips(look)
-                blockers = list(look.blockers)
-                if look.is_complete:
-                    self.on_look()
-                    blockers += await self._report(look)
+                result = await self.sync.sync_once()
+                self._log_skips(result)
+                blockers = list(result.blockers)
+                if result.is_complete:
+                    self.on_sync()
+                    blockers += await self._report(result)
                 self._warn(blockers)
             except Exception as mistake:  # one of ours, which must not end the copy
                 if repr(mistake) != self._mistake:
                     self._mistake = repr(mistake)
                     self._log.exception("groups_not_followed", flow=self.journal.flow)
                 return False
-            return look.is_complete
+            return result.is_complete
 
-    async def _report(self, look: Look) -> list[Blocker]:
+    async def _report(self, result: SyncResult) -> list[Blocker]:
         now = int(time.time() * 1000)
         figures = GroupFigures(
             instance=self.instance,
             at_ms=now,
-            groups=sum(look.standings.values()),
-            synced=look.standings.get(Standing.SYNCED, 0),
-            held_back=look.standings.get(Standing.HELD_BACK, 0),
-            expired=look.standings.get(Standing.EXPIRED, 0),
-            ahead=look.standings.get(Standing.AHEAD, 0),
-            active=look.standings.get(Standing.ACTIVE, 0),
-            blocked=look.standings.get(Standing.BLOCKED, 0),
+            groups=sum(result.standings.values()),
+            synced=result.standings.get(Standing.SYNCED, 0),
+            held_back=result.standings.get(Standing.HELD_BACK, 0),
+            expired=result.standings.get(Standing.EXPIRED, 0),
+            ahead=result.standings.get(Standing.AHEAD, 0),
+            active=result.standings.get(Standing.ACTIVE, 0),
+            blocked=result.standings.get(Standing.BLOCKED, 0),
         )
         before = self._reported
         if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:
@@ -128,10 +128,10 @@ class GroupFollower:
         self._reported = figures
         return []
 
-    def _tell_skips(self, look: Look) -> None:
+    def _log_skips(self, result: SyncResult) -> None:
         """One event for each group that passes over records which the target has deleted, and the source has not."""
         by_group: dict[str, list[Skip]] = {}
-        for skip in look.skips:
+        for skip in result.skips:
             if skip.kept != 0:
                 by_group.setdefault(skip.group, []).append(skip)
         for group, skips in by_group.items():
@@ -148,7 +148,8 @@ class GroupFollower:
 
     def _warn(self, blockers: Iterable[Blocker]) -> None:
         """Each cause once, and again for groups that it did not concern before; a cause that went may come anew. What
-        is expected to heal by itself, as a coordinator that is just being made, is told where the next look meets it.
+        is expected to heal by itself, as a coordinator that is just being made, is logged where the next round meets
+        it.
         """
         met: dict[str, set[str]] = {}
         now: dict[str, set[str]] = {}
@@ -160,8 +161,8 @@ class GroupFollower:
                 now.setdefault(cause, set()).add(group)
             details.setdefault(cause, blocker.detail)
         for cause, groups in now.items():
-            if fresh := groups - self._told.get(cause, set()):
+            if fresh := groups - self._warned.get(cause, set()):
                 named = {"groups": first_of(sorted(fresh))} if any(fresh) else {}
                 more = {"reason": details[cause]} if details[cause] else {}
                 self._log.warning("groups_blocked", flow=self.journal.flow, cause=cause, **named, **more)
-        self._met, self._told = met, now
+        self._met, self._warned = met, now

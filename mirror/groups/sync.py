@@ -1,25 +1,25 @@
 """Group sync: what groups committed on the source is committed on the target, as far as records are mirrored.
 
-One look reads the offsets of every chosen group on the source. Those that differ from what was last seen settled are
+One round reads the offsets of every chosen group on the source. Those that differ from what was last seen settled are
 compared with the target, and what `policy.following` decides is committed. The others cost nothing at the target, but
-for a look at everything once a minute: offsets expire there, and operators move them.
+for a round over everything once a minute: offsets expire there, and operators move them.
 
     G1  a group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
     G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
         stands in for them, and not in a state in which the two logs are different ones
     G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
-        topics are asked for between the look at the source and each commit: a topic may be made anew, or an address
+        topics are asked for between the read of the source and each commit: a topic may be made anew, or an address
         lead to another cluster, long before a task that waits for its broker says so
     G4  nothing is deleted on the target
-    G5  what stands in the way is told and tried again; the groups that it does not concern are followed
+    G5  what stands in the way is reported and tried again; the groups that it does not concern are followed
     G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
         next is not on the target, and to go on behind that would pass over it in silence
     G7  no group is put below the target's log start; which records it passes over is said
     G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
-        are not listed on the source, are asked for by name at each look at everything
+        are not listed on the source, are asked for by name at each round over everything
 
-`gaps` looks at both sides anew, whatever was committed, and names every partition of a group that does not go on at the
+`gaps` reads both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
 """
 
@@ -89,14 +89,14 @@ Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committe
 
 class Terms(NamedTuple):
     """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
-    mirrored; `told_until`, of a target partition, the offset up to which it is known what its offsets mean; `since`, of
-    a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target topic, the id
-    under which it is written to.
+    mirrored; `known_until`, of a target partition, the offset up to which it is known what its offsets mean;
+    `since`, of a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target
+    topic, the id under which it is written to.
     """
 
     translate: Translate
     origins: Mapping[str, tuple[str, UUID | None]]
-    told_until: Callable[[TopicPartition], int]
+    known_until: Callable[[TopicPartition], int]
     since: Mapping[TopicPartition, int]
     copies: Mapping[str, UUID | None] = {}
 
@@ -112,8 +112,8 @@ def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
 
 
 def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes) -> Translate:
-    """Offsets that moved, by the runs of the target partitions. One behind them is told as if nothing would be dropped
-    from there on: too far, so that whoever knows where the runs end holds it back.
+    """Offsets that moved, by the runs of the target partitions. One behind them is translated as if nothing would be
+    dropped from there on: too far, so that whoever knows where the runs end holds it back.
     """
 
     def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
@@ -151,9 +151,9 @@ class Skip(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What one look came to: groups by how they stand, how many were committed for, what stood in the way, and what was
-    passed over. `planned` is what a rehearsal would have committed.
+class SyncResult:
+    """What one round came to: groups by how they stand, how many were committed for, what stood in the way, and what
+    was passed over. `planned` is what a rehearsal would have committed.
     """
 
     standings: Mapping[Standing, int]
@@ -214,20 +214,20 @@ class GroupSync:
         translate: Translate,
         origins: Mapping[str, tuple[str, UUID | None]],
         vouched: Callable[[TopicPartition], bool],
-        told_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
+        known_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
         since: Mapping[TopicPartition, int] = {},
         copies: Mapping[str, UUID | None] = {},
     ) -> None:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
-        partition whether its target holds its records (G2). `told_until`: of a target partition, the offset up to
+        partition whether its target holds its records (G2). `known_until`: of a target partition, the offset up to
         which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
         `copies`: by target topic, the id under which it is written to.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._vouched = tuple(include), vouched
-        self.mirrors(Terms(translate, origins, told_until, since, copies))
+        self.mirrors(Terms(translate, origins, known_until, since, copies))
         self._settled: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
@@ -237,11 +237,11 @@ class GroupSync:
         self._whole_at = float("-inf")
 
     def mirrors(self, terms: Terms) -> None:
-        """From the next look on, other partitions are mirrored."""
-        self._translate, self._origins, self._told_until, self._since, self._copies = terms
+        """From the next round on, other partitions are mirrored."""
+        self._translate, self._origins, self._known_until, self._since, self._copies = terms
 
-    async def look(self, *, rehearsing: bool = False) -> Look:
-        """Look at every group once, and commit what has changed; where that is only rehearsed, tell what a look would
+    async def sync_once(self, *, rehearsing: bool = False) -> SyncResult:
+        """Read every group once, and commit what has changed; where that is only rehearsed, report what a round would
         have come to, and serve no further one. Raises nothing that a cluster can cause (G5).
         """
         whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
@@ -262,9 +262,9 @@ class GroupSync:
             self._settled.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
         planned = work.commits() if rehearsing else {}
-        return Look(Counter(self._told_standings().values()), len(work.taken), tuple(blockers), skips, planned)
+        return SyncResult(Counter(self._all_standings().values()), len(work.taken), tuple(blockers), skips, planned)
 
-    def _told_standings(self) -> dict[str, Standing]:
+    def _all_standings(self) -> dict[str, Standing]:
         """How groups stand, those that are below where the mirror began being held back at least (G6)."""
         early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._early}
         return self._standings | early
@@ -283,12 +283,12 @@ class GroupSync:
     async def _followed(self, *, whole: bool) -> dict[str, Offsets]:
         """Everything that the chosen groups have committed."""
         listed = await self._source.listed()
-        every = {told.group for groups in listed.values() for told in groups}
+        every = {one.group for groups in listed.values() for one in groups}
         nodes = {
-            told.group: node
+            one.group: node
             for node, groups in listed.items()
-            for told in groups
-            if told.commits and self._is_chosen(told.group)
+            for one in groups
+            if one.commits and self._is_chosen(one.group)
         }
         # A group that may not be described is not listed either; one that is asked for by name is to be missed.
         named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
@@ -307,10 +307,10 @@ class GroupSync:
     async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
         """The chosen groups that stand on copies, and that the source does not let us see (G8)."""
         there = {
-            told.group: node
+            one.group: node
             for node, groups in (await self._target.listed()).items()
-            for told in groups
-            if told.commits and told.group not in listed and self._is_chosen(told.group)
+            for one in groups
+            if one.commits and one.group not in listed and self._is_chosen(one.group)
         }
         found = (await self._target.fetched(there)).items()
         return await self._source.denied({one for one, at in found if any(of.topic in self._origins for of in at)})
@@ -327,10 +327,10 @@ class GroupSync:
             early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
             if early:
                 early_groups.add(group)
-            told = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
-            if here := dict(filter(None, told)):
+            pairs = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
+            if here := dict(filter(None, pairs)):
                 translated[group] = here
-                until |= {there: self._told_until(there) for there in here}
+                until |= {there: self._known_until(there) for there in here}
         self._early, self._until = early_groups, until
         return translated
 
@@ -361,16 +361,16 @@ class GroupSync:
         """Who coordinates each group, but for those with members (G1) and those that take no offsets."""
         known: set[str] = set()
         for node, groups in (await self._target.listed()).items():
-            for told in groups:
-                if told.group not in work.sources:
+            for one in groups:
+                if one.group not in work.sources:
                     continue
-                known.add(told.group)
-                if not told.commits:
-                    self._target.blocked("a group of this name takes no offsets: rename one of them", told.group)
-                elif told.has_members:
-                    work.standings[told.group].add(Standing.ACTIVE)
+                known.add(one.group)
+                if not one.commits:
+                    self._target.blocked("a group of this name takes no offsets: rename one of them", one.group)
+                elif one.has_members:
+                    work.standings[one.group].add(Standing.ACTIVE)
                 else:
-                    work.nodes[told.group] = node
+                    work.nodes[one.group] = node
         work.nodes |= await self._target.coordinators(work.sources.keys() - known)
 
     async def _decide(self, work: _Work) -> None:
@@ -390,9 +390,9 @@ class GroupSync:
                     made[at] = decide(committed, end, targets.get(at), agreed.get(at), starts[at])
                 else:
                     self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
-        await self._tell_skips(work, starts)
+        await self._add_skips(work, starts)
 
-    async def _tell_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
+    async def _add_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
         """Take down what groups are about to pass over (G7)."""
         expired = [
             (group, there, work.sources[group][there].offset)
@@ -411,15 +411,15 @@ class GroupSync:
 
     async def _source_bounds(self, partitions: Collection[TopicPartition], when: int) -> dict[TopicPartition, int]:
         """Where source partitions begin or end for a reader of committed records, in offsets of the target; without
-        those that are not told.
+        those that are not known.
         """
         try:
             bounds = await listed(self._source.cluster, partitions, when, READ_COMMITTED)
         except ClusterError as problem:
             self._source.lost(problem)
             return {}
-        told = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
-        return {at: there[1].offset for at, there in told if there is not None}
+        translated = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
+        return {at: there[1].offset for at, there in translated if there is not None}
 
     async def _keep_to_their_topics(self, work: _Work) -> None:
         """Take out what is about other topics than are mirrored, on either side (G3)."""
@@ -519,8 +519,8 @@ class GroupSync:
         alone: dict[str, Offsets] = {}
         for group, offsets in (await self._followed(whole=True)).items():
             for at, committed in offsets.items():
-                if told := self._translate(at, committed):
-                    pairs[at] = told[0]
+                if target := self._translate(at, committed):
+                    pairs[at] = target[0]
                     followed.setdefault(group, {})[at] = committed
                 elif at.topic in rekeyed:
                     alone.setdefault(group, {})[at] = committed
@@ -636,7 +636,7 @@ class GroupSync:
         }
 
     def _gap(self, one: _Stand, is_active: bool, holds: int, doubt: str) -> OffsetGap | None:
-        """What `gaps` tells of one partition of a group."""
+        """What `gaps` says of one partition of a group."""
         at, reached, ends = one.at, one.reached, one.ends
         there, wanted = self._on_target(at, one.committed.offset)
         wanted = ends.within(wanted)
@@ -674,9 +674,9 @@ class GroupSync:
         )
 
     def _on_target(self, at: TopicPartition, offset: int) -> tuple[TopicPartition, int]:
-        told = self._translate(at, Committed(offset))
-        assert told is not None, "a partition that is mirrored"
-        return told[0], told[1].offset
+        translated = self._translate(at, Committed(offset))
+        assert translated is not None, "a partition that is mirrored"
+        return translated[0], translated[1].offset
 
 
 def _weightiest(*standings: Standing | None) -> Standing:
@@ -691,8 +691,8 @@ def sync_of(
     reports: Sequence[Mapping[TopicPartition, PartitionStatus]],
     indexes: Indexes,
 ) -> GroupSync:
-    """The sync of a flow. Looked up at every look: `reports`, figures by source partition, and `indexes`, where offsets
-    moved to.
+    """The sync of a flow. Looked up at every round: `reports`, figures by source partition, and `indexes`, where
+    offsets moved to.
     """
 
     def vouched(at: TopicPartition) -> bool:
@@ -700,7 +700,7 @@ def sync_of(
 
     terms = terms_of(assignments, indexes)
     return GroupSync(
-        source, target, include, terms.translate, terms.origins, vouched, terms.told_until, terms.since, terms.copies
+        source, target, include, terms.translate, terms.origins, vouched, terms.known_until, terms.since, terms.copies
     )
 
 
@@ -711,5 +711,5 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
     since = {a.source: a.since for a in assignments if a.since}
     copies = {a.target.topic: a.target_topic_id for a in assignments}
     if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.told_until, since, copies)
+        return Terms(translated(pairs, indexes), origins, indexes.known_until, since, copies)
     return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)

@@ -46,7 +46,7 @@ class FirstSeen:
     """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have.
 
     `made`: the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored;
-    those that are not told of are mirrored from their first record. `adopted`: the flow did not create
+    those that are not named are mirrored from their first record. `adopted`: the flow did not create
     the target topic: it was empty when the flow began it, or `mirror adopt` took it over, which is `compared` and says
     nothing of where the flow began. `origins`: the ids of the
     clusters that the data came through, the source's own first; see `chain`. `deleted_ms`: when the flow deleted the
@@ -72,20 +72,20 @@ class FirstSeen:
     @classmethod
     def read(cls, value: bytes) -> Self:
         """From the journal. Raises one of `NOT_OURS` where it is not one of ours."""
-        told = parsed(value)
-        if not isinstance(told, dict):
+        fields = parsed(value)
+        if not isinstance(fields, dict):
             raise ValueError("a topic as it was first seen must be a JSON object")
         return cls(
-            source_topic=str(told["source_topic"]),
-            topic_id=UUID(str(told["topic_id"])) if told["topic_id"] else None,
-            target_topic_id=UUID(str(told["target_topic_id"])) if told["target_topic_id"] else None,
-            cluster_id=told["cluster_id"],
-            made=told.get("made") is True,
-            since=_offsets(told.get("since", [])),
-            adopted=told.get("adopted") is True,
-            compared=told.get("compared") is True,
-            origins=_clusters(told.get("origins", [])),
-            deleted_ms=_time(told.get("deleted_ms", 0)),
+            source_topic=str(fields["source_topic"]),
+            topic_id=UUID(str(fields["topic_id"])) if fields["topic_id"] else None,
+            target_topic_id=UUID(str(fields["target_topic_id"])) if fields["target_topic_id"] else None,
+            cluster_id=fields["cluster_id"],
+            made=fields.get("made") is True,
+            since=_offsets(fields.get("since", [])),
+            adopted=fields.get("adopted") is True,
+            compared=fields.get("compared") is True,
+            origins=_clusters(fields.get("origins", [])),
+            deleted_ms=_time(fields.get("deleted_ms", 0)),
         )
 
     def to_json(self) -> bytes:
@@ -136,11 +136,11 @@ def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
 
 
 def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """By target topic, as what its source was first seen, as the newest records of a journal tell."""
+    """By target topic, as what its source was first seen, as the newest records of a journal say."""
     found: dict[str, FirstSeen] = {}
     for key, value in journal.items():
         if key.startswith(PREFIX):
-            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor tells
+            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor says so
                 found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
     return found
 
@@ -153,25 +153,25 @@ def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
     return ids.pop() if len(ids) == 1 else None
 
 
-def _offsets(told: object) -> tuple[int, ...]:
+def _offsets(value: object) -> tuple[int, ...]:
     """Raises ValueError for what are none."""
-    if not isinstance(told, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in told):
+    if not isinstance(value, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
         raise ValueError("since must be a list of offsets")
-    return tuple(told)
+    return tuple(value)
 
 
-def _clusters(told: object) -> tuple[str, ...]:
+def _clusters(value: object) -> tuple[str, ...]:
     """Raises ValueError for what are none."""
-    if not isinstance(told, list) or not all(type(one) is str for one in told):
+    if not isinstance(value, list) or not all(type(one) is str for one in value):
         raise ValueError("origins must be a list of cluster ids")
-    return tuple(told)
+    return tuple(value)
 
 
-def _time(told: object) -> int:
+def _time(value: object) -> int:
     """Raises ValueError for what is none."""
-    if type(told) is not int or not 0 <= told <= _LARGEST:
+    if type(value) is not int or not 0 <= value <= _LARGEST:
         raise ValueError("deleted_ms must be a time in ms")
-    return told
+    return value
 
 
 # --- Where a flow begins in its source, as `topics.start` asks for it -------------------------------------------------
@@ -225,7 +225,7 @@ async def _offset_at(source: Cluster, at: TopicPartition, when: int) -> int:
 
 
 def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPartition, int]:
-    """By target partition, where its copy began, as the newest records of a journal tell; without those that began with
+    """By target partition, where its copy began, as the newest records of a journal say; without those that began with
     the first record, and those whose target topic is another one by now. `target` knows the topics that matter.
     """
     return {
@@ -237,7 +237,7 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
     }
 
 
-# --- Records that the source lost before they were mirrored, as the journal tells of them -----------------------------
+# --- Records that the source lost before they were mirrored, as the journal names them --------------------------------
 
 _ACCEPT = "accept/"
 _LOSS = "loss/"
@@ -256,8 +256,8 @@ class Accepted(NamedTuple):
 
     def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
         """Whether a loss of the topic with that id was accepted already, as a whole."""
-        first, upto = self.offsets
-        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= upto
+        first, until = self.offsets
+        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= until
 
 
 class Lost(NamedTuple):
@@ -277,8 +277,8 @@ class Lost(NamedTuple):
 
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
-    """The record that tells of a loss."""
-    told = {
+    """The record of a loss."""
+    fields = {
         "topic": loss.source.topic,
         "first": loss.first,
         "next": loss.next_offset,
@@ -288,11 +288,11 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
         "target_topic_id": str(loss.target_topic_id) if loss.target_topic_id else None,
         "at_ms": _now_ms(),
     }
-    return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(told).encode()
+    return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(fields).encode()
 
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
-    """By target partition and in offset order, what the newest records of a journal tell was lost of the source topics
+    """By target partition and in offset order, what the newest records of a journal say was lost of the source topics
     and copies of now; records that are none of ours are passed over. A copy that was begun anew began behind what the
     former one lacked, or has it.
     """
@@ -300,8 +300,8 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
     seen = seen_in(known)
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
-            if (told := read_loss(Entry(0, key, value))) is not None:
-                target, lost = told
+            if (recorded := read_loss(Entry(0, key, value))) is not None:
+                target, lost = recorded
                 now = seen.get(target.topic)
                 if now is None or (lost.concerns(now.topic_id) and same_id(lost.target_topic_id, now.target_topic_id)):
                     found.setdefault(target, []).append(lost)
@@ -309,16 +309,16 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
 
 
 def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
-    """The target partition and the loss that a record tells of; None where it is about something else. Raises one of
+    """The target partition and the loss that a record is about; None where it is about something else. Raises one of
     `NOT_OURS` where it is not one that `loss_entry` made.
     """
     if not record.key.startswith(_LOSS.encode()) or record.value is None:
         return None
     topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
-    told = parsed(record.value)
-    first, following = int(told["first"]), int(told["next"])
-    ids = (UUID(str(told[name])) if told.get(name) else None for name in ("topic_id", "target_topic_id"))
-    lost = Lost(first, following, str(told.get("reason", RETENTION)), *ids)  # version 0.1.0 told no ids
+    fields = parsed(record.value)
+    first, following = int(fields["first"]), int(fields["next"])
+    ids = (UUID(str(fields[name])) if fields.get(name) else None for name in ("topic_id", "target_topic_id"))
+    lost = Lost(first, following, str(fields.get("reason", RETENTION)), *ids)  # version 0.1.0 wrote no ids
     if not 0 <= lost.first < lost.next_offset:
         raise ValueError("a loss must have offsets that follow each other")
     return TopicPartition(topic, int(partition)), lost
@@ -326,14 +326,14 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
 
 def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
     """The record that accepts a loss of the source topic with this id."""
-    told = {
+    fields = {
         "first": loss.first,
         "upto": loss.next_offset,
         "reason": loss.reason,
         "topic_id": str(topic_id) if topic_id else None,
         "at_ms": _now_ms(),
     }
-    return f"{_ACCEPT}{loss.target.topic}/{loss.target.partition}".encode(), json.dumps(told).encode()
+    return f"{_ACCEPT}{loss.target.topic}/{loss.target.partition}".encode(), json.dumps(fields).encode()
 
 
 def read_accepted(record: Entry) -> Accepted | None:
@@ -343,13 +343,13 @@ def read_accepted(record: Entry) -> Accepted | None:
     if not record.key.startswith(_ACCEPT.encode()) or record.value is None:
         return None
     topic, _, partition = record.key.decode()[len(_ACCEPT) :].rpartition("/")
-    told = parsed(record.value)
-    topic_id = UUID(str(told["topic_id"])) if told["topic_id"] else None
-    return Accepted(TopicPartition(topic, int(partition)), (int(told["first"]), int(told["upto"])), topic_id)
+    fields = parsed(record.value)
+    topic_id = UUID(str(fields["topic_id"])) if fields["topic_id"] else None
+    return Accepted(TopicPartition(topic, int(partition)), (int(fields["first"]), int(fields["upto"])), topic_id)
 
 
 def accepted_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, Accepted]:
-    """By target partition, what the newest records of a journal tell; records that are none of ours are passed over."""
+    """By target partition, what the newest records of a journal say; records that are none of ours are passed over."""
     found = {}
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
@@ -358,9 +358,9 @@ def accepted_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, Accepted]:
     return found
 
 
-def accepted_for(one: Assignment, told: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
+def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
     """What is accepted of a partition: nothing where the topic that it was accepted of was another one."""
-    found = told.get(one.target)
+    found = accepted.get(one.target)
     return found.offsets if found is not None and found.topic_id == one.topic_id else None
 
 
@@ -398,7 +398,7 @@ def read_pause(record: Entry) -> Pause | None:
 
 
 def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
-    """The source topics that rest, as the newest records of a journal tell it; names that are none are passed over."""
+    """The source topics that rest, as the newest records of a journal say; names that are none are passed over."""
     found = set()
     for key, value in known.items():
         with contextlib.suppress(ValueError):

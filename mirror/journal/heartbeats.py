@@ -1,5 +1,5 @@
 """Heartbeats on the target, `mirror.<flow>.heartbeats`: one record every five seconds from the mirror that runs, so
-that whoever reads the target alone can tell how old its copy is at most. The source gets nothing.
+that whoever reads the target alone knows how old its copy is at most. The source gets nothing.
 
     key      the flow
     value    JSON: flow, instance, at_ms (Unix ms), partitions, stopped, lag_records (null where it is known of none),
@@ -87,7 +87,7 @@ class Heart:
     figures: Callable[[], Iterable[PartitionStatus]]
 
     async def run(self) -> None:
-        """Until cancelled. A target that is away, or a right that is missing, is told once; the copy goes on."""
+        """Until cancelled. A target that is away, or a missing right, is logged once; the copy goes on."""
         log, failing = logs.get("mirror.heartbeats"), False
         while True:
             beat = Heartbeat.of(self.flow, self.instance, self.figures())

@@ -6,7 +6,7 @@ worth knowing later.
                                said again every few seconds (`journal/ownership.py`)
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`journal/ownership.py`)
-    failover/account           what that failover told, to be told again (`commands/failover_view.py`)
+    failover/account           what that failover reported, to be shown again (`commands/failover_view.py`)
     pause/<source topic>       that a topic rests until `mirror resume`
     topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
                                and where it began to be mirrored (`journal/entries.py`); the target topic's id, whether
@@ -18,7 +18,7 @@ worth knowing later.
     position/<topic>/<partition>       the last acknowledged position of a copy (`journal/positions.py`)
     stop/<topic>/<partition>           a stop that stands until a person, a policy or another target topic lifts it
     acl/<topic or group>/<name>        ACLs that the flow gave there, to be taken back when the source revokes them
-    groups                     how consumer groups stand, after each look that changed it or ten seconds
+    groups                     how consumer groups stand, after each round that changed it or ten seconds
     runs/<topic>/<partition>/<offset>  where offsets moved to (`journal/offset_maps.py`)
 
 Nothing here decides where to resume: that is the target's log alone (`replication/position.py`), as soon as it holds a
@@ -280,14 +280,14 @@ def encode(entries: Iterable[Change]) -> bytes:
         Record(attributes=i8(0), timestamp=now, offset=i64(index), key=key, value=value, headers=())
         for index, (key, value) in enumerate(entries)
     )
-    sink = io.BytesIO()
+    buffer = io.BytesIO()
     write_new_batch(
-        sink,
+        buffer,
         NewRecordBatch(
             producer_id=i64(-1), producer_epoch=i16(-1), base_sequence=i32(-1), attributes=i16(0), records=records
         ),
     )
-    return sink.getvalue()
+    return buffer.getvalue()
 
 
 def decode(records: memoryview) -> tuple[list[Entry], int, list[Skipped]]:

@@ -11,7 +11,7 @@ grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one o
 
 What the target lost is taken back in the journal before anything else may land in its place. Other records may come
 there: a source deletes, and a target topic is made anew to begin where the source begins by now. Whoever died before
-it recorded those would leave runs that tell of the ones before, and its successor would go on from there.
+it recorded those would leave runs that name the ones before, and its successor would go on from there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def map_entries(target: TopicPartition, offset_map: OffsetMap) -> list[Change]:
 
 
 def read(record: Entry) -> Recorded | None:
-    """What a record tells of runs; None where it is about something else. Raises one of `NOT_OURS` where it
+    """What a record says of runs; None where it is about something else. Raises one of `NOT_OURS` where it
     is not one that `entries` made.
     """
     if not record.key.startswith(PREFIX):
@@ -64,44 +64,44 @@ def read(record: Entry) -> Recorded | None:
     target, first = TopicPartition(topic, int(partition)), int(begin)
     if record.value is None:
         return Recorded(target, first, None)
-    told = parsed(record.value)
-    source, at, numbers = int(told["source"]), int(told["target"]), [int(number) for number in told["runs"]]
+    fields = parsed(record.value)
+    source, at, numbers = int(fields["source"]), int(fields["target"]), [int(number) for number in fields["runs"]]
     if at != first or min(source, at, *numbers[1::2]) < 0 or not len(numbers) % 2:
         raise ValueError("not the runs of a partition")
     runs = OffsetRanges(source, at)
     for skip, length in zip((0, *numbers[1::2]), numbers[::2], strict=True):
         runs.add(runs.next_source + skip, runs.next_target, length)
-    runs.pass_over(int(told["next"]))
+    runs.pass_over(int(fields["next"]))
     if runs.next_source > _LARGEST:
         raise ValueError("offsets beyond 64 bits")
     return Recorded(target, first, runs)
 
 
 def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
-    """What records tell of runs; one under such a key that is none is skipped with a warning."""
+    """What records say of runs; one under such a key that is none is skipped with a warning."""
     for record in records:
         try:
-            told = read(record)
+            recorded = read(record)
         except NOT_OURS as problem:
             key = record.key.decode(errors="replace")
             _log.warning("journal_record_unread", key=key, reason=repr(problem))
         else:
-            if told is not None:
-                yield told
+            if recorded is not None:
+                yield recorded
 
 
 class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     """By target partition."""
 
     def __init__(self, records: Iterable[Entry] = ()) -> None:
-        """What `records` tell, in the order of the journal."""
+        """What `records` say, in the order of the journal."""
         super().__init__()
         self.learn(records)
 
     def learn(self, records: Iterable[Entry]) -> None:
         """More records."""
-        for told in recorded_ranges(records):
-            self.setdefault(told.target, OffsetRangeIndex()).learn(told.begin, told.runs)
+        for recorded in recorded_ranges(records):
+            self.setdefault(recorded.target, OffsetRangeIndex()).learn(recorded.begin, recorded.runs)
 
     def last(self) -> dict[TopicPartition, OffsetRanges]:
         """The newest runs of each partition."""
@@ -112,12 +112,12 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
         """All of it, to be recorded again."""
         return [(_key(target, piece.begin), _value(piece)) for target, index in self.items() for piece in index.pieces]
 
-    def told_until(self, target: TopicPartition) -> int:
-        """The offset of a target partition up to which it is told where its records are from."""
+    def known_until(self, target: TopicPartition) -> int:
+        """The offset of a target partition up to which the journal says where its records are from."""
         return self[target].end if target in self else 0
 
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
-        """The deletion of what tells of nothing from the targets' first offsets on."""
+        """The deletion of what covers nothing from the targets' first offsets on."""
         return [
             (_key(target, begin), None)
             for target, log_start in log_starts.items()
@@ -136,8 +136,8 @@ def _value(runs: OffsetRanges) -> bytes:
     for run in runs:
         numbers += [run.length] if end is None else [run.source - end, run.length]
         end = run.source + run.length
-    told = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
-    return json.dumps(told, separators=(",", ":")).encode()
+    fields = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 # --- The offset maps of a task ----------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class OffsetMapStore:
         self._is_read = False
 
     async def recall(self, target: TopicPartition, end: int) -> OffsetMap:
-        """The offset map of a partition whose log ends at `end`, and neither it nor the journal tells of more than
+        """The offset map of a partition whose log ends at `end`, and neither it nor the journal covers more than
         that; an empty one where nothing is recorded.
 
         Raises as `Journal.read` and `Journal.append` do.
@@ -186,26 +186,26 @@ class OffsetMapStore:
 
     async def _write(self, offset_maps: Mapping[TopicPartition, OffsetMap]) -> None:
         entries = [entry for target, offset_map in offset_maps.items() for entry in map_entries(target, offset_map)]
-        told = list(offset_maps.values())  # others may begin meanwhile
+        begun = list(offset_maps.values())  # others may begin meanwhile
         await self._journal.append_all(entries)
-        for offset_map in told:
+        for offset_map in begun:
             offset_map.recorded()
 
     async def _read(self) -> None:
         entries, _ = await self._journal.read(self._read_until)
-        told = list(recorded_ranges(entries))
-        if self._read_until is not None and any(map(self._takes_back, told)):
+        ranges = list(recorded_ranges(entries))
+        if self._read_until is not None and any(map(self._takes_back, ranges)):
             entries, _ = await self._journal.read()
             self._read_until = None
         if self._read_until is None:
             self._last = Indexes(entries).last()
         else:
-            for recorded in told:
+            for recorded in ranges:
                 self._learn(recorded)
         self._is_read = True
 
     def _takes_back(self, recorded: Recorded) -> bool:
-        """Runs that `last` tells of are gone: those before them are asked for."""
+        """Runs that `last` covers are gone: those before them are asked for."""
         known = self._last.get(recorded.target)
         return recorded.runs is None and known is not None and recorded.begin >= known.begin
 
@@ -219,7 +219,7 @@ class OffsetMapStore:
             self._last[recorded.target] = runs
 
     async def _go_back(self, target: TopicPartition, offset_map: OffsetMap, end: int) -> None:
-        """The target lost more than the last runs tell of: the whole journal has to be asked."""
+        """The target lost more than the last runs cover: the whole journal has to be asked."""
         entries, _ = await self._journal.read()
         index = Indexes(entries).get(target, OffsetRangeIndex())
         kept = [runs for runs in index.pieces if runs.begin <= end]
@@ -231,12 +231,12 @@ class OffsetMapStore:
 
 
 async def indexes_of(journal: Journal) -> Indexes:
-    """Where offsets moved to, as far as a journal tells; nothing where there is none. Raises as `Journal.read` does."""
+    """Where offsets moved to, as far as a journal says; nothing where there is none. Raises as `Journal.read` does."""
     return Indexes((await journal.read())[0] if journal.partition.topic in journal.cluster.topics else ())
 
 
 async def forget_expired(journal: Journal, indexes: Indexes) -> None:
-    """Delete from the journal what tells of records that the targets deleted, and let indexes know where these begin;
+    """Delete from the journal what names records that the targets deleted, and let indexes know where these begin;
     not of partitions without a leader, which may be gone for good. Raises as `list_offset` and `Journal.append` do.
     """
     cluster = journal.cluster

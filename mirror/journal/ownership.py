@@ -5,7 +5,7 @@ U1  claims have numbers, each one more than the one before. Of two with one numb
     that the wire sends again, and that lands late, ends nobody
 U2  records without a number are of a version before 0.2: one of an instance that was not seen before counts as a
     new claim
-U3  a process's number tells whether it lives only where it was given: on the same boot of a machine, in the same
+U3  a process's number shows whether it lives only where it was given: on the same boot of a machine, in the same
     namespace of process ids. Two containers may have one host name, and each a process 1 that lives
 
 A running mirror that reads the record ends in good order, and none begins while it stands. Stock brokers know no topic
@@ -25,7 +25,7 @@ H1  a mirror that finds another one at work stands by, until that one has said t
     to be gone, or nothing of it has arrived in the journal for `LIVENESS_SECONDS`, by the clock of the one that
     waits: clocks of two machines are never compared. Whoever runs a flow says so again every `RESTATE_SECONDS`
 H2  of several that wait one gets the flow: claims have numbers (U1)
-H3  whoever is told to take the flow over claims it at once. The one before, when it reads that, ends its tasks and
+H3  whoever is asked to take the flow over claims it at once. The one before, when it reads that, ends its tasks and
     says so; who took over waits for that as in H1. Data that both send is harmless, since the broker knows it again
     by its number, but control markers have none, and two mirrors that fill one gap fill it twice
 
@@ -62,7 +62,7 @@ from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS, parsed, read_fields
 
-# --- Which process runs a flow, as the journal tells it (`owner`, `ended`) --------------------------------------------
+# --- Which process runs a flow, as the journal says (`owner`, `ended`) ------------------------------------------------
 
 #: What process ids and times in ms are below, on any machine: anybody may write to a topic.
 _PIDS: Final = 2**31
@@ -75,7 +75,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 @cache
 def place_of_numbers() -> str:
-    """What this process shares with those whose numbers it can look up (U3); empty where the system does not tell."""
+    """What this process shares with those whose numbers it can look up (U3); empty where the system does not say."""
     try:
         return f"{_BOOT.read_text().strip()}/{_NAMESPACE.readlink()}"
     except OSError:
@@ -108,16 +108,16 @@ class Owner:
     @classmethod
     def read(cls, value: bytes) -> Owner:
         """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        told = parsed(value)
-        instance = str(told["instance"])  # which tells whether it is an object at all
-        claim = told.get("claim")
+        fields = parsed(value)
+        instance = str(fields["instance"])  # which shows whether it is an object at all
+        claim = fields.get("claim")
         found = cls(
             instance=instance,
-            host=str(told["host"]),
-            pid=int(told["pid"]),
-            at_ms=int(told["at_ms"]),
+            host=str(fields["host"]),
+            pid=int(fields["pid"]),
+            at_ms=int(fields["at_ms"]),
             claim=None if claim is None else int(claim),
-            place=str(told.get("place", "")),
+            place=str(fields.get("place", "")),
         )
         if not 0 <= found.pid < _PIDS or abs(found.at_ms) >= _TIMES or not 0 <= (found.claim or 0) < _CLAIMS:
             raise ValueError("numbers beyond any machine's")
@@ -178,8 +178,8 @@ def reporter(value: bytes | None) -> str | None:
     if value is None or b'"instance"' not in value:
         return None
     try:
-        told = parsed(value)
-        return told["instance"] if isinstance(told["instance"], str) else None
+        fields = parsed(value)
+        return fields["instance"] if isinstance(fields["instance"], str) else None
     except NOT_OURS:
         return None
 
@@ -189,12 +189,12 @@ def ended_instance(value: bytes) -> str:
     return str(parsed(value)["instance"])
 
 
-# --- That a flow was failed over, as its journal tells it under `failover` --------------------------------------------
+# --- That a flow was failed over, as its journal says under `failover` ------------------------------------------------
 
 KEY: Final = b"failover"
 _NEEDED: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {**_NEEDED, "silent": (list,)}
-#: Milliseconds up to the year 9999, which is as far as a time can be told.
+#: Milliseconds up to the year 9999, which is as far as a time can be shown.
 _LAST_MS: Final = 253_402_300_800_000
 
 
@@ -221,13 +221,13 @@ class FailedOver:
     @classmethod
     def read(cls, value: bytes) -> Self:
         """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        told = read_fields(value, _KINDS, _NEEDED, "a failover")
-        if not 0 <= told["at_ms"] < _LAST_MS:
+        fields = read_fields(value, _KINDS, _NEEDED, "a failover")
+        if not 0 <= fields["at_ms"] < _LAST_MS:
             raise ValueError("a failover in a year that is not known")
-        silent = told.pop("silent", [])
+        silent = fields.pop("silent", [])
         if not all(type(one) is str for one in silent):
             raise ValueError("mirrors that are silent must have names")
-        return cls(**told, silent=tuple(silent))
+        return cls(**fields, silent=tuple(silent))
 
     def to_json(self) -> bytes:
         """For the journal."""
@@ -236,10 +236,10 @@ class FailedOver:
     @classmethod
     def standing(cls, known: Mapping[bytes, bytes]) -> Self | Garbled | None:
         """What the newest records of a journal say; None where the flow may run."""
-        return None if (value := known.get(KEY)) is None else cls.told(value)
+        return None if (value := known.get(KEY)) is None else cls.read_or_garbled(value)
 
     @classmethod
-    def told(cls, value: bytes) -> Self | Garbled:
+    def read_or_garbled(cls, value: bytes) -> Self | Garbled:
         """What the record says, whatever it holds."""
         try:
             return cls.read(value)
@@ -335,7 +335,7 @@ class OwnershipCheck:
 LIVENESS_SECONDS: Final = 15.0
 #: How often whoever has the flow says so.
 RESTATE_SECONDS: Final = 3.0
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 _log = logs.get("mirror.supervisor")
 
@@ -361,7 +361,7 @@ class Watched:
         """The newest value of every key that stands."""
         return {key: entry.value for key, entry in self.newest.items() if entry.value is not None}
 
-    async def look(self) -> News:
+    async def poll(self) -> News:
         """Learn what is new; that. Raises as `Journal.follow` does."""
         is_first = self.place is None
         news = await self.journal.follow(self.place)
@@ -375,10 +375,10 @@ class Watched:
         self.place = news.place
         return news
 
-    async def look_if_possible(self) -> None:
+    async def poll_if_possible(self) -> None:
         """The same where the target may be away for a while: what does not arrive then says nothing of anybody."""
         try:
-            await self.look()
+            await self.poll()
         except (ClusterError, WireError, MalformedBatch) as problem:
             if not self._problem:
                 _log.warning("journal_not_read", flow=self.journal.flow, reason=str(problem))
@@ -466,7 +466,7 @@ async def take(
         before = seen.claims.owner
         owner = Owner.here(instance, seen.claims.highest + 1)
         await journal.append([(OWNER, owner.to_json())])
-        await seen.look()
+        await seen.poll()
         if seen.claims.highest < (owner.claim or 0):  # to claim again and again would never end
             raise ClusterUnreachable(
                 f"{journal.cluster}: topic {journal.partition.topic} does not give back what was written to it: see its"
@@ -493,8 +493,8 @@ async def stand_by(
 
     Raises as `take`.
     """
-    await seen.look()
-    told = ""
+    await seen.poll()
+    logged = ""
     while not stopping.is_set():
         flow = seen.journal.flow
         refuse_failed_over(flow, seen.values)
@@ -504,13 +504,13 @@ async def stand_by(
             raise PreflightError(
                 f"{flow}: a mirror runs already ({owner}). Let that one copy, end it, or take over: --take-over"
             )
-        if told != owner.instance:
-            told = owner.instance
+        if logged != owner.instance:
+            logged = owner.instance
             _log.info("standing_by", flow=flow, owner=str(owner), advice="--take-over takes the flow at once")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_POLL_SECONDS):
                 await stopping.wait()
-        await seen.look_if_possible()
+        await seen.poll_if_possible()
     return None
 
 
@@ -529,7 +529,7 @@ async def wait_for_turn(settings: Settings, *, waits: bool) -> bool:
 
 async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyncio.Event) -> None:
     """Wait for the end of the one that was taken over (H3), or for somebody who takes over from us."""
-    restated = told = time.monotonic()
+    restated = logged = time.monotonic()
     while not stopping.is_set() and seen.claims.owner is not None and seen.claims.owner.instance == owner.instance:
         if seen.has_ended(older):
             return
@@ -537,14 +537,14 @@ async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyn
             _log.warning("older_mirror_silent", flow=seen.journal.flow, older=str(older))
             return
         now = time.monotonic()
-        if now - told > LIVENESS_SECONDS:
-            told = now
+        if now - logged > LIVENESS_SECONDS:
+            logged = now
             _log.warning("older_mirror_reports", flow=seen.journal.flow, older=str(older), advice="end it")
         if now - restated > RESTATE_SECONDS:
             restated = now
             await restate(seen.journal, owner)
-        await asyncio.sleep(_LOOK_SECONDS)
-        await seen.look_if_possible()
+        await asyncio.sleep(_POLL_SECONDS)
+        await seen.poll_if_possible()
 
 
 async def restate(journal: Journal, owner: Owner) -> bool:
@@ -614,7 +614,7 @@ async def _hold(
 
 async def successor(seen: Watched, owner: Owner) -> Owner | None:
     """Whoever has taken the flow over from an owner, as far as the journal can be read."""
-    await seen.look_if_possible()
+    await seen.poll_if_possible()
     now = seen.claims.owner
     if now is None or now.instance == owner.instance or (now.claim or 0) <= (owner.claim or 0):
         return None

@@ -26,7 +26,7 @@ from mirror.states import State
 
 POSITION: Final = b"position/"
 STOP: Final = b"stop/"
-#: Losses of one partition that a task is told: those before lie below the copy's last batch.
+#: Losses of one partition that a task gets: those before lie below the copy's last batch.
 _MOST_LOSSES: Final = 1000
 _LARGEST: Final = 2**63 - 1
 T = TypeVar("T")
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, bytes]:
     """The record of a copy's position."""
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "source_next": last.source_next,
         "target_end": last.target_end,
         "source_epoch": last.source_epoch,
@@ -48,7 +48,7 @@ def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, b
         "at_ms": _now_ms(),
     }
     if (batch := last.batch) is not None:
-        told["batch"] = {
+        fields["batch"] = {
             "base": batch.base,
             "next": batch.next_offset,
             "source_base": batch.source_base,
@@ -58,11 +58,11 @@ def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, b
             "base_timestamp": batch.base_timestamp,
             "max_timestamp": batch.max_timestamp,
         }
-    return _key(POSITION, target), json.dumps(told, separators=(",", ":")).encode()
+    return _key(POSITION, target), json.dumps(fields, separators=(",", ":")).encode()
 
 
 def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] | None:
-    """Of which copy a record tells, and its position: None where that was deleted. None for a record about something
+    """Which copy a record is about, and its position: None where that was deleted. None for a record about something
     else. Raises one of `NOT_OURS` where it is not one that `position_entry` made.
     """
     if not record.key.startswith(POSITION):
@@ -70,44 +70,44 @@ def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] |
     target = _target(record.key, POSITION)
     if record.value is None:
         return target, None
-    told = _told(record.value)
-    batch, stamp = told.get("batch"), told.get("stamp")
+    fields = _fields(record.value)
+    batch, stamp = fields.get("batch"), fields.get("stamp")
     if stamp is not None and (not isinstance(stamp, list) or len(stamp) != 3):
         raise ValueError("a stamp has three numbers")
     return target, LastPosition(
-        source_next=_offset(told["source_next"]),
-        target_end=_offset(told["target_end"]),
-        source_epoch=_number(told.get("source_epoch", -1)),
-        epoch_until=_number(told.get("epoch_until", -1)),
-        target_epoch=_number(told.get("target_epoch", -1)),
-        source_topic_id=_uuid(told.get("source_topic_id")),
-        target_topic_id=_uuid(told.get("target_topic_id")),
+        source_next=_offset(fields["source_next"]),
+        target_end=_offset(fields["target_end"]),
+        source_epoch=_number(fields.get("source_epoch", -1)),
+        epoch_until=_number(fields.get("epoch_until", -1)),
+        target_epoch=_number(fields.get("target_epoch", -1)),
+        source_topic_id=_uuid(fields.get("source_topic_id")),
+        target_topic_id=_uuid(fields.get("target_topic_id")),
         stamp=(_number(stamp[0]), _number(stamp[1]), _number(stamp[2])) if stamp is not None else None,
         batch=_batch(batch) if batch is not None else None,
-        was_accepted=told.get("accepted") is True,
-        begins=_offset(told.get("begins", 0)),
+        was_accepted=fields.get("accepted") is True,
+        begins=_offset(fields.get("begins", 0)),
     )
 
 
-def _batch(told: object) -> LastBatch:
-    if not isinstance(told, dict):
+def _batch(fields: object) -> LastBatch:
+    if not isinstance(fields, dict):
         raise ValueError("a batch must be a JSON object")
-    crc, source_crc = told.get("crc"), told.get("source_crc")
+    crc, source_crc = fields.get("crc"), fields.get("source_crc")
     return LastBatch(
-        base=_offset(told["base"]),
-        next_offset=_offset(told["next"]),
-        source_base=_offset(told["source_base"]),
+        base=_offset(fields["base"]),
+        next_offset=_offset(fields["next"]),
+        source_base=_offset(fields["source_base"]),
         crc=None if crc is None else _number(crc),
         source_crc=None if source_crc is None else _number(source_crc),
-        count=_number(told["count"]),
-        base_timestamp=_number(told["base_timestamp"]),
-        max_timestamp=_number(told["max_timestamp"]),
+        count=_number(fields["count"]),
+        base_timestamp=_number(fields["base_timestamp"]),
+        max_timestamp=_number(fields["max_timestamp"]),
     )
 
 
 def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
     """The record of a stop that stands."""
-    told = {
+    fields = {
         "state": str(stop.state),
         "offset": stop.offset,
         "detail": stop.detail,
@@ -116,7 +116,7 @@ def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
         "target_topic_id": _id(stop.target_topic_id),
         "at_ms": _now_ms(),
     }
-    return _key(STOP, target), json.dumps(told, separators=(",", ":")).encode()
+    return _key(STOP, target), json.dumps(fields, separators=(",", ":")).encode()
 
 
 def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
@@ -125,7 +125,7 @@ def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
 
 
 def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
-    """Of which copy a record tells, and its stop: None where that was lifted. None for a record about something else.
+    """Which copy a record is about, and its stop: None where that was lifted. None for a record about something else.
     Raises one of `NOT_OURS` where it is not one that `stop_entry` made.
     """
     if not record.key.startswith(STOP):
@@ -133,23 +133,23 @@ def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
     target = _target(record.key, STOP)
     if record.value is None:
         return target, None
-    told = _told(record.value)
-    state = State(str(told["state"]))
+    fields = _fields(record.value)
+    state = State(str(fields["state"]))
     if not state.is_stop:
         raise ValueError(f"{state} is not a stop")
     return target, KnownStop(
         state=state,
-        offset=_number(told.get("offset", -1)),
-        detail=str(told.get("detail", "")),
-        advice=str(told.get("advice", "")),
-        source_topic_id=_uuid(told.get("source_topic_id")),
-        target_topic_id=_uuid(told.get("target_topic_id")),
+        offset=_number(fields.get("offset", -1)),
+        detail=str(fields.get("detail", "")),
+        advice=str(fields.get("advice", "")),
+        source_topic_id=_uuid(fields.get("source_topic_id")),
+        target_topic_id=_uuid(fields.get("target_topic_id")),
     )
 
 
 @dataclass(slots=True)
 class Standing:
-    """What a journal tells of copies, by target partition.
+    """What a journal says of copies, by target partition.
 
     `accepted`: the losses that a person accepted last.
     `positions`: the last positions.
@@ -164,8 +164,8 @@ class Standing:
 
     def learn(self, record: Entry) -> bool:
         """Whether a record is about a copy's position, stop or loss. Raises one of `NOT_OURS` where it is garbled."""
-        if (told := read_position(record)) is not None:
-            _put(self.positions, *told)
+        if (recorded := read_position(record)) is not None:
+            _put(self.positions, *recorded)
             return True
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
@@ -191,7 +191,7 @@ class Standing:
         return tuple(joined[-_MOST_LOSSES:])
 
     def updated(self, one: Assignment) -> Assignment:
-        """An assignment with what is told here of its copy's position and stop, on top of what it has."""
+        """An assignment with what is known here of its copy's position and stop, on top of what it has."""
         return replace(
             one,
             last=self.positions.get(one.target, one.last),
@@ -200,7 +200,7 @@ class Standing:
         )
 
     def handed(self, one: Assignment) -> Assignment:
-        """An assignment with all that the journal tells of its copy."""
+        """An assignment with all that the journal says of its copy."""
         return replace(
             one,
             accepted=accepted_for(one, self.accepted),
@@ -211,7 +211,7 @@ class Standing:
 
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:
-    """What the newest records of a journal tell; records that are none of ours are passed over."""
+    """What the newest records of a journal say; records that are none of ours are passed over."""
     found = Standing(accepted=accepted_in(known))
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
@@ -267,29 +267,29 @@ def _target(key: bytes, prefix: bytes) -> TopicPartition:
     return TopicPartition(topic, int(partition))
 
 
-def _told(value: bytes) -> dict[str, object]:
-    told = parsed(value)
-    if not isinstance(told, dict):
+def _fields(value: bytes) -> dict[str, object]:
+    fields = parsed(value)
+    if not isinstance(fields, dict):
         raise ValueError("how a copy stands must be a JSON object")
-    return told
+    return fields
 
 
 def _id(topic_id: UUID | None) -> str | None:
     return str(topic_id) if topic_id else None
 
 
-def _uuid(told: object) -> UUID | None:
-    return UUID(str(told)) if told else None
+def _uuid(value: object) -> UUID | None:
+    return UUID(str(value)) if value else None
 
 
-def _number(told: object) -> int:
-    if type(told) is not int or abs(told) > _LARGEST:
+def _number(value: object) -> int:
+    if type(value) is not int or abs(value) > _LARGEST:
         raise ValueError("a number must be one of 64 bits")
-    return told
+    return value
 
 
-def _offset(told: object) -> int:
-    if (number := _number(told)) < 0:
+def _offset(value: object) -> int:
+    if (number := _number(value)) < 0:
         raise ValueError("an offset must not be negative")
     return number
 

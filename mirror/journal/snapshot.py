@@ -31,13 +31,13 @@ from mirror.states import State
 STALE_MS: Final = 15_000
 #: For so long a report of a mirror elsewhere is waited for, where it seems to be silent, or ahead, by its clock.
 LISTEN_SECONDS: Final = 12.0
-#: What clocks of two machines may differ by before it is told.
+#: What clocks of two machines may differ by before status says so.
 _SKEW_MS: Final = 5_000
-#: How long the source may take to tell where it ends, and how often it is asked.
+#: How long the source may take to say where it ends, and how often it is asked.
 ASK_SECONDS: Final = 2.0
 ASK_PAUSE: Final = 3.0
 _LISTEN_PAUSE: Final = 0.5
-#: Of such a state older mirrors told the lag as it was when they last saw the source.
+#: Of such a state older mirrors reported the lag as it was when they last saw the source.
 _FROZEN: Final = frozenset({State.UNAVAILABLE, State.RECREATED})
 
 
@@ -52,7 +52,7 @@ class Pulse(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A flow as its journal tells it at `now_ms`.
+    """A flow as its journal has it at `now_ms`.
 
     `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
     which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
@@ -93,7 +93,7 @@ class Status:
 
     @property
     def is_clock_in_doubt(self) -> bool:
-        """Only what arrives tells whether the mirror runs: it is elsewhere, and silent or ahead by its clock."""
+        """Only what arrives shows whether the mirror runs: it is elsewhere, and silent or ahead by its clock."""
         if self.owner is None or self.owner.is_here or self.ended == self.owner.instance:
             return False
         return self.age_ms > STALE_MS or self.seen_ms > self.now_ms + _SKEW_MS
@@ -117,7 +117,7 @@ class Status:
 @dataclass(slots=True)
 class Follower:
     """Reads a flow's journal, whole the first time and then only what is new; asks `source`, if it is given, where
-    those partitions end whose lag the journal cannot tell.
+    those partitions end whose lag the journal does not have.
     """
 
     settings: Settings
@@ -131,17 +131,17 @@ class Follower:
 
     async def listen(self) -> Status:
         """The flow as of now; where clocks leave in doubt whether its mirror runs, once something arrived of it, or
-        nothing did for `LISTEN_SECONDS`. Raises as `look`.
+        nothing did for `LISTEN_SECONDS`. Raises as `replan`.
         """
-        found, deadline = await self.look(), time.monotonic() + LISTEN_SECONDS
+        found, deadline = await self.poll(), time.monotonic() + LISTEN_SECONDS
         while found.is_clock_in_doubt and self._skew_ms is None:
             if time.monotonic() > deadline:
                 return replace(found, is_unheard=True)
             await asyncio.sleep(_LISTEN_PAUSE)
-            found = await self.look()
+            found = await self.poll()
         return found
 
-    async def look(self) -> Status:
+    async def poll(self) -> Status:
         """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
         flow = self.settings.flow
         topic = journal_topic(flow)
@@ -213,7 +213,7 @@ def status_of(
             elif key == ownership.KEY:
                 over = FailedOver.read(value)
             elif key.startswith(FIRST_SEEN):
-                with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` tells
+                with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` reports
                     source_id = FirstSeen.read(value).cluster_id or source_id
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
@@ -240,7 +240,7 @@ def status_of(
 
 
 def _stopped(one: PartitionStatus, stop: KnownStop | None) -> PartitionStatus:
-    """A report that does not tell of a stop that stands was written without knowing of it."""
+    """A report that does not name a stop that stands was written without knowing of it."""
     if stop is None or one.state.is_stop:
         return one
     detail = ". ".join(part for part in (stop.detail, stop.advice) if part)

@@ -32,7 +32,7 @@ LOOKUP_SECONDS: Final = 30.0
 #: How long an answer is as good as a new one.
 FRESH_SECONDS: Final = 5.0
 #: How long a new answer is waited for where there is an old one.
-PATIENCE_SECONDS: Final = 0.25
+TIMEOUT_SECONDS: Final = 0.25
 #: Between the beginnings of two attempts (RFC 8305, 5: Connection Attempt Delay).
 STAGGER: Final = 0.25
 
@@ -89,7 +89,7 @@ def _interleaved(addresses: Iterable[Address]) -> tuple[Address, ...]:
     return tuple(of[number] for number in range(rounds) for of in by_family.values() if number < len(of))
 
 
-def _look_up(host: str, name: _Name) -> Future[tuple[Address, ...]]:
+def _resolve(host: str, name: _Name) -> Future[tuple[Address, ...]]:
     """The lookup that runs, or one that begins now (D1)."""
     with name.lock:
         if name.running is not None:
@@ -134,9 +134,9 @@ async def addresses_of(host: str) -> tuple[Address, ...]:
     name = _name(host)
     if time.monotonic() - name.found_at < FRESH_SECONDS:
         return name.known
-    lookup = asyncio.wrap_future(_look_up(host, name))
+    lookup = asyncio.wrap_future(_resolve(host, name))
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS if name.known else LOOKUP_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS if name.known else LOOKUP_SECONDS):
             return await lookup
     except TimeoutError as slow:
         if not name.known:
@@ -148,7 +148,7 @@ async def addresses_of(host: str) -> tuple[Address, ...]:
     return name.known
 
 
-async def looked_up(hosts: Iterable[str]) -> Exception | None:
+async def resolved(hosts: Iterable[str]) -> Exception | None:
     """Wait until one of the names has an address; or why the last of them has none."""
     try:
         await in_turns([partial(addresses_of, host) for host in dict.fromkeys(hosts)], 0.0, (OSError, ValueError))

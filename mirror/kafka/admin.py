@@ -15,11 +15,11 @@ What librdkafka may end the process over is asked by the wire.
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
 
 To describe a thousand topics with their configs takes a broker seconds, and one request for all metadata a tenth of
-one: it tells which topics are new, gone or have grown.
+one: it shows which topics are new, gone or have grown.
 
     M1  those are described when they are asked for, before anything else
-    M2  the others are described again in turns, some at each look, so that other configs and topics made anew are seen;
-        a cluster with `AT_ONCE` topics or fewer is described whole each time
+    M2  the others are described again in turns, some at each round, so that other configs and topics made anew are
+        seen; a cluster with `AT_ONCE` topics or fewer is described whole each time
     M3  what was changed from here is not remembered
 """
 
@@ -185,7 +185,7 @@ class Span:
 
 
 def topic_info(found: Described) -> TopicInfo:
-    """From what a broker told of a topic."""
+    """From what a broker said of a topic."""
     return TopicInfo(
         name=found.name,
         topic_id=found.topic_id,
@@ -256,8 +256,8 @@ class Wire:
             return answer.result()
         except ClusterError as problem:
             why = str(problem).removeprefix(f"{self.endpoint}: ")
-            told = f"{self.endpoint}: cannot {what}: {why}"
-            problem.args = (told,)
+            message = f"{self.endpoint}: cannot {what}: {why}"
+            problem.args = (message,)
             raise
         finally:
             answer.cancel()
@@ -289,7 +289,7 @@ DEADLINE_S = 8.0
 #: So often a controller is asked for. The brokers of a KRaft cluster name any of themselves as the controller (Kafka
 #: `KRaftMetadataCache`), and for their session's time even one that has just died; librdkafka waits for that one alone.
 _ASKS: Final = 3
-#: No broker tells its release. Its newest InitProducerId rose with that one: 3.7.2 has 4.
+#: No broker names its release. Its newest InitProducerId rose with that one: 3.7.2 has 4.
 _INIT_PRODUCER_ID_OF_3_8: Final = 5
 
 Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
@@ -336,10 +336,10 @@ class Admin:
         """`ConfigError` when librdkafka refuses the settings."""
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
-        sink = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
-        sink.addHandler(_ToOurLog(settings.alias))
+        logger = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
+        logger.addHandler(_ToOurLog(settings.alias))
         try:
-            self._client = AdminClient({"client.id": "mirror", **settings.client}, logger=sink)
+            self._client = AdminClient({"client.id": "mirror", **settings.client}, logger=logger)
         except (KafkaException, ValueError) as error:
             raise ConfigError(f"cluster {settings.alias}: client settings refused: {error}") from error
 
@@ -417,12 +417,12 @@ class Admin:
         asked = partial(topic_configs, topics=wanted, timeout=DEADLINE_S)
         found, own = self._wire.ask("describe topic configs", DEADLINE_S, asked), ConfigSource.DYNAMIC_TOPIC_CONFIG
         known: dict[str, dict[str, ConfigValue]] = {}
-        for name, told in found.items():
-            if isinstance(told, tuple):
-                known[name] = configs({one.name: one for one in told}, own)
-            elif told != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
+        for name, listed in found.items():
+            if isinstance(listed, tuple):
+                known[name] = configs({one.name: one for one in listed}, own)
+            elif listed != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
                 doing = f"{self._wire.endpoint}: cannot describe configs of topic {name}"
-                problem = refusal(told, doing)
+                problem = refusal(listed, doing)
                 if isinstance(problem, AccessDenied):
                     grant = f"Grant {_RIGHTS['describe configs of topic']}, or check the credentials"
                     raise AccessDenied(f"{problem}. {grant}")
@@ -471,7 +471,7 @@ class Admin:
             for one in creations
         ]
         with self._doing("create topics"):
-            return self._told(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
+            return self._requested(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
 
     def create_partitions(self, growths: Iterable[Growth], failures: dict[str, MirrorError] | None = None) -> None:
         """Let topics have more partitions."""
@@ -479,7 +479,7 @@ class Admin:
             for some in portions(growths, lambda one: one.partitions):
                 wanted = [NewPartitions(one.topic, one.partitions) for one in some]
                 with self._doing("create partitions"):
-                    asked = self._told(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
+                    asked = self._requested(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
                 for name, future in asked.items():
                     with _one(failed, name), self._doing(f"create partitions of topic {name}"):
                         future.result()
@@ -497,7 +497,7 @@ class Admin:
                     ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some
                 ]
                 with self._doing("change topic configs"):
-                    asked = self._told(self._client.incremental_alter_configs, wanted)
+                    asked = self._requested(self._client.incremental_alter_configs, wanted)
                 for resource, future in asked.items():
                     with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
                         future.result()
@@ -506,7 +506,7 @@ class Admin:
         """Delete topics; one that is gone already is no error."""
         for some in portions(names, lambda _: 1):
             with self._doing("delete topics"):
-                asked = self._told(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
+                asked = self._requested(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
             for _ in self._existing("delete topic", asked):
                 pass
 
@@ -529,7 +529,7 @@ class Admin:
         return frozenset(one.group_id for one in found.valid)
 
     def has_authorizer(self) -> bool:
-        """Whether the cluster keeps ACLs at all. librdkafka does not tell: its answer is then an empty list."""
+        """Whether the cluster keeps ACLs at all. librdkafka does not say: its answer is then an empty list."""
         try:
             authorizer = self.broker_configs().get("authorizer.class.name")
         except AccessDenied:  # who is denied that is denied it by an authorizer
@@ -546,7 +546,7 @@ class Admin:
         with _each(failures) as failed:
             for some in portions(bindings, lambda _: 1):
                 with self._doing("create ACLs"):
-                    asked = self._told(self._client.create_acls, some)
+                    asked = self._requested(self._client.create_acls, some)
                 for binding, future in asked.items():
                     with _one(failed, binding.name), self._doing("create ACLs"):
                         future.result()
@@ -555,7 +555,7 @@ class Admin:
         """Delete the ACLs that filters let through; that there are none is no error."""
         for some in portions(filters, lambda _: 1):
             with self._doing("delete ACLs"):
-                for future in self._told(self._client.delete_acls, some).values():
+                for future in self._requested(self._client.delete_acls, some).values():
                     future.result()
 
     def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
@@ -566,7 +566,7 @@ class Admin:
         self.cluster_id()
         return found
 
-    def _told(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+    def _requested(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
         """What an order is answered with, which this cluster alone gets (K3); given again where it never reached a
         controller.
         """
@@ -648,7 +648,7 @@ def _timed_out(error: KafkaError) -> bool:
 
 
 def _found_no_controller(error: KafkaError) -> bool:
-    """Whether a request was never sent. The code alone does not tell: one that was, and may have been obeyed, times
+    """Whether a request was never sent. The code alone does not say: one that was, and may have been obeyed, times
     out by the same.
     """
     return _timed_out(error) and "waiting for controller" in error.str()
@@ -665,14 +665,14 @@ class _ToOurLog(logging.Handler):
         self._log.debug("librdkafka", line=record.getMessage())
 
 
-# --- Administration that remembers topics, for whoever looks at a cluster every few seconds ---------------------------
+# --- Administration that remembers topics, for whoever reads a cluster every few seconds ------------------------------
 
-#: Topics that one request describes; at every look there is at least one.
+#: Topics that one request describes; at every round there is at least one.
 AT_ONCE: Final = 100
 
 
 class RememberingAdmin(Admin):
-    """`topics` and `topic_configs` answer from what was known at the last `look`."""
+    """`topics` and `topic_configs` answer from what was known at the last `refresh`."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         """As `Admin` does."""
@@ -682,7 +682,7 @@ class RememberingAdmin(Admin):
         self._due: list[str] = []
         self._had_others = False
 
-    def look(self, seconds: float) -> bool:
+    def refresh(self, seconds: float) -> bool:
         """Learn what is new, and describe for about so long some of what is not. True where something is other than
         before, or everything has been described again since the last time that it was.
         """

@@ -45,7 +45,7 @@ TIMEOUT: Final = 5.0
 LARGEST_ANSWER: Final = 1 << 20
 #: Share of its life after which a token is asked for anew.
 USED_FOR: Final = 0.75
-#: The life of a token whose provider does not tell, in seconds.
+#: The life of a token whose provider does not say, in seconds.
 UNKNOWN_LIFE: Final = 300.0
 #: The longest life that is believed.
 LONGEST_LIFE: Final = 86_400.0
@@ -135,8 +135,8 @@ class Oidc:
         )
         try:
             with _opener().open(request, timeout=TIMEOUT) as answer:
-                told = json.loads(_read(answer, began + TIMEOUT))
-            return _Token(SecretStr(_text(told)), asked_at, USED_FOR * _life(told))
+                fields = json.loads(_read(answer, began + TIMEOUT))
+            return _Token(SecretStr(_text(fields)), asked_at, USED_FOR * _life(fields))
         except urllib.error.HTTPError as refused:
             refused.close()
             if refused.code in (400, 401, 403):
@@ -159,15 +159,15 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
     return read
 
 
-def _life(told: Any) -> float:
-    life = float(told.get("expires_in", UNKNOWN_LIFE))
+def _life(fields: Any) -> float:
+    life = float(fields.get("expires_in", UNKNOWN_LIFE))
     if not math.isfinite(life):
         raise ValueError(f"expires_in is {life}")
     return min(life, LONGEST_LIFE)
 
 
-def _text(told: Any) -> str:
-    token = told["access_token"]
+def _text(fields: Any) -> str:
+    token = fields["access_token"]
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
         raise ValueError("its answer has no access_token that is text")
     return token
@@ -248,8 +248,8 @@ class Tls:
 def _stamp(name: str | None) -> tuple[int, int] | None:
     if name is None:
         return None
-    told = Path(name).stat()
-    return told.st_mtime_ns, told.st_ino  # a file may be written again, or another one be moved to its place
+    status = Path(name).stat()
+    return status.st_mtime_ns, status.st_ino  # a file may be written again, or another one be moved to its place
 
 
 @lru_cache(maxsize=8)
@@ -316,26 +316,26 @@ class Conversation(Protocol):
 
 
 async def authenticate(ask: Ask, who: Conversation) -> float:
-    """Tell a broker who we are; for how many seconds it believes that, infinity where it does not say.
+    """Authenticate to a broker; for how many seconds it believes that, infinity where it does not say.
 
     Raises NotAuthenticated, whose message says what to check, and ConnectionLost.
     """
-    told = await ask(SASL_HANDSHAKE, mechanism=who.mechanism)
-    if told.error_code == UNSUPPORTED_MECHANISM:
-        offered = ", ".join(told.mechanisms) or "none"
+    answer = await ask(SASL_HANDSHAKE, mechanism=who.mechanism)
+    if answer.error_code == UNSUPPORTED_MECHANISM:
+        offered = ", ".join(answer.mechanisms) or "none"
         raise NotAuthenticated(f"{who.mechanism} is not one of its mechanisms; set sasl.mechanism to one of: {offered}")
-    if told.error_code == ILLEGAL_STATE:
+    if answer.error_code == ILLEGAL_STATE:
         raise NotAuthenticated("its listener asks for no SASL: set security.protocol to SSL or PLAINTEXT")
-    if told.error_code:
-        raise NotAuthenticated(f"{who.mechanism}: {told.error_code.name}")
+    if answer.error_code:
+        raise NotAuthenticated(f"{who.mechanism}: {answer.error_code.name}")
     message: bytes | None = await in_background(who.begin)
     while message is not None:
-        told = await ask(SASL_AUTHENTICATE, auth_bytes=message)
-        if told.error_code:
-            why = told.error_message or told.error_code.name
+        answer = await ask(SASL_AUTHENTICATE, auth_bytes=message)
+        if answer.error_code:
+            why = answer.error_message or answer.error_code.name
             raise NotAuthenticated(f"{who.mechanism} was refused: {why}. Check {who.check}")
-        message = await in_background(partial(who.reply, bytes(told.auth_bytes)))
-    return told.session_lifetime.total_seconds() or math.inf
+        message = await in_background(partial(who.reply, bytes(answer.auth_bytes)))
+    return answer.session_lifetime.total_seconds() or math.inf
 
 
 class Plain:

@@ -9,7 +9,7 @@ connection under a purpose of its own. Connections are made when asked for and m
         to another cluster, by a name that was switched or a port that was taken, is that of no broker
     K4  a broker that lost its controllers answers as before, of leaders, topics and settings that are long gone. So
         brokers are asked how far in the controllers' log they are, and what one says is not believed that is behind
-        where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions tells it
+        where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions has it
         (Kafka `KRaftMetadataCache.features`); a cluster with ZooKeeper does not
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
@@ -44,7 +44,7 @@ from mirror.errors import (
     TlsRefused,
     WireError,
 )
-from mirror.kafka.addresses import AllFailed, in_turns, looked_up
+from mirror.kafka.addresses import AllFailed, in_turns, resolved
 from mirror.kafka.auth import Plaintext, Security, security_of
 from mirror.kafka.connection import CLIENT_ID, Connection
 from mirror.kafka.protocol import (
@@ -138,7 +138,7 @@ class Topic:
 class Endpoint:
     """Where a cluster is and how to talk to it. Pickles: tasks carry it, and its secrets, which do not print.
 
-    `patience` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
+    `request_timeout` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
     `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded. `cluster_id` is
     that of the only cluster that may be there; None for whichever is found first.
     """
@@ -147,7 +147,7 @@ class Endpoint:
     bootstrap: tuple[tuple[str, int], ...]
     security: Security = field(default_factory=Plaintext)
     client_id: str = CLIENT_ID
-    patience: float | None = None
+    request_timeout: float | None = None
     bytes_per_second: float | None = None
     cluster_id: str | None = None
 
@@ -253,13 +253,15 @@ class Cluster:
             if node not in self._brokers:
                 raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
             task = self._connections[key] = asyncio.create_task(self._open_known(self._brokers[node]))
-            task.add_done_callback(_looked_at)
+            task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
     async def _open(self, address: tuple[str, int]) -> Connection:
-        told = self.endpoint
+        endpoint = self.endpoint
         try:
-            return await Connection.open(address, told.security, CONNECT_TIMEOUT, told.client_id, told.patience)
+            return await Connection.open(
+                address, endpoint.security, CONNECT_TIMEOUT, endpoint.client_id, endpoint.request_timeout
+            )
         except NotAuthenticated as refused:
             raise NotAuthenticated(f"{self}: {refused}") from refused
 
@@ -308,7 +310,7 @@ class Cluster:
         while True:
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.create_task(self._refresh(timeout))
-                self._refreshing.add_done_callback(_looked_at)
+                self._refreshing.add_done_callback(_retrieve_exception)
             await asyncio.shield(self._refreshing)  # K2
             if asked <= self._answered:
                 break
@@ -333,13 +335,13 @@ class Cluster:
             self.topics.pop(topic, None)
 
     def is_denied(self, topic: str) -> bool:
-        """Whether the last metadata answer refused to tell of the topic."""
+        """Whether the last metadata answer refused to describe the topic."""
         return topic in self._denied
 
     async def _refresh(self, timeout: float) -> None:
         problem: Exception | None = None
         if not self._brokers:  # a lookup has a time of its own
-            problem = await looked_up(host for host, _ in self._bootstrap)
+            problem = await resolved(host for host, _ in self._bootstrap)
         deadline = time.monotonic() + timeout
         backoff = Backoff(first=0.1, longest=1.0)
         while True:
@@ -410,7 +412,7 @@ class Cluster:
 
     async def _reached(self, nodes: Iterable[int]) -> dict[int, int]:
         """How far in the controllers' log these brokers are, without those that do not answer; -1 for one that does not
-        tell.
+        say.
         """
 
         async def ask(node: int) -> int | None:
@@ -427,8 +429,8 @@ class Cluster:
                 return None
 
         asked = list(nodes)
-        told = zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
-        return {node: at for node, at in told if at is not None}
+        answers = zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
+        return {node: at for node, at in answers if at is not None}
 
     async def describe(self, topic: str, timeout: float = CALL_TIMEOUT) -> Topic | None:
         """One topic as a broker knows it now, None where there is none. `refresh` asks for every topic, and learns.
@@ -437,25 +439,25 @@ class Cluster:
         """
 
         def read(answer: Any) -> Topic | None:
-            for told in answer.topics:
-                if told.error_code in UNKNOWN_TOPIC:
+            for found in answer.topics:
+                if found.error_code in UNKNOWN_TOPIC:
                     return None
-                if told.error_code in AUTHORIZATION_ERRORS:
+                if found.error_code in AUTHORIZATION_ERRORS:
                     raise AccessDenied(f"{self}: no DESCRIBE right on topic {topic}")
-                if not told.error_code:
-                    return _topic(told)
-                raise _NoAnswer(told.error_code.name)
+                if not found.error_code:
+                    return _topic(found)
+                raise _NoAnswer(found.error_code.name)
             raise _NoAnswer("an answer without the topic")
 
         return await self._asked_now([topic], read, topic, timeout)
 
     async def ids_now(self, topics: Collection[str], timeout: float = CALL_TIMEOUT) -> dict[str, uuid.UUID | None]:
         """The ids that these topics have now, by one broker's answer; without topics that it does not know or may not
-        tell of. Learns nothing. Raises ClusterUnreachable.
+        list. Learns nothing. Raises ClusterUnreachable.
         """
 
         def read(answer: Any) -> dict[str, uuid.UUID | None]:
-            return {told.name: told.topic_id for told in answer.topics if not told.error_code}
+            return {topic.name: topic.topic_id for topic in answer.topics if not topic.error_code}
 
         return await self._asked_now(topics, read, first_of(sorted(topics)), timeout)
 
@@ -483,22 +485,22 @@ class Cluster:
             raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
         self._recognize(answer)
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        self._denied = {told.name for told in answer.topics if told.error_code in AUTHORIZATION_ERRORS}
-        for told in answer.topics:
-            if told.name in self._denied:
+        self._denied = {topic.name for topic in answer.topics if topic.error_code in AUTHORIZATION_ERRORS}
+        for topic in answer.topics:
+            if topic.name in self._denied:
                 continue
-            if told.error_code in UNKNOWN_TOPIC:
-                self.topics.pop(told.name, None)
-            if told.error_code:
+            if topic.error_code in UNKNOWN_TOPIC:
+                self.topics.pop(topic.name, None)
+            if topic.error_code:
                 continue  # an answer with an error has no topic id and no leaders to believe
-            before = self.topics.get(told.name)
-            same = before is not None and before.topic_id == told.topic_id
+            before = self.topics.get(topic.name)
+            same = before is not None and before.topic_id == topic.topic_id
             leaders: dict[int, Leader] = dict(before.leaders) if before and same else {}
-            for partition in told.partitions:
+            for partition in topic.partitions:
                 known = leaders.get(partition.partition_index)
                 if known is None or partition.leader_epoch >= known.epoch:  # K1
                     leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
-            self.topics[told.name] = Topic(told.name, told.topic_id, leaders)
+            self.topics[topic.name] = Topic(topic.name, topic.topic_id, leaders)
         self._answered = wanted
 
     async def call_leader(
@@ -567,9 +569,9 @@ def _metadata_request(connection: Connection, topics: Iterable[str]) -> Any:
     )
 
 
-def _topic(told: Any) -> Topic:
-    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in told.partitions}
-    return Topic(told.name, told.topic_id, leaders)
+def _topic(topic: Any) -> Topic:
+    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in topic.partitions}
+    return Topic(topic.name, topic.topic_id, leaders)
 
 
 def _part(read: Callable[[Any], Any], answer: Any) -> Any:
@@ -579,7 +581,7 @@ def _part(read: Callable[[Any], Any], answer: Any) -> Any:
         raise MalformedFrame(f"{type(answer).__name__} without the partition that was asked for") from None
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
     """Whoever waits gets the exception; where nobody waits any more, it is not an accident."""
     if not task.cancelled():
         task.exception()
@@ -609,10 +611,10 @@ _OPERATIONS: Final = {
 }
 #: What DescribeConfigs calls a topic (Kafka `ConfigResource.Type`).
 _TOPIC: Final = 2
-#: How rights are told that were not asked for.
+#: How rights are given that were not asked for.
 _NOT_ASKED: Final = -(2**31)
-#: The newest version of Metadata that tells of the rights on the cluster; newer brokers have a request for that alone.
-_TELLS_CLUSTER_RIGHTS: Final = 10
+#: The newest version of Metadata that lists the rights on the cluster; newer brokers have a request for that alone.
+_WITH_CLUSTER_RIGHTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,7 +644,7 @@ async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> fro
         version = connection.version(api)
         request = api.request(version)(include_cluster_authorized_operations=True)
     else:
-        api, version = METADATA, min(connection.version(METADATA), _TELLS_CLUSTER_RIGHTS)
+        api, version = METADATA, min(connection.version(METADATA), _WITH_CLUSTER_RIGHTS)
         request = api.request(version)(
             topics=(),
             allow_auto_topic_creation=False,
@@ -659,19 +661,19 @@ async def described(
     cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
 ) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
-    told = await _told_of(cluster, topics, timeout, rights=rights)
-    return [_described(cluster, topic) for topic in told if topic.error_code not in UNKNOWN_TOPIC]
+    topics_there = await _topic_metadata(cluster, topics, timeout, rights=rights)
+    return [_described(cluster, topic) for topic in topics_there if topic.error_code not in UNKNOWN_TOPIC]
 
 
 async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
     """Those of the topics that we may not DESCRIBE, there or not: where all are listed, brokers leave them out."""
-    told = await _told_of(cluster, topics, timeout)
-    return frozenset(topic.name for topic in told if topic.error_code in AUTHORIZATION_ERRORS)
+    answered = await _topic_metadata(cluster, topics, timeout)
+    return frozenset(topic.name for topic in answered if topic.error_code in AUTHORIZATION_ERRORS)
 
 
 async def partition_counts(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> dict[str, int]:
     """How many partitions each topic has that we may see; 0 where it is just being made."""
-    return {topic.name: len(topic.partitions) for topic in await _told_of(cluster, None, timeout)}
+    return {topic.name: len(topic.partitions) for topic in await _topic_metadata(cluster, None, timeout)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -694,16 +696,16 @@ async def topic_configs(
     request = schema.DescribeConfigsRequest(resources=tuple(resource(resource_name=name) for name in topics))
     answer = await _asked(cluster, connection, DESCRIBE_CONFIGS, request, timeout)
     return {
-        told.resource_name: told.error_code
-        or tuple(Config(one.name, one.value, int(one.config_source)) for one in told.configs)
-        for told in answer.results
+        result.resource_name: result.error_code
+        or tuple(Config(one.name, one.value, int(one.config_source)) for one in result.configs)
+        for result in answer.results
     }
 
 
-async def _told_of(
+async def _topic_metadata(
     cluster: Cluster, topics: Iterable[str] | None, timeout: float, *, rights: bool = False
 ) -> Sequence[Any]:
-    """What a broker tells of topics; of all where they are None."""
+    """What a broker says of topics; of all where they are None."""
     connection = await _some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic
@@ -717,8 +719,8 @@ async def _told_of(
     answer = await _asked(cluster, connection, METADATA, request, timeout)
     if not answer.brokers:
         raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
-    told: Sequence[Any] = answer.topics
-    return told
+    found: Sequence[Any] = answer.topics
+    return found
 
 
 def _described(cluster: Cluster, topic: Any) -> Described:

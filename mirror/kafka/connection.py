@@ -12,7 +12,7 @@ C1  answers come in the order of the requests (a broker serves one request of a 
 C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
     ConnectionLost
 C3  a request is encoded and handed to the transport whole, or not at all
-C4  while the connection tells the broker anew who we are, requests are held and then sent in their order: a broker
+C4  while the connection authenticates anew, requests are held and then sent in their order: a broker
     takes nothing else in the middle of that (KIP-368)
 C5  a broker that throttles a client answers at once, says for how long, and reads nothing more from the connection
     until then (KIP-219): that time is nobody's hanging, so it extends every deadline
@@ -107,7 +107,7 @@ RENEWED_AFTER: Final = (0.8, 0.9)
 #: Seconds that a renewal may take.
 RENEWAL_TIMEOUT: Final = 20.0
 #: What a close may mean by the number of the request that it answers: the first asks for the versions, which every
-#: listener tells.
+#: listener says.
 _WHEN_CLOSED: Final = {
     1: " before its first answer: if it does so each time, it asks for TLS (security.protocol), has as many connections"
     " as it takes (max.connections, max.connections.per.ip), or is no broker",
@@ -144,11 +144,13 @@ class _InFlight(NamedTuple):
 class Connection(asyncio.BufferedProtocol):
     """Open one with `Connection.open`, send with `call`. Not for use from two event loops.
 
-    `patience` is how many seconds a request may wait for its answer, where somebody set that.
+    `request_timeout` is how many seconds a request may wait for its answer, where somebody set that.
     """
 
-    def __init__(self, address: tuple[str, int], security: Security, client_id: str, patience: float | None) -> None:
-        self.address, self.patience = address, patience
+    def __init__(
+        self, address: tuple[str, int], security: Security, client_id: str, request_timeout: float | None
+    ) -> None:
+        self.address, self.request_timeout = address, request_timeout
         self.versions = Versions({})
         self._security, self._client_id = security, client_id
         self._held: deque[_Held] | None = None
@@ -171,14 +173,14 @@ class Connection(asyncio.BufferedProtocol):
         security: Security | None = None,
         timeout: float = 10.0,
         client_id: str = CLIENT_ID,
-        patience: float | None = None,
+        request_timeout: float | None = None,
     ) -> Connection:
         """Connect, secure, and learn the broker's versions, within `timeout` seconds; to look up its name has a time of
         its own (`kafka/addresses.py`).
 
         Raises ConnectionLost, TlsRefused, NotAuthenticated.
         """
-        self = cls(address, security or Plaintext(), client_id, patience)
+        self = cls(address, security or Plaintext(), client_id, request_timeout)
         try:
             found = await addresses_of(address[0])
             async with asyncio.timeout(timeout):
@@ -187,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         except BaseException as problem:
             self._served(well=False)
             self.close()
-            raise self._told(problem, timeout) from problem
+            raise self._as_error(problem, timeout) from problem
         self._served(well=True)
         return self
 
@@ -218,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         """Remember for the next connect whether this address of the name is of use."""
         served(self.address[0], self._peer, well=well)
 
-    def _told(self, problem: BaseException, timeout: float) -> BaseException:
+    def _as_error(self, problem: BaseException, timeout: float) -> BaseException:
         match problem:
             case ConnectionLost():
                 return problem
@@ -273,12 +275,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._put(*waiting)
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:
-        """Send and wait at most `timeout` seconds, or `patience` if that is less; a late answer breaks the connection,
-        since it says that the broker hangs.
+        """Send and wait at most `timeout` seconds, or `request_timeout` if that is less; a late answer breaks the
+        connection, since it says that the broker hangs.
 
         Raises ConnectionLost.
         """
-        timeout = min(timeout, self.patience or timeout)
+        timeout = min(timeout, self.request_timeout or timeout)
         future = self.send(api, request)
         self.expect(future, api, timeout)
         return await future
@@ -293,15 +295,15 @@ class Connection(asyncio.BufferedProtocol):
         at = clock.time() + timeout
         self._due.append(_Due(future, api, timeout, at))
         if self._alarm is None or at < self._alarm.when():
-            self._look_at(at)
+            self._set_alarm(at)
 
-    def _look_at(self, time: float) -> None:
+    def _set_alarm(self, time: float) -> None:
         """One timer serves all requests: one for each would cost as much as the deadline is worth."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(time, self._look)
+        self._alarm = asyncio.get_running_loop().call_at(time, self._check_deadlines)
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         self._alarm = None
         # done already, where the loop was busy and comes to the answer and to this in the same round
         self._due = deque(due for due in self._due if not due.future.done())
@@ -310,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         end, first = min(ends, key=lambda one: one[0])
         if asyncio.get_running_loop().time() < end:
-            self._look_at(end)
+            self._set_alarm(end)
         else:
             self._served(well=False)
             self._break(ConnectionLost(f"{self}: no answer to {first.api.name} within {first.timeout:.3g} s"))

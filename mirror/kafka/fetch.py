@@ -1,7 +1,7 @@
 """Fetch: what to ask of a source broker, and its answer partition by partition.
 
 Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes
-in and the epoch of the last batch it has, so that a stale leader and a truncated log are told by the broker
+in and the epoch of the last batch it has, so that a stale leader and a truncated log are found by the broker
 (KIP-320, KIP-595). Sessions are not used: (0, -1) asks for everything each time, and a task has few partitions.
 """
 
@@ -24,7 +24,7 @@ from mirror.kafka.retry import Backoff
 
 #: How long a leader that was just elected is asked for what lies below a log's known end.
 EMPTY_SECONDS: Final = CALL_TIMEOUT
-#: For how long a quota may keep one answer from us before whoever asks is told.
+#: For how long a quota may keep one answer from us before whoever asks gets an error.
 MUTED_SECONDS: Final = 120.0
 _BY_ID: Final = 13
 

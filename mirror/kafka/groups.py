@@ -1,6 +1,6 @@
 """Consumer groups from outside: which there are, who coordinates them, what they have committed, and a commit.
 
-Everything is asked in bulk, since a cluster may have thousands of groups: ListGroups tells the groups of one broker,
+Everything is asked in bulk, since a cluster may have thousands of groups: ListGroups lists the groups of one broker,
 which is also their coordinator; FindCoordinator (4) and OffsetFetch (8) take many groups a request (KIP-699, KIP-709).
 Brokers of Kafka 2.8 take one, and so does every OffsetCommit: such requests are sent ahead of each other's answers.
 
@@ -91,7 +91,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class Coordinators:
-    """Broker by group, and the groups whose coordinator was not told."""
+    """Broker by group, and the groups whose coordinator was not named."""
 
     nodes: dict[str, int] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
@@ -115,8 +115,8 @@ async def list_groups(cluster: Cluster, node: int) -> list[ListedGroup]:
         raise refusal(answer.error_code, f"{cluster}: ListGroups at broker {node}")
     typed = answer.__version__ >= 5
     return [
-        ListedGroup(told.group_id, told.group_type if typed else "", told.protocol_type, told.group_state)
-        for told in answer.groups
+        ListedGroup(group.group_id, group.group_type if typed else "", group.protocol_type, group.group_state)
+        for group in answer.groups
     ]
 
 
@@ -129,12 +129,12 @@ async def coordinators(cluster: Cluster, node: int, groups: Iterable[str]) -> Co
     if version < _MANY_COORDINATORS:
         one_each = [request(key=group, key_type=_GROUP_KEY) for group in asked]
         answers = await _each(cluster, node, FIND_COORDINATOR, one_each)
-        told: list[tuple[str, Any]] = list(zip(asked, answers, strict=True))
+        answered: list[tuple[str, Any]] = list(zip(asked, answers, strict=True))
     else:
         several = [request(key_type=_GROUP_KEY, coordinator_keys=part) for part in _parts(asked)]
         answers = await _each(cluster, node, FIND_COORDINATOR, several)
-        told = [(part.key, part) for answer in answers for part in answer.coordinators]
-    for group, part in told:
+        answered = [(part.key, part) for answer in answers for part in answer.coordinators]
+    for group, part in answered:
         if part.error_code:
             found.refused.append(Refusal(group, part.error_code))
         else:
@@ -153,16 +153,18 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
     request = OFFSET_FETCH.request(version)
     if version < _MANY_FETCHES:
         one_each = [request(group_id=group, topics=None) for group in asked]
-        told: list[tuple[str, Any]] = list(zip(asked, await _each(cluster, node, OFFSET_FETCH, one_each), strict=True))
+        answered: list[tuple[str, Any]] = list(
+            zip(asked, await _each(cluster, node, OFFSET_FETCH, one_each), strict=True)
+        )
     else:
         named = OFFSET_FETCH.schema(version, "request").OffsetFetchRequestGroup
         several = [
             request(groups=tuple(named(group_id=group, topics=None) for group in part)) for part in _parts(asked)
         ]
         answers = await _each(cluster, node, OFFSET_FETCH, several)
-        told = [(part.group_id, part) for answer in answers for part in answer.groups]
+        answered = [(part.group_id, part) for answer in answers for part in answer.groups]
     found = FetchedOffsets()
-    for group, part in told:
+    for group, part in answered:
         codes = [part.error_code, *(inner.error_code for topic in part.topics for inner in topic.partitions)]
         if code := next(filter(None, codes), None):
             found.refused.append(Refusal(group, code))

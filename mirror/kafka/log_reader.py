@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 #: The same where single batches are looked at.
-_LOOK_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 20
 
 
 class Log:
@@ -105,7 +105,7 @@ async def batches(
 ) -> AsyncIterator[tuple[RawBatch, bool]]:
     """The batches that hold offsets from `offset` to before `end`; for a committed read, whether each was aborted."""
     while offset < end:
-        fetched = await fetch_below(cluster, partition, offset, end, max_bytes=_LOOK_BYTES, isolation=isolation)
+        fetched = await fetch_below(cluster, partition, offset, end, max_bytes=_READ_BYTES, isolation=isolation)
         aborted, before = Aborted(fetched.aborted), offset
         with _damage_of(cluster):
             found = [(raw, aborted.covers(raw)) for raw in split(fetched.records)]
@@ -148,7 +148,8 @@ def _damage_of(cluster: Cluster) -> Iterator[None]:
 
 # --- The last batch of a partition that was committed, found from its end backwards -----------------------------------
 
-#: Offsets that are looked at first; each further look, where only markers and aborted records are, takes twice as many.
+#: Offsets that are looked at first; each further check, where only markers and aborted records are, takes twice as
+#: many.
 FIRST_STEP: Final = 16
 _LAST_FETCH_BYTES: Final = 1 << 20
 

@@ -170,8 +170,8 @@ def _nullable(entity: Skip) -> Skip:
     return skip
 
 
-def _field(told: Field[Any], flexible: bool) -> Skip:
-    kind: Any = told.type
+def _field(field: Field[Any], flexible: bool) -> Skip:
+    kind: Any = field.type
     optional = NoneType in get_args(kind)
     if optional:
         kind = next(inner for inner in get_args(kind) if inner is not NoneType)
@@ -184,7 +184,7 @@ def _field(told: Field[Any], flexible: bool) -> Skip:
         if optional and not is_array:
             element = _nullable(element)
     else:
-        name = told.metadata["kafka_type"]
+        name = field.metadata["kafka_type"]
         if name in _FIXED:
             element = _fixed(_FIXED[name])
         else:
@@ -196,8 +196,8 @@ def _field(told: Field[Any], flexible: bool) -> Skip:
 @cache
 def _walker(entity: Any) -> Skip:
     flexible: bool = entity.__flexible__
-    plain = [_field(told, flexible) for told in fields(entity) if "tag" not in told.metadata]
-    tagged = {told.metadata["tag"]: _field(told, flexible) for told in fields(entity) if "tag" in told.metadata}
+    plain = [_field(field, flexible) for field in fields(entity) if "tag" not in field.metadata]
+    tagged = {field.metadata["tag"]: _field(field, flexible) for field in fields(entity) if "tag" in field.metadata}
 
     def skip(walk: _Walk, position: int) -> int:
         for skip_field in plain:

@@ -23,7 +23,7 @@ LATEST: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 _CONSUMER: Final = -1
-#: Pause between two looks at a high watermark that lags the log end, in seconds.
+#: Pause between two reads of a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
 
 
@@ -60,7 +60,7 @@ def list_offsets_request(
 
 
 def _only_part(answer: Any) -> Any:
-    """What is told of the one partition that was asked about. Raises IndexError where nothing is."""
+    """What the answer says of the one partition that was asked about. Raises IndexError where nothing is."""
     return answer.topics[0].partitions[0]
 
 
@@ -93,7 +93,7 @@ async def _listed(cluster: Cluster, partition: TopicPartition, when: int, isolat
 async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The log end offset: the next one the leader will give out, whether or not its followers have caught up.
 
-    ListOffsets tells a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch tells the
+    ListOffsets gives a client the high watermark only. OffsetForLeaderEpoch for the leader's own epoch gives the
     true end (Kafka `Partition.lastOffsetForLeaderEpoch`); where it is undefined, the log holds nothing newer than
     the high watermark.
     """

@@ -335,30 +335,30 @@ class _Coordinator:
         key: dict[str, Any] = {"coordinator_keys": (self.transactional_id,)} if many else {"key": self.transactional_id}
         request = FIND_COORDINATOR.request(version)(key_type=_TRANSACTION_KEY, **key)
         answer = await connection.call(FIND_COORDINATOR, request, min(left, CALL_TIMEOUT))
-        told = next(iter(answer.coordinators), None) if many else answer
-        if told is None:
+        coordinator = next(iter(answer.coordinators), None) if many else answer
+        if coordinator is None:
             raise MalformedFrame("a FindCoordinator answer without the transactional id")
-        if told.error_code:
-            self.judge(told.error_code, "FindCoordinator")
-            raise ConnectionLost(f"{int(told.error_code)} {told.error_code.name}")
-        self._node = int(told.node_id)
+        if coordinator.error_code:
+            self.judge(coordinator.error_code, "FindCoordinator")
+            raise ConnectionLost(f"{int(coordinator.error_code)} {coordinator.error_code.name}")
+        self._node = int(coordinator.node_id)
 
     def judge(self, code: Any, doing: str, topic: str = "", detail: str = "") -> None:
         """Raise what a code means, unless it is worth another try."""
         own = f"transactional id {self.transactional_id}"
-        told = f"{self.cluster}: {doing}"
+        message = f"{self.cluster}: {doing}"
         if code in _FENCED:
             raise Fenced(
-                f"{told}: {code.name}: another mirror of this flow writes under {own} now, or this one took longer"
+                f"{message}: {code.name}: another mirror of this flow writes under {own} now, or this one took longer"
                 " than its transaction may; stop one of the two, if there are two",
                 self.transactional_id,
             )
         if code == _ID_DENIED:
-            raise AccessDenied(f"{told} needs WRITE on {own}", "WRITE")
+            raise AccessDenied(f"{message} needs WRITE on {own}", "WRITE")
         if code == _TOPIC_DENIED and topic:
-            raise AccessDenied(f"{told} needs WRITE on topic {topic}", "WRITE")
+            raise AccessDenied(f"{message} needs WRITE on topic {topic}", "WRITE")
         if code in AUTHORIZATION_ERRORS or not code.retriable:
-            raise refusal(code, f"{told} under {own}{detail and f': {detail}'}")
+            raise refusal(code, f"{message} under {own}{detail and f': {detail}'}")
 
 
 def _only_code(answer: Any) -> Iterator[tuple[Any, str]]:

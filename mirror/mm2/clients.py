@@ -216,9 +216,9 @@ class _Client:
     def _store(self, which: str) -> tuple[Property | None, str]:
         """Where a store is, and of what kind it is."""
         found = self._draft.scope.client(self._side, f"ssl.{which}.location")
-        told = self._draft.scope.client(self._side, f"ssl.{which}.type")
-        if told is not None and told.value.strip():
-            return found, told.value.strip().upper()
+        store_type = self._draft.scope.client(self._side, f"ssl.{which}.type")
+        if store_type is not None and store_type.value.strip():
+            return found, store_type.value.strip().upper()
         suffix = PurePosixPath(found.value.strip()).suffix.lower() if found else ""
         return found, {".p12": "PKCS12", ".pfx": "PKCS12", ".pem": "PEM"}.get(suffix, "JKS")
 

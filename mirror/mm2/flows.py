@@ -1,4 +1,4 @@
-"""The sections topics, groups and sync: what MirrorMaker's connectors are told, and what it does untold.
+"""The sections topics, groups and sync: what MirrorMaker's connectors are set to, and what it does by default.
 
 MirrorMaker never mirrors internal topics and its own, nor a topic that came from the target, whatever its patterns say
 (`ReplicationPolicy`); the patterns of `exclude` say so here. Its lists are separated by commas, so none of its patterns
@@ -59,7 +59,7 @@ def _topics(draft: Draft) -> None:
 
 def _times(draft: Draft) -> None:
     """MirrorMaker's producer sends the times at which the source took records, which a copy of type LogAppendTime takes
-    for its own; it gives that type to copies where its filter is told to.
+    for its own; it gives that type to copies where its filter is set to.
     """
     excluded = draft.scope.find(*_EXCLUDED)
     if excluded is None or draft.scope.value("sync.topic.configs.enabled", default="true").lower() != "true":
@@ -76,7 +76,7 @@ def _times(draft: Draft) -> None:
 
 
 def _naming(draft: Draft) -> tuple[str, str] | None:
-    """Set the target's names; where names tell, what those begin with that came from the target, and the separator."""
+    """Set the target's names; where names say so, what those begin with that came from the target, the separator."""
     scope = draft.scope
     policy = scope.find("replication.policy.class")
     separator = scope.value("replication.policy.separator", default=".")
@@ -84,7 +84,7 @@ def _naming(draft: Draft) -> tuple[str, str] | None:
     if name == "IdentityReplicationPolicy":
         draft.put(("topics", "naming"), "identity", policy)
         draft.remark(
-            ("topics", "naming"), "names do not tell where a topic came from: mirror each in one direction only"
+            ("topics", "naming"), "names do not say where a topic came from: mirror each in one direction only"
         )
         return None
     draft.put(("topics", "naming"), {"prefix": f"{scope.source}{separator}"}, policy)
@@ -108,8 +108,10 @@ def _groups(draft: Draft) -> None:
             _put_seconds(draft, ("groups", "interval_s"), seconds)
         return
     draft.put(("groups", "include"), [])
-    told = f"MirrorMaker set no group's offsets (sync.group.offsets.enabled); to have them follow: {line_of(patterns)}"
-    draft.remark(("groups", "include"), told)
+    remark = (
+        f"MirrorMaker set no group's offsets (sync.group.offsets.enabled); to have them follow: {line_of(patterns)}"
+    )
+    draft.remark(("groups", "include"), remark)
     for one in (follow, seconds):
         if one is not None:
             scope.explain(one, "no group follows: see groups.include")
@@ -156,6 +158,6 @@ def _patterns(text: str) -> list[str]:
 
 
 def _pattern(text: str) -> str:
-    r"""`\Q...\E` and named groups are written differently; what Python does not know is told by the configuration."""
+    r"""`\Q...\E` and named groups are written differently; the configuration names what Python does not know."""
     quoted = re.sub(r"\\Q(.*?)(?:\\E|\Z)", lambda found: re.escape(found[1]), text, flags=re.DOTALL)
     return re.sub(r"\(\?<(?=[A-Za-z])", "(?P<", quoted)

@@ -35,7 +35,7 @@ from mirror.names import is_legal
 
 # --- Why a key of MirrorMaker's has no equivalent here, in one line each ----------------------------------------------
 
-#: Reason -> patterns for the keys, without what tells where they hold. The first that matches.
+#: Reason -> patterns for the keys, without what says where they hold. The first that matches.
 _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "not needed: every record is mirrored exactly once, without transactions": (
         r"exactly\.once\..*",
@@ -52,8 +52,8 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
         r"replication\.policy\.internal\..*",
     ),
     "groups follow exactly, without checkpoints: see groups": (r"emit\.checkpoints\..*",),
-    "`mirror status` and the metrics tell whether the flow lives": (r"(emit\.heartbeats|heartbeats\.replication)\..*",),
-    "groups are looked for at each look: groups.interval_s": (r"refresh\.groups\..*",),
+    "`mirror status` and the metrics show whether the flow lives": (r"(emit\.heartbeats|heartbeats\.replication)\..*",),
+    "groups are looked for at each check: groups.interval_s": (r"refresh\.groups\..*",),
     "new topics are always looked for": (r"refresh\.topics\.enabled",),
     "a filter of your own cannot be run; check include and exclude": (
         r"(topic|group|config\.property)\.filter\.class",
@@ -105,7 +105,7 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
         r"metrics?\..*|auto\.include\.jmx\.reporter|add\.source\.alias\.to\.metrics",
         r"interceptor\.classes|enable\.metrics\.push",
     ),
-    "there is no REST server; `mirror status` tells where everything stands": (
+    "there is no REST server; `mirror status` shows where everything stands": (
         r"dedicated\.mode\..*|enable\.internal\.rest",
         r"listeners.*|(rest|advertised|admin\.listeners|access\.control)\..*",
     ),

@@ -259,7 +259,7 @@ class Scope:
         return found[0] if found else None
 
     def client_keys(self, side: Side) -> list[str]:
-        """The names of all settings of a cluster's client, without what tells where they hold."""
+        """The names of all settings of a cluster's client, without what says where they hold."""
         alias = self.source if side == "source" else self.target
         flow = f"{self.source}->{self.target}."
         prefixes = (f"{flow}{side}.cluster.", f"{flow}{side}.", f"{alias}.")

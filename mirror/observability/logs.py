@@ -7,7 +7,7 @@ worker that logs nothing does not pay for it, and an unconfigured process logs l
     log = get(__name__)
     log.info("epoch_started", flow="eu-to-us", tasks=4)
 
-G1  logging never ends or holds up what it tells of: a line that stderr does not take (a full disk, a reader that is
+G1  logging never ends or holds up what it logs: a line that stderr does not take (a full disk, a reader that is
     gone, or one that does not read) is lost and counted, and the first line that is taken again is followed by that
     count (`log_lines_lost`)
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 #: How long a reader of stderr may keep a line waiting; one that did is not waited for again until it reads.
-_PATIENCE_SECONDS: Final = 1.0
+_TIMEOUT_SECONDS: Final = 1.0
 
 
 class _Lost:
@@ -54,7 +54,7 @@ class _Printer:
         """Print a line, or count it."""
         with _Lost.lock:
             try:
-                if not _takes(0.0 if _Lost.lines else _PATIENCE_SECONDS):
+                if not _takes(0.0 if _Lost.lines else _TIMEOUT_SECONDS):
                     raise BlockingIOError("stderr is not read")
                 _print(line)
             except (OSError, ValueError, AttributeError):  # ValueError: closed; AttributeError: there is none
@@ -81,7 +81,7 @@ def _takes(seconds: float) -> bool:
     """Whether stderr takes a line within so many seconds; a file always does, or says why not."""
     try:
         return bool(select.select([], [sys.stderr.fileno()], [], seconds)[1])
-    except (OSError, ValueError):  # a test's stream, or one that is closed: printing tells
+    except (OSError, ValueError):  # a test's stream, or one that is closed: printing reports it
         return True
 
 
@@ -163,23 +163,23 @@ class Log:
         getattr(structlog.get_logger(), level)(event, logger=self.name, **self.fields, **fields)
 
 
-# --- A blocker that is met again every second is told once for each kind of reason, until it is over ----------------
+# --- A blocker that recurs every second is logged once for each kind of reason, until it is over -------------------
 
 
 @dataclass(slots=True, eq=False)
 class LogOnce:
-    """Which kinds of problems were told since all was well."""
+    """Which kinds of problems were logged since all was well."""
 
-    _told: set[tuple[type[Exception], object]] = field(default_factory=set)
+    _logged: set[tuple[type[Exception], object]] = field(default_factory=set)
 
     def is_new(self, problem: Exception) -> bool:
-        """Whether this one is to be told: silence, a missing right and each error code of a broker are other kinds."""
+        """Whether this one is to be logged: silence, a missing right and each broker error code are other kinds."""
         kind = type(problem), getattr(problem, "code", None)
-        if kind in self._told:
+        if kind in self._logged:
             return False
-        self._told.add(kind)
+        self._logged.add(kind)
         return True
 
     def over(self) -> None:
         """All is well again, and what comes next is news."""
-        self._told.clear()
+        self._logged.clear()

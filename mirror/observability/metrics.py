@@ -32,7 +32,7 @@ from mirror.errors import ConfigError
 from mirror.observability import logs
 from mirror.observability.status import BOUNDS, Histogram, PartitionStatus, TaskStatus
 
-# --- What the Prometheus endpoint tells of a flow, kept by the driver from the reports of its tasks -------------------
+# --- What the Prometheus endpoint shows of a flow, kept by the driver from the reports of its tasks -------------------
 
 #: What may be started again.
 TASK, EPOCH = "task", "epoch"
@@ -94,7 +94,7 @@ class Metrics(Collector):
             self._groups_at = self._clock()
 
     def keep(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Tell no more of partitions that are not among these; what was counted of them stays."""
+        """Report no more on partitions that are not among these; what was counted of them stays."""
         with self._lock:
             kept = set(partitions)
             self._newest = {at: figures for at, figures in self._newest.items() if at in kept}

@@ -90,7 +90,7 @@ class Histogram:
         return type(self)(self.counts.copy(), self.total)
 
     def since(self, before: Self) -> Self:
-        """What came since an earlier look; nothing where it was begun anew meanwhile."""
+        """What came since an earlier round; nothing where it was begun anew meanwhile."""
         grown = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
         if min(grown) < 0:
             return type(self)()
@@ -331,10 +331,10 @@ KEY: Final = b"groups"
 class GroupFigures:
     """The groups that have committed offsets for mirrored partitions.
 
-    `instance`: the process that reports; `at_ms`: wall clock of the look at all of them, Unix ms. `groups` is the sum
-    of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `expired`, at the
-    target's log start, since what they would read next is deleted there; `active`, with members there; and `blocked`,
-    by what the log says.
+    `instance`: the process that reports; `at_ms`: wall clock of the round that read all of them, Unix ms. `groups` is
+    the sum of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `expired`, at
+    the target's log start, since what they would read next is deleted there; `active`, with members there; and
+    `blocked`, by what the log says.
     """
 
     instance: str

@@ -14,7 +14,7 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 
 
 class Fix(Enum):
-    """What a person does about a refusal of preflight, as it is told; the plan is clean then, and a running mirror
+    """What a person does about a refusal of preflight; the plan is clean then, and a running mirror
     begins with the topic by itself. Values in braces are the refusal's.
     """
 
@@ -49,9 +49,9 @@ class Fix(Enum):
     RECREATE_COPY = "recreate the target topic"
     SHORTEN_FLOW = "shorten the flow's name"
     #: What is wrong says it: the error of a broker, or files that are to be restored.
-    AS_TOLD = ""
+    SELF_EXPLANATORY = ""
 
-    def told(self, what: str, values: Mapping[str, object]) -> str:
+    def text(self, what: str, values: Mapping[str, object]) -> str:
         """What is wrong, and what to do."""
         text = str(self.value).format_map(values)
         return f"{what}; {text}" if text else what
@@ -64,10 +64,10 @@ def delete_topic(cluster: Endpoint, topic: str) -> str:
 
 def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str], dropped: Sequence[str] = ()) -> str:
     """The command that gives a topic settings, and takes `dropped` ones back to the cluster's default."""
-    told = ",".join(f"{name}={_listed(value)}" for name, value in configs.items())
+    pairs = ",".join(f"{name}={_listed(value)}" for name, value in configs.items())
     return (
         f"kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics --entity-name {topic}"
-        + (f" --add-config {told}" if told else "")
+        + (f" --add-config {pairs}" if pairs else "")
         + (f" --delete-config {','.join(dropped)}" if dropped else "")
     )
 

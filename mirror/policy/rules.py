@@ -59,7 +59,7 @@ class Finding:
 
 def refused(topic: str, what: str, fix: Fix, **values: object) -> Finding:
     """A finding that forbids to start."""
-    return Finding(severity=Severity.REFUSE, topic=topic, text=fix.told(what, values), fix=fix)
+    return Finding(severity=Severity.REFUSE, topic=topic, text=fix.text(what, values), fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,8 +308,8 @@ def _policies(configs: Mapping[str, str]) -> set[str]:
 def _time(milliseconds: int) -> str:
     """As it is set, and in the largest unit that has at least one of it: 3600000 ms (1 h)."""
     units = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
-    told = next((f" ({milliseconds / size:.3g} {name})" for size, name in units if milliseconds >= size), "")
-    return f"{milliseconds} ms{told}"
+    duration = next((f" ({milliseconds / size:.3g} {name})" for size, name in units if milliseconds >= size), "")
+    return f"{milliseconds} ms{duration}"
 
 
 def _kept_ms(configs: Mapping[str, str]) -> int:

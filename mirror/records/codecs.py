@@ -65,7 +65,7 @@ ZSTD: Final = 4
 _LEAST_ROOM: Final = 64 * 1024
 _GUESSED_RATIO: Final = 16
 _GROWTH: Final = 8
-#: The text of Rust's `WriteZero`, by which cramjam tells that the output did not fit.
+#: The text of Rust's `WriteZero`, by which cramjam says that the output did not fit.
 _FULL: Final = "failed to write whole buffer"
 
 #: Members in a gzip payload. Each costs a copy of what follows it, so a payload of nothing else would take minutes.
@@ -242,7 +242,7 @@ _STREAMS: Final[dict[int, Callable[[], Any]]] = {
 
 
 def _gunzip(data: Buffer, cap: int) -> bytes:
-    # the trailer tells the size: only a hint, of the right size in an honest payload
+    # the trailer gives the size: only a hint, of the right size in an honest payload
     step = max(min(int.from_bytes(data[-_TRAILER_SIZE:], "little"), cap) + 1, _LEAST_ROOM)
     pieces: list[bytes] = []
     room = cap

@@ -16,7 +16,7 @@ from mirror.records.header import APPEND_TIME, ProducerState, RawBatch, is_a_mir
 if TYPE_CHECKING:
     from mirror.records.columns import Records
 
-_TOLD = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
+_COMPARED = ("magic", "codec", "base_offset", "count", "last_offset_delta", "base_timestamp", "max_timestamp")
 
 
 def is_our_padding(raw: RawBatch, own: ProducerState) -> bool:
@@ -25,8 +25,8 @@ def is_our_padding(raw: RawBatch, own: ProducerState) -> bool:
 
 
 def is_a_mirrors_padding(raw: RawBatch) -> bool:
-    """Whether a batch is padding, by whatever flow. The header tells most batches from it: to look inside loads the
-    compiler, for which a task stands still a second or more.
+    """Whether a batch is padding, by whatever flow. The header distinguishes most batches from it: to look inside loads
+    the compiler, for which a task stands still a second or more.
     """
     header = raw.header
     untimed = header.max_timestamp < 0 or header.attributes & APPEND_TIME
@@ -71,7 +71,9 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
         return ""  # the source has a hole there
     if mine.is_control or its.is_control:
         return "one of them is a control batch"
-    names = _TOLD[:-1] if mine.attributes & APPEND_TIME else _TOLD  # an append-time target has a clock of its own
+    names = (
+        _COMPARED[:-1] if mine.attributes & APPEND_TIME else _COMPARED
+    )  # an append-time target has a clock of its own
     unlike = next((name for name in names if getattr(mine, name) != getattr(its, name)), "")
     if not unlike and same_records(ours, theirs):
         return ""
@@ -130,12 +132,12 @@ def records_difference(ours: Records, theirs: Records, *, timed: bool) -> str:
 
     at = {int(offset): index for index, offset in enumerate(theirs.offsets)}
     for index, offset in enumerate(map(int, ours.offsets)):
-        twin = at.get(offset)
-        if twin is None:  # a hole, before the source's batch or in it, or a record of its next batch
+        match = at.get(offset)
+        if match is None:  # a hole, before the source's batch or in it, or a record of its next batch
             continue
         for name, field in (("key", key), ("value", value), ("headers", headers)):
-            if field(ours, index) != field(theirs, twin):
+            if field(ours, index) != field(theirs, match):
                 return f"the {name} of the record at offset {offset}"
-        if timed and ours.timestamps[index] != theirs.timestamps[twin]:
+        if timed and ours.timestamps[index] != theirs.timestamps[match]:
             return f"the timestamp of the record at offset {offset}"
     return ""

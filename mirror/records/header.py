@@ -262,7 +262,7 @@ def records_crc(raw: RawBatch) -> int:
 def same_records(one: RawBatch, other: RawBatch) -> bool:
     """Whether two batches of one magic hold the same bytes: the records section, or all after a message's length.
 
-    No checksum tells that where somebody means harm: four bytes of one's choice give any CRC.
+    No checksum detects that where somebody means harm: four bytes of one's choice give any CRC.
     """
     begin = HEADER_BYTES if one.header.magic == 2 else LENGTH_PREFIX
     ours, theirs = one.data[begin:], other.data[begin:]
@@ -354,7 +354,7 @@ class ProducerState:
     Batches in a row count sequences up in one epoch. Each marker takes an epoch of its own, and the batch behind
     markers begins a further one with sequence 0, as a broker demands (Kafka `ProducerAppendInfo.checkSequence`). So a
     marker or a batch that somebody repeats later has an epoch that is gone, and is refused. The last batch of a log,
-    data or marker, tells what comes next.
+    data or marker, shows what comes next.
     """
 
     producer_id: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-#: Bytes that a batch which is opened whole may decompress to, unless told otherwise.
+#: Bytes that a batch which is opened whole may decompress to, unless asked otherwise.
 CAP: Final = 64 * 1024 * 1024
 #: Bytes of records, without compression, that are opened at a time of a batch that is opened in portions. Batches end
 #: where portions do, so another number makes other batches: it is no setting (`records/rewrite.py`).

@@ -27,8 +27,8 @@ whether a record is written, and never where a batch ends. What resume compares 
 batch's records, offset by offset, and the position that the journal keeps) does not ask where batches end either, so a
 copy that another version made of other portions goes on.
 
-Each says so itself: its first record carries the header `mirror` with the value `padding`. So a tail of padding is told
-from mirrored data, whatever the source has lost since. A batch's content follows from its offsets alone.
+Each says so itself: its first record carries the header `mirror` with the value `padding`. So a tail of padding is
+known from mirrored data, whatever the source has lost since. A batch's content follows from its offsets alone.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Walk:
     """Iterate once over the sound batches: whole, of rising offsets, each with a CRC that holds.
 
     While iterating, `position` is where the batch at hand ends and `next_offset` the offset behind it. Afterwards they
-    tell how far the data is sound. `damage` is what follows there, None where nothing but `zeros` bytes of zeros do.
+    say how far the data is sound. `damage` is what follows there, None where nothing but `zeros` bytes of zeros do.
     Nothing is copied: batches are views of `data`, and a view keeps the data's owner alive.
     """
 

@@ -4,7 +4,7 @@ A fetch answer lists (producer id, first offset) of every aborted transaction th
 order. The index of one answer says nothing about the next: it is built anew from each. The rule is that of Kafka's
 `CompletedFetch.nextFetchedRecord`.
 
-A broker tells with each read_committed fetch which transactions of the range were aborted, as pairs of producer id and
+A broker says with each read_committed fetch which transactions of the range were aborted, as pairs of producer id and
 first offset (KIP-98; Kafka `AbortedTxn`). A segment file says the same through the control batches in it. Either way
 `Outcomes` walks along and says of each batch what became of it.
 """
@@ -59,7 +59,7 @@ class Aborted:
 
 # --- How transactions ended, batch by batch ---------------------------------------------------------------------------
 
-#: Base offset, length, magic, attributes, producer id: all that a look over transactions needs of a header.
+#: Base offset, length, magic, attributes, producer id: all that a pass over transactions needs of a header.
 _SCAN: Final = Struct(">qi4xb4xh20xq")
 _SMALLEST_NEW: Final = HEADER_BYTES - LENGTH_PREFIX
 
@@ -76,8 +76,8 @@ class Outcome(StrEnum):
 class Outcomes:
     """Ask `of` for each batch once, in the order of the log.
 
-    `aborted` are pairs of (producer id, first offset) as a fetch answer has them. `undecided` tells, by producer id,
-    from which offset on there is no telling.
+    `aborted` are pairs of (producer id, first offset) as a fetch answer has them. `undecided` says, by producer id,
+    from which offset on nobody knows.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]] = (), undecided: Mapping[int, int] | None = None) -> None:
@@ -103,7 +103,7 @@ class Outcomes:
 
 
 class TransactionScan:
-    """A look over the headers of segments, in order, for how the transactions in them ended. No CRC is verified.
+    """A pass over the headers of segments, in order, for how the transactions in them ended. No CRC is verified.
 
     One whose marker lies behind the last segment stays undecided. One that began before the first segment is found all
     the same, by what of it is there.
@@ -114,7 +114,7 @@ class TransactionScan:
         self._aborted: list[tuple[int, int]] = []
 
     def over(self, data: memoryview, begin: int = 0, stop: int | None = None) -> int:
-        """Look over the batches that begin in `begin` to before `stop`, both bytes of one segment; where the next one
+        """Read the batches that begin in `begin` to before `stop`, both bytes of one segment; where the next one
         begins. That is the segment's end where it ends, or where bytes come that cannot be a batch.
         """
         position, last = begin, len(data) - _SCAN.size

@@ -67,13 +67,13 @@ class LastPosition:
         return self.source_next != self.target_end
 
     def is_of(self, source_topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
-        """It tells of these two topics, not of others by their names."""
+        """It is about these two topics, not of others by their names."""
         return (self.source_topic_id, self.target_topic_id) == (source_topic_id, target_topic_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownStop:
-    """A stop that a task met before. One that `stands` is not looked at again: neither growth of the source nor
+    """A stop that a task met before. One that `stands` is not checked again: neither growth of the source nor
     expired evidence lifts it, but a person, a policy, or another target topic by that name.
 
     `offset` is the source's next one to copy, or -1. `detail` and `advice` are for people.
@@ -93,7 +93,7 @@ class KnownStop:
 
     def raised(self, source: TopicPartition) -> PartitionStop:
         """The same as an error."""
-        return PartitionStop(self.state, *source, self.offset, self.detail, told=self.advice)
+        return PartitionStop(self.state, *source, self.offset, self.detail, advice=self.advice)
 
 
 #: What a person, a policy or another target topic lifts, and nothing else.
@@ -124,7 +124,7 @@ class Assignment:
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:
-        """From where to where: what tells one partition to mirror from another, whatever else of it changes."""
+        """From where to where: what distinguishes one partition to mirror from another, whatever else of it changes."""
         return self.source, self.target
 
 
@@ -154,7 +154,7 @@ class Loss:
     target_topic_id: UUID | None = None
 
 
-#: Told of a loss.
+#: Called with a loss.
 OnLoss = Callable[[Loss], Awaitable[None]]
 
 

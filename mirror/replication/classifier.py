@@ -63,7 +63,7 @@ UNKNOWN_MAGIC = Verdict(Action.REFUSE, "unknown_magic")
 UNKNOWN_CODEC = Verdict(Action.REFUSE, "unknown_codec")
 IMPOSSIBLE = Verdict(Action.REFUSE, "impossible_header")
 
-#: The header tells which offsets the batch takes, and no version of the mirror can read its records.
+#: The header says which offsets the batch takes, and no version of the mirror can read its records.
 UNREADABLE = frozenset({UNKNOWN_CODEC, IMPOSSIBLE})
 
 VERDICTS = (

@@ -4,7 +4,7 @@ A broker takes one batch of a partition at a time, so tiny batches bound the thr
 a header of 61 bytes. Messages that were stored without compression before Kafka 0.11 are batches of one record each.
 
 The batches of a group are of one leader epoch. Whoever resumes behind the group looks up its first batch in the source
-and tells the source's broker that batch's epoch as the last one it has; were the rest of the group of a later epoch,
+and sends the source's broker that batch's epoch as the last one it has; were the rest of the group of a later epoch,
 the broker would take it for records that it lost (KIP-595), and the partition would stop as TRUNCATED.
 
 Where a group ends is a function of the batches since the last one that joined no group, so two writers form the same

@@ -1,11 +1,11 @@
 """What a mirror cannot write of a live log: which offsets it takes, so that these may be left out, and no others.
 
-What a damaged header says cannot be believed. The next sound batch tells where the damage ends: a leader gives the
+What a damaged header says cannot be believed. The next sound batch shows where the damage ends: a leader gives the
 bytes of its log as they follow each other, whatever a header says. Behind the last batch of a log there is none; then
-the end of the log tells, as the same answer has it.
+the end of the log shows it, as the same answer has it.
 
 A sound batch that must be rewritten may hold records that nobody can read, or one that is too large for the target: its
-header is true, and tells the offsets.
+header is true, and has the offsets.
 
 Decision: a policy leaves out no record for a limit that is about to be raised. Whoever raises `max.message.bytes` on
 the source may write the first large record before the copy's limit follows.
@@ -37,7 +37,7 @@ _OFFSET_BYTES: Final = 8
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """Offsets from `first` to before `next_offset` that a damaged batch takes, or what else cannot be written; none
-    where nothing tells how far it reaches. `reason` is that of the loss (`assignment.Loss`). `epoch` is the leader
+    where nothing shows how far it reaches. `reason` is that of the loss (`assignment.Loss`). `epoch` is the leader
     epoch of the sound batch behind it, -1 where there is none.
     """
 
@@ -61,13 +61,13 @@ async def damaged_at(cluster: Cluster, partition: TopicPartition, offset: int) -
     found: Damaged | None = None
     for size in _SIZES:
         fetched = await fetch_at(cluster, partition, offset, max_bytes=size, isolation=READ_UNCOMMITTED)
-        found = look(fetched, offset, is_all=len(fetched.records) < size)
+        found = find_damage(fetched, offset, is_all=len(fetched.records) < size)
         if found is None or found.next_offset > found.first:
             break
     return found
 
 
-def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
+def find_damage(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
     """The same of one answer; `is_all`: the log has no more bytes than it has."""
     walk = Walk(fetched.records)
     batches = iter(walk)
@@ -82,8 +82,8 @@ def look(fetched: Fetched, offset: int, *, is_all: bool) -> Damaged | None:
     sound = walk.resume()
     if sound is None:
         is_last = is_all and walk.announced == len(fetched.records)
-        upto = fetched.high_watermark if is_last else offset
-        return Damaged(offset, max(offset, upto), detail)
+        until = fetched.high_watermark if is_last else offset
+        return Damaged(offset, max(offset, until), detail)
     behind = Walk(fetched.records, offset, position=sound.position)
     following = next(islice(behind, 1), None)
     for _ in behind:
@@ -146,12 +146,12 @@ async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int
 
 async def may_take_more(source: Cluster, topic: str, target: Cluster, copy: str, rules: Rules) -> bool:
     """Whether the copy of a topic takes larger batches than these rules know, or is about to, as far as both clusters
-    tell. Raises ClusterError and WireError.
+    say. Raises ClusterError and WireError.
     """
     found = await asyncio.gather(topic_configs(source, [topic]), topic_configs(target, [copy]))
-    told = found[0].get(topic), found[1].get(copy)
+    described = found[0].get(topic), found[1].get(copy)
     ours, theirs = (
         {one.name: one.value for one in each if one.value is not None} if isinstance(each, tuple) else None
-        for each in told
+        for each in described
     )
     return ours is not None and theirs is not None and rules.may_take_more(ours, theirs)

@@ -17,7 +17,7 @@ idle partition costs a request every half second and a new record arrives at onc
         Where that is allowed, the batch is left out instead, to where the next sound one begins
     R4  where the flow has a bound, no request goes out before the task's bucket has something for it; what comes is
         taken from the bucket, whatever becomes of it. While a large batch keeps it in debt, leaders are asked where
-        their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and tells of a log
+        their logs end, and only partitions that have nothing new are fetched: that brings no bytes, and reveals a log
         that was cut back
     R5  what a mirror pads a log with so that it begins where another one does (`log_start.py`) is no record. A source
         that is such a copy, and begins with padding still, is waited for
@@ -66,8 +66,8 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
-#: Seconds between two looks at the source while the bound lets nothing be fetched.
-DEBT_LOOK: Final = 1.0
+#: Seconds between two polls of the source while the bound lets nothing be fetched.
+DEBT_POLL: Final = 1.0
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
 MEMORY_TURN: Final = 1.0
 
@@ -157,7 +157,7 @@ class Request(NamedTuple):
 class Fetcher:
     """Give it cursors with `start`; iterate to get arrivals until `finish`.
 
-    `room` tells how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    `room` says how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
     `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
     (R2). `took` has the seconds from a request to its answer, of answers with
     records; `throttled_s` are those for which brokers muted us.
@@ -249,7 +249,7 @@ class Fetcher:
         backoff = Backoff()
         while any(self._source.leader(partition).node < 0 for partition in self._cursors):
             await asyncio.sleep(backoff.next())
-            await self.look_again()
+            await self.refresh()
 
     async def _read(self, node: int) -> None:
         """Fetch from one leader, for as long as there are cursors."""
@@ -257,8 +257,8 @@ class Fetcher:
         while True:
             idle: Collection[TopicPartition] | None = None
             if self._bucket and (wait := self._bucket.wait(clock.time())):  # R4
-                await asyncio.sleep(min(wait, DEBT_LOOK))
-                if wait <= DEBT_LOOK or not (idle := await self._idle(node)):
+                await asyncio.sleep(min(wait, DEBT_POLL))
+                if wait <= DEBT_POLL or not (idle := await self._idle(node)):
                     continue
             request = self._request(node, idle)
             asks = request.asks
@@ -279,12 +279,12 @@ class Fetcher:
             except (WireError, AccessDenied) as problem:
                 self._trouble(asks, problem)
                 await asyncio.sleep(backoff.next())
-                await self.look_again()
+                await self.refresh()
                 continue
             if answer.error_code:
                 self._trouble(asks, ConnectionLost(f"the source answered {answer.error_code.name}"))
                 await asyncio.sleep(backoff.next())
-                await self.look_again()
+                await self.refresh()
                 continue
             backoff.reset()
             stale, size = False, 0
@@ -300,7 +300,7 @@ class Fetcher:
                     self._stopped(cursor, stop)
             self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
             if stale:
-                await self.look_again()
+                await self.refresh()
 
     def _measure(self, size: int, took: float, throttled: float) -> None:
         """What one answer cost."""
@@ -350,8 +350,8 @@ class Fetcher:
         self.nudge()
 
     async def _behind(self, partition: TopicPartition, damaged: Damaged) -> Damaged:
-        """The same with the leader epoch that reaches over it. A leader to which the epoch of the batch before is told
-        takes all of a later one for records that it lost (KIP-595), and a damaged header tells none.
+        """The same with the leader epoch that reaches over it. A leader that is given the epoch of the batch before
+        takes all of a later one for records that it lost (KIP-595), and a damaged header has none.
         """
         epoch = damaged.epoch if damaged.epoch >= 0 else self._source.leader(partition).epoch
         if epoch >= 0 and await epoch_end(self._source, partition, epoch) < damaged.next_offset:
@@ -372,7 +372,7 @@ class Fetcher:
         mine = [at for at, one in self._cursors.items() if self._source.leader(at).node == node and not one.is_done]
         try:
             ends = await listed(self._source, mine, LATEST, READ_COMMITTED)
-        except MirrorError:  # the next fetch tells
+        except MirrorError:  # the next fetch shows it
             return []
         idle: list[TopicPartition] = []
         for at, end in ends.items():
@@ -427,11 +427,11 @@ class Fetcher:
         if self._bucket:
             most = max(1, min(most, self._bucket.left(asyncio.get_running_loop().time())))
         asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
-        return await connection.call(FETCH, asked, connection.patience or FETCH_TIMEOUT)
+        return await connection.call(FETCH, asked, connection.request_timeout or FETCH_TIMEOUT)
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         """Fresh metadata: leaders may have moved, topics may be gone or be others."""
-        with contextlib.suppress(ClusterError):  # unreachable now: the next fetch tells, and backs off
+        with contextlib.suppress(ClusterError):  # unreachable now: the next fetch shows it, and backs off
             await self._source.refresh()
             for cursor in tuple(self._cursors.values()):
                 self._check_topic(cursor)

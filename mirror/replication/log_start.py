@@ -47,7 +47,7 @@ async def align(
     on_move: Callable[[int], None],
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Pad from `position` up to `what.begin`, and delete the padding; `on_move` is told how far the log reaches.
+    """Pad from `position` up to `what.begin`, and delete the padding; `on_move` is called with how far the log reaches.
     `check` raises where the position has to be read again before anything more is sent (A3).
 
     Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, FENCED where somebody
@@ -73,7 +73,7 @@ async def align(
     check()
     begins = await delete_records(cluster, what.target, what.begin)
     if begins < what.begin:
-        raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was told {what.begin}")
+        raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was given {what.begin}")
 
 
 def _stop(what: Alignment, state: State, detail: str, remedy: Remedy) -> PartitionStop:

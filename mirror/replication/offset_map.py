@@ -9,7 +9,7 @@ A run ends only where the distance changes.
     T1  the target's offsets have no gaps, since nobody else writes there: a run ends where the next one begins, and two
         numbers of eight bytes are all that is kept of it
     T2  both columns rise, so either way a lookup is a search
-    T3  a run tells of records that the target has acknowledged, and stays true while the target holds them: whoever
+    T3  a run names records that the target has acknowledged, and stays true while the target holds them: whoever
         writes it twice writes the same
     T4  where a piece is missing, or was overwritten by an older form of itself, the runs up to there hold good and no
         further
@@ -38,7 +38,7 @@ class OffsetRange(NamedTuple):
 
 class OffsetRanges:
     """Consecutive runs of one partition. The source is accounted for below `next_source`, which may lie behind the last
-    record: markers and the like are passed over. The next record lands at `next_target`.
+    record: markers and the like are passed over. The next record goes to `next_target`.
     """
 
     __slots__ = ("_sources", "_targets", "next_source", "next_target")
@@ -58,7 +58,7 @@ class OffsetRanges:
 
     @property
     def begin(self) -> int:
-        """The first target offset that is told of; `next_target` where there is none."""
+        """The first target offset that is mapped; `next_target` where there is none."""
         return self._targets[0] if self._targets else self.next_target
 
     @property
@@ -73,16 +73,16 @@ class OffsetRanges:
     def add(self, source: int, target: int, count: int) -> None:
         """`count` more records. Raises ValueError where they do not come next (T1, T2)."""
         if target != self.next_target or source < self.next_source or count < 1:
-            told = f"{self.next_source} there and {self.next_target} here"
-            raise ValueError(f"{count} records from {source} there to {target} here do not follow {told}")
+            expected = f"{self.next_source} there and {self.next_target} here"
+            raise ValueError(f"{count} records from {source} there to {target} here do not follow {expected}")
         if not self.continues(source, target):
             self._sources.append(source)
             self._targets.append(target)
         self.next_source, self.next_target = source + count, target + count
 
-    def pass_over(self, upto: int) -> None:
-        """The source has nothing to mirror below `upto`."""
-        self.next_source = max(self.next_source, upto)
+    def pass_over(self, until: int) -> None:
+        """The source has nothing to mirror below `until`."""
+        self.next_source = max(self.next_source, until)
 
     def to_target(self, source: int) -> int:
         """Where the first record at or behind a source offset is, or will be."""
@@ -95,7 +95,7 @@ class OffsetRanges:
         return min(self._targets[at] + source - self._sources[at], end)
 
     def to_source(self, target: int) -> int | None:
-        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        """Where the record at a target offset came from, or the next one will; None where that is not known."""
         if target == self.next_target:
             return self.next_source
         if not self.begin <= target < self.next_target:
@@ -179,23 +179,23 @@ class OffsetRangeIndex:
 
     @property
     def begin(self) -> int:
-        """The first target offset that is told of, 0 where none is."""
+        """The first target offset that is mapped, 0 where none is."""
         return self._begins[0] if self._begins else 0
 
     @property
     def end(self) -> int:
-        """The target offset up to which it is told where records are from."""
+        """The target offset up to which it is known where records are from."""
         return self.last.next_target if self.last is not None else 0
 
     def to_target(self, source: int) -> int:
-        """Where the first record at or behind a source offset is, as far as that is told, and never too far."""
+        """Where the first record at or behind a source offset is, as far as that is known, and never too far."""
         if not self._begins or source < self._pieces[self._begins[0]].source_begin:
             return min(self.begin, self.log_start)
         at = bisect_right(self._begins, source, key=lambda begin: self._pieces[begin].source_begin) - 1
         return self._pieces[self._begins[at]].to_target(source)
 
     def to_source(self, target: int) -> int | None:
-        """Where the record at a target offset came from, or the next one will; None where that is not told."""
+        """Where the record at a target offset came from, or the next one will; None where that is not known."""
         at = bisect_right(self._begins, target) - 1
         found = self._pieces[self._begins[at]].to_source(target) if at >= 0 else None
         if found is None and at + 1 < len(self._begins) and self._begins[at + 1] == target:
@@ -203,7 +203,7 @@ class OffsetRangeIndex:
         return found
 
     def expired(self, log_start: int) -> list[int]:
-        """Where the pieces begin that tell of nothing from `log_start` on, the target's first offset. The last stays:
+        """Where the pieces begin that cover nothing from `log_start` on, the target's first offset. The last stays:
         it says where to go on.
         """
         return [begin for begin in self._begins[:-1] if self._pieces[begin].next_target <= log_start]
@@ -251,7 +251,7 @@ class OffsetMap:
         return [*self._full, *open_runs], list(self._obsolete)
 
     def recorded(self) -> None:
-        """What `pending` told last is recorded."""
+        """What `pending` gave last is recorded."""
         full, obsolete, self._recorded = self._pending
         del self._full[:full], self._obsolete[:obsolete]
         self._pending = (0, 0, self._recorded)

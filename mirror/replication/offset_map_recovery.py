@@ -10,8 +10,8 @@
     R4  a target whose first records are gone, and of which nothing is recorded, begins with the first record of the
         source that equals its own first, or with some that the source has deleted, too
 
-Records are told apart by all that a consumer gets of them. Where the source has lost one of several that are equal in
-all of that, timestamps included, what is left may be taken for the lost one, which a reader cannot tell either.
+Records are distinguished by all that a consumer gets of them. Where the source has lost one of several that are equal
+in all of that, timestamps included, what is left may be taken for the lost one, which a reader does not see either.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from mirror.records.compare import batch_difference, records_difference
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import LastBatch, LastPosition
+from mirror.replication.both_logs import ANOTHER_COPY, Logs, Unconfirmed, read_logs
 from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
 from mirror.replication.position import (
-    ANOTHER_COPY,
-    Logs,
     Position,
-    Unconfirmed,
     confirm,
     distance,
     found_position,
@@ -42,7 +40,6 @@ from mirror.replication.position import (
     joined_difference,
     judged,
     kept_batch,
-    look_at_logs,
     next_stamp,
 )
 from mirror.states import State
@@ -85,7 +82,7 @@ async def complete(
     *,
     confirmed: bool = False,
 ) -> None:
-    """Let an index tell of all that the target holds, as a mirror that starts now would find it; nothing is written. A
+    """Let an index cover all that the target holds, as a mirror that starts now would find it; nothing is written. A
     copy that nothing confirms is as good as another here, where its records are being all that is asked, unless it is
     to be `confirmed`. `last` is what the journal keeps of this copy.
 
@@ -119,11 +116,11 @@ async def resume_translated(
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
     `losses` are on record there as lost.
-    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `look_at_logs` does.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `read_logs` does.
     """
-    # The journal is read before the log's end: of what another mirror appends meanwhile, it must not tell more.
+    # The journal is read before the log's end: of what another mirror appends meanwhile, it must not name more.
     await recall(target_partition, NO_LIMIT)
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     try:
         logs.check_source_epoch()
         return await _resumed(logs, source, target, target_partition, accepted, recall)
@@ -151,7 +148,7 @@ async def _resumed(
         acknowledged, _ = logs.target_loss(since) or (logs.begin, -1)  # that is not passed over
         offset_map.restart(OffsetRanges(min(logs.begin, acknowledged)), [])
     elif logs.end < offset_map.runs.begin:
-        detail = f"the target ends at offset {logs.end}, and the journal tells of none below {offset_map.runs.begin}"
+        detail = f"the target ends at offset {logs.end}, and the journal names none below {offset_map.runs.begin}"
         raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
     else:
         offset_map.cut(logs.end)
@@ -193,7 +190,7 @@ async def _resumed(
         known=known,
         last_epoch=before.header.partition_leader_epoch if before is not None and follows else -1,
         lost_until=logs.start if at < logs.start else -1,
-        lands=logs.end,
+        target_offset=logs.end,
         target_lost=lost,
         target_epoch=logs.target_epoch,
         last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
@@ -204,7 +201,7 @@ async def _resumed(
 
 def _begin_of(runs: OffsetRanges, logs: Logs) -> int:
     """The source offset that the copy begins with, by runs that end where it does (`LastPosition.begins`)."""
-    if (begin := runs.to_source(logs.target_start)) is None:  # the last runs do not tell
+    if (begin := runs.to_source(logs.target_start)) is None:  # the last runs do not say
         return logs.last.begins if logs.last is not None else logs.since
     return begin if logs.end else max(begin, logs.start)  # what was lost of it before is on record
 
@@ -217,7 +214,7 @@ async def _go_on_from_last(
     """
     runs, last = offset_map.runs, logs.last
     if logs.target_start <= runs.next_target or (not len(runs) and last is None):
-        return  # nothing is missing, or the first records that are left have to tell
+        return  # nothing is missing, or the first records that are left have to show it
     if last is not None and last.source_next >= runs.next_source and last.target_end <= logs.end:
         if logs.target_start <= last.target_end:
             offset_map.restart(OffsetRanges(last.source_next, last.target_end), [])
@@ -233,7 +230,7 @@ async def _counted(
     last: LastPosition, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
 ) -> int | None:
     """Where the target's end is from, if all that it holds, or held, behind the last position is ours: so many records
-    of the source follow that. None where that cannot be told.
+    of the source follow that. None where that is unknown.
     """
     if last.stamp is None or logs.kept_until is None or logs.start > last.source_next:
         return None
@@ -305,35 +302,35 @@ async def _tail_compared(
     if first is None or last is None or first < logs.start:
         return None, None
     compared: RawBatch | None
-    compared = twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    compared = source_batch = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
     if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
-        difference = batch_difference(tail.at(first), twin, may_be_rewritten=logs.tail_is_ours)
-        if not difference and twin is not None:
-            difference, compared = await joined_difference(source, logs.source, tail.at(first), twin)
-    elif twin is None:
+        difference = batch_difference(tail.at(first), source_batch, may_be_rewritten=logs.tail_is_ours)
+        if not difference and source_batch is not None:
+            difference, compared = await joined_difference(source, logs.source, tail.at(first), source_batch)
+    elif source_batch is None:
         difference = "the source has no batch there"
     else:
-        difference = _moved_difference(runs, tail, twin)
+        difference = _moved_difference(runs, tail, source_batch)
     if difference:
         detail = (
             f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
         )
         raise logs.unlike(first, detail, compared)
-    assert twin is not None
+    assert source_batch is not None
     assert compared is not None
-    if twin.header.magic == 2 and twin.header.base_offset > last:
+    if source_batch.header.magic == 2 and source_batch.header.base_offset > last:
         return None, None  # compaction left a hole, or another log has one
-    is_same = (twin.header.base_offset, twin.header.count) == (first, header.count)
-    batch = kept_batch(tail, first, twin.header.crc if is_same else None)
+    is_same = (source_batch.header.base_offset, source_batch.header.count) == (first, header.count)
+    batch = kept_batch(tail, first, source_batch.header.crc if is_same else None)
     return batch, (compared.header.partition_leader_epoch, compared.header.next_offset)
 
 
-def _moved_difference(runs: OffsetRanges, tail: RawBatch, twin: RawBatch) -> str:
+def _moved_difference(runs: OffsetRanges, tail: RawBatch, source_batch: RawBatch) -> str:
     """The same for a batch whose records were closed up."""
     from mirror.records.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
     try:
-        ours, theirs = read(tail, LARGEST_RECORD), read(twin, LARGEST_RECORD)
+        ours, theirs = read(tail, LARGEST_RECORD), read(source_batch, LARGEST_RECORD)
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
     ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours)).relocated(runs.to_source)
@@ -372,7 +369,7 @@ async def _retrace(
             if ours.marker:
                 raise marked()
             if ours.offset != offset_map.runs.next_target:
-                cleaned = "the target's cleaner took records before the journal told where they came from"
+                cleaned = "the target's cleaner took records before the journal said where they came from"
                 raise diverged(f"no record is there, the next one is at {ours.offset}: {cleaned}")
             count = _alike(theirs, ours) if goes_on else 0
             if count:
@@ -385,9 +382,9 @@ async def _retrace(
                     if not goes_on and logs.tail_is_ours:  # what was committed never is not, but after a cut
                         raise _truncated(logs, offset_map.runs, stable)
                     there = f"at offset {offset_map.runs.next_target} of the target, the record is not the source's"
-                    twin = theirs.raw if goes_on else None
+                    source_batch = theirs.raw if goes_on else None
                     at = offset_map.runs.next_source
-                    raise logs.unlike(at, f"{there} at offset {at}", twin)
+                    raise logs.unlike(at, f"{there} at offset {at}", source_batch)
                 offset_map.add(free, ours.offset, 1)
             ours.pass_by(count)
         if ours.marker:

@@ -17,16 +17,16 @@ from mirror.replication.fetcher import Cursor
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
 from mirror.states import State
 
-#: Seconds for which a partition's report tells of what its target lost.
+#: Seconds for which a partition's report names what its target lost.
 NOTED_SECONDS: Final = 600.0
-#: Seconds for which a transaction of the source holds back what follows it before that is told.
+#: Seconds for which a transaction of the source holds back what follows it before that is reported.
 HELD_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True, eq=False)
 class PartitionTask:
-    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago tells of it, too. `note`
-    is told beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
+    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago is about it, too. `note`
+    is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
@@ -38,7 +38,7 @@ class PartitionTask:
     detail: str = ""
     advice: str = ""
     cursor: Cursor | None = None
-    sink: PartitionWriter | None = None
+    partition_writer: PartitionWriter | None = None
     unsettled: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
@@ -55,7 +55,7 @@ class PartitionTask:
     left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """A stop that is known is told until it turns out otherwise."""
+        """A stop that is known is reported until it turns out otherwise."""
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
@@ -63,7 +63,7 @@ class PartitionTask:
     @property
     def is_done(self) -> bool:
         """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
-        return self.finished and (self.sink is None or self.sink.is_idle)
+        return self.finished and (self.partition_writer is None or self.partition_writer.is_idle)
 
     def waits(self, why: str) -> None:
         """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
@@ -71,7 +71,7 @@ class PartitionTask:
             self.state, self.detail, self.advice = State.UNAVAILABLE, why, ""
 
     def meets(self, target_topic_id: UUID | None) -> None:
-        """The target topic has this id now; None where that cannot be told."""
+        """The target topic has this id now; None where that is unknown."""
         self.target_topic_id = target_topic_id or self.target_topic_id
 
     def may_leave_out(self, loss: Loss) -> bool:
@@ -117,35 +117,39 @@ class PartitionTask:
         known = self.assignment.stop
         self.lifted = known is not None and known.stands
 
-    def tell(self, note: str) -> None:
-        """Have a note told beside the state for a while."""
+    def add_note(self, note: str) -> None:
+        """Have a note reported beside the state for a while."""
         self.note, self.noted_until = note, time.monotonic() + NOTED_SECONDS
 
     @property
     def position(self) -> LastPosition | None:
         """The last position that is known to be acknowledged, of these topics; None where none is."""
-        if self.sink is not None and (found := self.sink.last) is not None:
-            self.last = replace(found, source_topic_id=self.assignment.topic_id, target_topic_id=self.sink.topic_id)
+        if self.partition_writer is not None and (found := self.partition_writer.last) is not None:
+            self.last = replace(
+                found, source_topic_id=self.assignment.topic_id, target_topic_id=self.partition_writer.topic_id
+            )
         known = self.last or self.assignment.last
         return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
 
     def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
-        mine, sink, cursor = self.assignment, self.sink, self.cursor
-        acked = sink.acked if sink else max(self.stopped_at, self.aligned_to)
+        mine, partition_writer, cursor = self.assignment, self.partition_writer, self.cursor
+        acked = partition_writer.acked if partition_writer else max(self.stopped_at, self.aligned_to)
         end = cursor.readable_until if cursor else -1
         if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
             end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
         state, detail, advice = self.state, self.detail, self.advice
-        if state.is_stop and sink is not None and not sink.is_idle:  # what precedes it is under way
+        if (
+            state.is_stop and partition_writer is not None and not partition_writer.is_idle
+        ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
-        told = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        parts = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True
             if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
                 what = f"a transaction is open on the source from offset {end} on"
-                told.append(f"{what}, and what is written behind it is not copied before it ends")
+                parts.append(f"{what}, and what is written behind it is not copied before it ends")
             end = cursor.written_until  # it is there, and not here
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
@@ -155,7 +159,7 @@ class PartitionTask:
             partition=mine.source.partition,
             target_topic=mine.target.topic,
             state=state,
-            detail=". ".join(part for part in told if part),
+            detail=". ".join(part for part in parts if part),
             next_offset=acked,
             log_end=end,
             lag_records=max(0, end - acked) if is_known else None,
@@ -170,6 +174,6 @@ class PartitionTask:
             verdict_bytes=dict(counters.verdict_bytes),
             latency=counters.latency.copy(),
             at_ms=now,
-            verified=sink is not None,
+            verified=partition_writer is not None,
             presumed=self.presumes,
         )

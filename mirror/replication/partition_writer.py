@@ -2,11 +2,11 @@
 
 A queue holds batches and gaps. Where the source has an offset that the mirror does not write (a control marker, an
 aborted transaction, a hole that compaction left), the target gets a marker, which takes the offset and is seen by no
-consumer. Where offsets are translated there are no gaps: the offset map is told where records went.
+consumer. Where offsets are translated there are no gaps: the offset map records where records went.
 
     W1  a batch is appended only where the target's next offset is the batch's own: nothing missing before it,
-        nothing repeated; what is missing is a gap, and is filled first. A sink with an offset map passes over what is
-        missing instead, and the batch's place is behind the one before
+        nothing repeated; what is missing is a gap, and is filled first. A partition writer with an offset map passes
+        over what is missing instead, and the batch's place is behind the one before
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from mirror.states import RESOLVED_BY, Remedy, State
 LONGEST_GAP: Final = 1_000_000
 #: Markers in one request.
 MARKERS: Final = 1000
-#: Epochs by which the first marker of a sink is ahead: of every marker that a dead mirror has on its way, so that those
-#: which come later are refused.
+#: Epochs by which the first marker of a partition writer is ahead: of every marker that a dead mirror has on its way,
+#: so that those which come later are refused.
 FENCE: Final = MARKERS + 1
 
 
@@ -74,16 +74,16 @@ class PartitionCounters:
 class PendingBatch:
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
-    It must land at offset `lands` of the target; then the source is mirrored up to `next_offset`. `pieces` are its
-    records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch of
-    what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
+    It must land at offset `target_offset` of the target; then the source is mirrored up to `next_offset`. `pieces` are
+    its records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch
+    of what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
     batches.
     """
 
     header: bytes
     raw: RawBatch
     verdict: Verdict
-    lands: int
+    target_offset: int
     next_offset: int
     pieces: tuple[tuple[int, int], ...]
     epoch: int = -1
@@ -92,7 +92,7 @@ class PendingBatch:
     @property
     def end(self) -> int:
         """Where the target's log ends once this is in it."""
-        return self.lands + self.raw.header.count
+        return self.target_offset + self.raw.header.count
 
 
 @dataclass(slots=True)
@@ -116,17 +116,17 @@ class PartitionWriter:
     """Where a partition is written, from one position on.
 
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
-    appended at `lands`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
-    move. `fenced`: a marker of this sink is in the log, so whatever a dead mirror sent has an epoch that is gone.
-    `mistimed`: an ack told of another time than the batch has. `doubted` are the batches sent whose fate only the
-    log's end tells. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by the
-    clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is in
-    flight went to broker `node`, over that of its connections whose number is
-    `connection`. `landed_at` is where the target's log ends with what is acknowledged; `epoch` is the source's
-    leader epoch of the last of that, which reaches up to `epoch_until` at least, and `newest` its last batch.
-    `session` is a connection to the leader that was open before the position was read, `topic_id` the target
-    topic's id then. `losses` are those that are being passed over. `opens`: bytes that a record to be rewritten may
-    have without compression. `suspensions`: how often the process had been suspended when the position was read.
+    appended at `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose
+    offsets move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch
+    that is gone. `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate
+    only the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by
+    the clock of the event loop, and `heard_at` when its position was read, or something was acknowledged last. What is
+    in flight went to broker `node`, over that of its connections whose number is `connection`. `landed_at` is where the
+    target's log ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches
+    up to `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open
+    before the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
+    `opens`: bytes that a record to be rewritten may have without compression. `suspensions`: how often the process had
+    been suspended when the position was read.
     """
 
     source: TopicPartition
@@ -137,7 +137,7 @@ class PartitionWriter:
     opens: int = CAP
     suspensions: int = 0
     next_offset: int = 0
-    lands: int = 0
+    target_offset: int = 0
     stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))
     sent: int = 0
     acked: int = 0
@@ -168,7 +168,7 @@ class PartitionWriter:
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset
-        self.lands = self.sent = self.landed_at = self.position.end
+        self.target_offset = self.sent = self.landed_at = self.position.end
         if (last := self.position.last) is not None:
             self.epoch, self.epoch_until = last.source_epoch, last.epoch_until
         self.stamp, self.known = self.position.stamp, self.position.known
@@ -232,41 +232,43 @@ class PartitionWriter:
             self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
-        out = PendingBatch(head, raw, verdict, self.lands, self.next_offset, pieces, epoch, rewritten_from is not None)
+        out = PendingBatch(
+            head, raw, verdict, self.target_offset, self.next_offset, pieces, epoch, rewritten_from is not None
+        )
         self.queue.append(out)
-        self.lands += header.count
+        self.target_offset += header.count
 
     def fill(
-        self, upto: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
+        self, until: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
     ) -> None:
-        """Let markers take the offsets below `upto`, where there is a verdict for those of a batch of `size` bytes.
+        """Let markers take the offsets below `until`, where there is a verdict for those of a batch of `size` bytes.
         `epoch` is the source's leader epoch of what is left out, or follows. Raises PartitionStop where there are more
-        than `longest`. A sink with an offset map passes them over.
+        than `longest`. A partition writer with an offset map passes them over.
         """
         if self.offset_map is not None:
-            self._pass_over(upto, epoch)
+            self._pass_over(until, epoch)
             return
-        count = upto - self.next_offset
+        count = until - self.next_offset
         if count > longest:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
             raise self.refuse(self.next_offset, detail, Remedy.OTHER_FLOW)
         if count > 0:
             last = self.queue[-1] if self.queue else None
             if isinstance(last, Gap) and not self.filling:
-                last.next_offset = upto
+                last.next_offset = until
             else:
-                self.queue.append(last := Gap(self.next_offset, upto, self.stamp.then(1 if self.has_gaps else FENCE)))
+                self.queue.append(last := Gap(self.next_offset, until, self.stamp.then(1 if self.has_gaps else FENCE)))
                 self.has_gaps = True
             last.epoch = max(last.epoch, epoch)
-            self.stamp = last.stamp.then(upto - last.first)
-            self.next_offset = self.lands = upto
+            self.stamp = last.stamp.then(until - last.first)
+            self.next_offset = self.target_offset = until
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
                 last.verdict_bytes[str(verdict)] += size
 
-    def _pass_over(self, upto: int, epoch: int) -> None:
-        """Count the offsets below `upto` as mirrored as soon as what is before them is."""
-        self.next_offset = max(self.next_offset, upto)
+    def _pass_over(self, until: int, epoch: int) -> None:
+        """Count the offsets below `until` as mirrored as soon as what is before them is."""
+        self.next_offset = max(self.next_offset, until)
         on_its_way = self.queue or self.in_flight
         if on_its_way:
             last = on_its_way[-1]
@@ -278,12 +280,12 @@ class PartitionWriter:
     def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
         if self.offset_map is not None:
-            lands = out.lands
+            target_offset = out.target_offset
             for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
-                self.offset_map.add(source, lands, count)
-                lands += count
+                self.offset_map.add(source, target_offset, count)
+                target_offset += count
         self.landed_at = out.end
-        self.newest = out.header, out.raw.header, out.lands, out.is_rewritten
+        self.newest = out.header, out.raw.header, out.target_offset, out.is_rewritten
         self._mirrored(out.next_offset, out.epoch)
 
     def marked(self, gap: Gap, count: int) -> None:
@@ -292,12 +294,12 @@ class PartitionWriter:
         self.landed_at = gap.first
         self._mirrored(gap.first, gap.epoch)
 
-    def _mirrored(self, upto: int, epoch: int) -> None:
-        self.acked = upto
+    def _mirrored(self, until: int, epoch: int) -> None:
+        self.acked = until
         if epoch >= 0:
-            self.epoch, self.epoch_until = epoch, upto
+            self.epoch, self.epoch_until = epoch, until
         if self.offset_map is not None:
-            self.offset_map.runs.pass_over(upto)
+            self.offset_map.runs.pass_over(until)
 
     @property
     def last(self) -> LastPosition | None:
@@ -320,8 +322,8 @@ class PartitionWriter:
         """That of what follows what is acknowledged; None behind markers, which count otherwise."""
         if self.newest is None:
             return begun.stamp if self.landed_at == self.position.end else None
-        head, header, lands, _ = self.newest
-        if self.landed_at != lands + header.count:
+        head, header, target_offset, _ = self.newest
+        if self.landed_at != target_offset + header.count:
             return None
         sent = parse_header(head)
         stamp = ProducerState(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
@@ -330,10 +332,10 @@ class PartitionWriter:
     def _last_batch(self) -> LastBatch | None:
         if self.newest is None:
             return None
-        head, header, lands, is_rewritten = self.newest
+        head, header, target_offset, is_rewritten = self.newest
         return LastBatch(
-            base=lands,
-            next_offset=lands + header.count,
+            base=target_offset,
+            next_offset=target_offset + header.count,
             source_base=header.base_offset,
             crc=None if self.rules.target_append_time else int.from_bytes(head[CRC_AT:CRC_FROM], "big"),
             source_crc=None if is_rewritten else header.crc,
@@ -352,12 +354,12 @@ class PartitionWriter:
             gap.lost_until, self.has_gaps = loss.next_offset, True
             self.queue.append(gap)
             self.stamp = gap.stamp.then(count)
-            self.next_offset = self.lands = loss.next_offset
+            self.next_offset = self.target_offset = loss.next_offset
         self.losses.append(loss)
 
     @property
     def passed(self) -> Loss | None:
-        """A loss that is passed over by now: told once."""
+        """A loss that is passed over by now: reported once."""
         return self.losses.popleft() if self.losses and self.acked >= self.losses[0].next_offset else None
 
     def forget(self) -> None:

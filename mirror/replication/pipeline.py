@@ -106,9 +106,9 @@ _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 _BATCHES: Final = 2 / 3
 #: The part of it that one record to be rewritten may take: it is held as it was, as it is copied and as it is encoded.
 _A_RECORD: Final = 1 / 3
-#: Seconds between two looks at who leads the target's partitions, and how much more for each of them; and how often
-#: meanwhile the connections to those leaders are looked at, which costs no request.
-_LEADERS_SECONDS, _SECONDS_A_LEADER, _LOOKS = 10.0, 0.005, 10
+#: Seconds between two checks of who leads the target's partitions, and how much more for each of them; and how often
+#: meanwhile the connections to those leaders are checked, which costs no request.
+_LEADERS_SECONDS, _SECONDS_A_LEADER, _CHECKS = 10.0, 0.005, 10
 #: What resolves a batch that cannot be read while a position is looked for, in either log.
 _DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
 #: Seconds between two beats of the detector by which a suspension is noticed.
@@ -134,7 +134,7 @@ class Pipeline:
         may_go_on: Callable[[], Awaitable[bool]] = always,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the counters to go on counting from; `on_loss` is
-        told of records that were lost, before the mirror goes on behind them, and may raise ClusterError;
+        called with records that were lost, before the mirror goes on behind them, and may raise ClusterError;
         `recall` gives the offset maps of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
         `may_go_on` is asked once the process was suspended (L3), and may raise ClusterError and WireError.
         """
@@ -147,7 +147,7 @@ class Pipeline:
         self._has_begun = False
         self._moved = asyncio.Event()
         self.stopped = asyncio.Event()  # set at each stop
-        self.is_told_to_end = False
+        self.is_finishing = False
         self._writer = Writer(target, self._changed, self._spawn, share)
         self._clearance = Clearance(self._writer.detector, may_go_on)
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
@@ -161,7 +161,7 @@ class Pipeline:
 
         A cluster that cannot be reached is not an error here: its partitions say that they wait.
         """
-        # Once for all partitions; a partition task that lacks its leader asks again, and tells.
+        # Once for all partitions; a partition task that lacks its leader asks again, and reports it.
         with contextlib.suppress(ClusterError):
             await asyncio.gather(
                 self._source.refresh({a.source.topic for a in self._assignments}),
@@ -172,7 +172,7 @@ class Pipeline:
         try:
             await self._mirror(loop, seconds)
         finally:
-            loop.set_exception_handler(None)  # there is no task left to tell of a fault
+            loop.set_exception_handler(None)  # there is no task left to report a fault
 
     async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         async with self._tasks:
@@ -191,7 +191,7 @@ class Pipeline:
                     await self._drained()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A coroutine whose failure ends the task: a fault in the program is told, not swallowed."""
+        """A coroutine whose failure ends the task: a fault in the program is raised, not swallowed."""
         return self._tasks.create_task(work)
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -251,18 +251,20 @@ class Pipeline:
         its position is read again (W11). A leader of the source that lost its controllers answers as if all were well.
         """
         while True:
-            for _ in range(_LOOKS):
-                await asyncio.sleep((_LEADERS_SECONDS + len(self._partition_tasks) * _SECONDS_A_LEADER) / _LOOKS)
+            for _ in range(_CHECKS):
+                await asyncio.sleep((_LEADERS_SECONDS + len(self._partition_tasks) * _SECONDS_A_LEADER) / _CHECKS)
                 self._writer.check_leaders()
-            with contextlib.suppress(ClusterError):  # whoever sends is told
+            with contextlib.suppress(ClusterError):  # whoever sends gets the error
                 await self._target.refresh()
                 self._writer.check_leaders()
-            await self._fetcher.look_again()
+            await self._fetcher.refresh()
 
     def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
         """By target partition, the last acknowledged positions, for the journal."""
         known = (
-            (one.assignment.target, one.position) for one in self._partition_tasks.values() if one.sink is not None
+            (one.assignment.target, one.position)
+            for one in self._partition_tasks.values()
+            if one.partition_writer is not None
         )
         return [(target, last) for target, last in known if last is not None]
 
@@ -273,7 +275,7 @@ class Pipeline:
 
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
-        self.is_told_to_end = True
+        self.is_finishing = True
         self._end()
 
     def _end(self) -> None:
@@ -315,27 +317,29 @@ class Pipeline:
         """The heart: verdict by verdict, one partition's part of a fetch answer."""
         cursor = arrival.cursor
         partition_task = self._partition_tasks[cursor.partition]
-        sink = partition_task.sink
-        if cursor is not partition_task.cursor or sink is None:
+        partition_writer = partition_task.partition_writer
+        if cursor is not partition_task.cursor or partition_writer is None:
             return
         if arrival.trouble:
             partition_task.waits(arrival.trouble)
             if arrival.astray:
-                self._writer.doubt(sink, arrival.trouble)
+                self._writer.doubt(partition_writer, arrival.trouble)
             return
         if arrival.lost is not None:
-            await self._lose(partition_task, sink, arrival.lost)
+            await self._lose(partition_task, partition_writer, arrival.lost)
             return
         try:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
-                verdict = classify(raw.header, sink.rules, next_offset=sink.due, aborted=aborted.covers(raw))
-                for together in sink.coalescer.offer(verdict, raw):
-                    if not await self._carry_out(partition_task, sink, *together):
+                verdict = classify(
+                    raw.header, partition_writer.rules, next_offset=partition_writer.due, aborted=aborted.covers(raw)
+                )
+                for together in partition_writer.coalescer.offer(verdict, raw):
+                    if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if cursor.has_all or arrival.stop:
-                for together in sink.coalescer.rest():
-                    if not await self._carry_out(partition_task, sink, *together):
+                for together in partition_writer.coalescer.rest():
+                    if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if arrival.stop:
                 raise arrival.stop
@@ -346,9 +350,14 @@ class Pipeline:
         self._writer.flush()
 
     async def _carry_out(
-        self, partition_task: PartitionTask, sink: PartitionWriter, verdict: Verdict, raws: tuple[RawBatch, ...]
+        self,
+        partition_task: PartitionTask,
+        partition_writer: PartitionWriter,
+        verdict: Verdict,
+        raws: tuple[RawBatch, ...],
     ) -> bool:
-        """Carry out a verdict; false where nothing may follow, since the sink was replaced or the task ends.
+        """Carry out a verdict; false where nothing may follow, since the partition writer was replaced or the task
+        ends.
 
         Rewriting takes time and memory. Behind each batch that is made, what is ready goes out and acks come in. Where
         more is held than the task may, the next one waits for acks of this partition, and the others with it. Records
@@ -356,61 +365,63 @@ class Pipeline:
         """
         while raws:
             try:
-                for _ in self._writer.carrying_out(verdict, raws, sink):
+                for _ in self._writer.carrying_out(verdict, raws, partition_writer):
                     self._writer.flush()
                     await asyncio.sleep(0)
-                    while self._writer.room(sink.source) < 0 and self._writer.holds() > self._held:
+                    while self._writer.room(partition_writer.source) < 0 and self._writer.holds() > self._held:
                         if self._fetcher.is_finished:
                             break
                         self._moved.clear()
                         await self._moved.wait()
-                    if sink is not partition_task.sink or self._fetcher.is_finished:
+                    if partition_writer is not partition_task.partition_writer or self._fetcher.is_finished:
                         return False
             except Unwritable as stop:
                 if not partition_task.may_leave_out(stop.loss):
                     raise
-                if stop.loss.reason == "too_large" and await self._may_take_more(partition_task, sink):
+                if stop.loss.reason == "too_large" and await self._may_take_more(partition_task, partition_writer):
                     raise
-                if not await self._leave_out(partition_task, sink, stop.loss):
+                if not await self._leave_out(partition_task, partition_writer, stop.loss):
                     return False
-                raws = tuple(raw for raw in raws if raw.header.next_offset > sink.next_offset)
+                raws = tuple(raw for raw in raws if raw.header.next_offset > partition_writer.next_offset)
             else:
                 break
         return True
 
-    async def _may_take_more(self, partition_task: PartitionTask, sink: PartitionWriter) -> bool:
+    async def _may_take_more(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> bool:
         """Whether a record that is too large by the rules may soon not be; nothing follows where that is not known."""
         mine = partition_task.assignment
         try:
             return await may_take_more(self._source, mine.source.topic, self._target, mine.target.topic, mine.rules)
         except (ClusterError, WireError) as problem:
-            self._writer.doubt(sink, str(problem))
+            self._writer.doubt(partition_writer, str(problem))
             return False
 
-    async def _leave_out(self, partition_task: PartitionTask, sink: PartitionWriter, loss: Loss) -> bool:
+    async def _leave_out(self, partition_task: PartitionTask, partition_writer: PartitionWriter, loss: Loss) -> bool:
         """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
         try:
             if self._on_loss is not None:
                 await self._on_loss(
-                    replace(loss, topic_id=partition_task.assignment.topic_id, target_topic_id=sink.topic_id)
+                    replace(
+                        loss, topic_id=partition_task.assignment.topic_id, target_topic_id=partition_writer.topic_id
+                    )
                 )
         except (ClusterError, WireError) as problem:
-            self._writer.doubt(sink, str(problem))
-        if sink.unsettled or sink is not partition_task.sink:
+            self._writer.doubt(partition_writer, str(problem))
+        if partition_writer.unsettled or partition_writer is not partition_task.partition_writer:
             return False
         partition_task.left_out.append((loss.first, loss.next_offset))
-        self._writer.lose(loss, sink)
+        self._writer.lose(loss, partition_writer)
         return True
 
-    async def _lose(self, partition_task: PartitionTask, sink: PartitionWriter, damaged: Damaged) -> None:
+    async def _lose(self, partition_task: PartitionTask, partition_writer: PartitionWriter, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
         mine = partition_task.assignment
         loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
-            for together in sink.coalescer.rest():
-                if not await self._carry_out(partition_task, sink, *together):
+            for together in partition_writer.coalescer.rest():
+                if not await self._carry_out(partition_task, partition_writer, *together):
                     return
-            await self._leave_out(partition_task, sink, loss)
+            await self._leave_out(partition_task, partition_writer, loss)
         except PartitionStop as stop:
             self._stop(partition_task, stop)
         self._writer.flush()
@@ -419,8 +430,8 @@ class Pipeline:
         cursor = arrival.cursor
         cursor.unrelayed -= 1
         partition_task = self._partition_tasks[cursor.partition]
-        if partition_task.sink is not None and partition_task.cursor is cursor and not arrival.trouble:
-            self._changed(partition_task.sink)
+        if partition_task.partition_writer is not None and partition_task.cursor is cursor and not arrival.trouble:
+            self._changed(partition_task.partition_writer)
 
     async def _keep(self, partition_task: PartitionTask, turns: StartupLimiter) -> None:
         backoff = Backoff()
@@ -438,16 +449,16 @@ class Pipeline:
                 partition_task.waits(str(problem))
                 await asyncio.sleep(backoff.next())
             else:
-                before = partition_task.sink.acked if partition_task.sink else 0
+                before = partition_task.partition_writer.acked if partition_task.partition_writer else 0
                 await partition_task.unsettled.wait()
-                if partition_task.sink and partition_task.sink.acked > before:
+                if partition_task.partition_writer and partition_task.partition_writer.acked > before:
                     backoff.reset()
                     partition_task.doubts = 0
                 await asyncio.sleep(backoff.next())
 
     async def _begin(self, partition_task: PartitionTask) -> None:
         """Find the position, and start reading and writing there."""
-        mine, former = partition_task.assignment, partition_task.sink
+        mine, former = partition_task.assignment, partition_task.partition_writer
         suspensions = await self._awake()
         partition_task.meets(self._target.topic_id(mine.target.topic))
         if (known := partition_task.standing_stop()) is not None:
@@ -472,7 +483,7 @@ class Pipeline:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
         self._check_awake(suspensions)
         topic_id = partition_task.target_topic_id
-        sink = PartitionWriter(
+        partition_writer = PartitionWriter(
             mine.source,
             mine.target,
             position,
@@ -486,7 +497,7 @@ class Pipeline:
         if former is not None:
             if found_end > former.sent:
                 detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
-                raise sink.contended(position.next_offset, detail)
+                raise partition_writer.contended(position.next_offset, detail)
             self._writer.settled(former, found_end)
             partition_task.doubts += former.doubtful
             if partition_task.doubts >= DOUBTFUL_TRIES:
@@ -494,23 +505,29 @@ class Pipeline:
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
-            await self._lose_until(position, sink, mine, "target" if target_lost is not None else "retention")
+            await self._lose_until(
+                position, partition_writer, mine, "target" if target_lost is not None else "retention"
+            )
         partition_task.unsettled.clear()
-        partition_task.sink, partition_task.last = sink, None
-        partition_task.cursor = Cursor(mine.source, mine.topic_id, sink.next_offset, position.last_epoch, mine.until)
+        partition_task.partition_writer, partition_task.last = partition_writer, None
+        partition_task.cursor = Cursor(
+            mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
+        )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
         partition_task.resumed()
-        self._writer.begin(sink)
+        self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()
-        self._changed(sink)
+        self._changed(partition_writer)
 
-    async def _lose_until(self, position: Position, sink: PartitionWriter, mine: Assignment, reason: str) -> None:
+    async def _lose_until(
+        self, position: Position, partition_writer: PartitionWriter, mine: Assignment, reason: str
+    ) -> None:
         """Pass over what the source has no more, once that is on record."""
         loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
         if self._on_loss is not None:
-            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=sink.topic_id))
-        sink.lose(loss)
+            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=partition_writer.topic_id))
+        partition_writer.lose(loss)
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
@@ -527,7 +544,7 @@ class Pipeline:
     def _target_lost(
         self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
     ) -> None:
-        """Tell of records that the target had acknowledged and lost, of source offsets from and to before, of which
+        """Report records that the target had acknowledged and lost, of source offsets from and to before, of which
         those that are `gone`, or below `lost_until`, are not copied again.
         """
         mine, (first, following) = partition_task.assignment, lost
@@ -549,7 +566,7 @@ class Pipeline:
         again = "copied again" if kept == first else "the source has none of them any more"
         if first < kept < following:
             again = f"copied again from {kept} on: the source has those before no more"
-        partition_task.tell(
+        partition_task.add_note(
             f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}"
         )
 
@@ -572,9 +589,9 @@ class Pipeline:
                 found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
             else:
                 found, offset_map = await resume(*logs, accepted, *more), None
-            if (former := partition_task.sink) is not None and former.mistimed and found.stamped:
+            if (former := partition_task.partition_writer) is not None and former.mistimed and found.stamped:
                 raise former.stamped(found.next_offset, found.end - 1)
-            if mine.rules.mistimes:  # what was written before is told of no more, and no more is written like it
+            if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
                 detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
                 raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)
             return found, offset_map
@@ -599,27 +616,27 @@ class Pipeline:
         alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
         await align(self._target, alignment, position, moved, lambda: self._check_awake(suspensions))
 
-    def _changed(self, sink: PartitionWriter) -> None:
+    def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
         self._moved.set()
-        partition_task = self._partition_tasks[sink.source]
+        partition_task = self._partition_tasks[partition_writer.source]
         cursor = partition_task.cursor
-        if partition_task.sink is not sink or cursor is None:
+        if partition_task.partition_writer is not partition_writer or cursor is None:
             return
-        if sink.stop is not None:
-            self._stop(partition_task, sink.stop)
-        elif sink.unsettled:
+        if partition_writer.stop is not None:
+            self._stop(partition_task, partition_writer.stop)
+        elif partition_writer.unsettled:
             if not partition_task.finished:
-                partition_task.waits(sink.unsettled)
-            self._fetcher.stop(sink.source)
-            if sink.is_quiet:
+                partition_task.waits(partition_writer.unsettled)
+            self._fetcher.stop(partition_writer.source)
+            if partition_writer.is_quiet:
                 partition_task.unsettled.set()
         elif not partition_task.finished:
-            while (loss := sink.passed) is not None:
+            while (loss := partition_writer.passed) is not None:
                 log_loss(loss)
-            caught_up = sink.acked >= cursor.readable_until >= 0
+            caught_up = partition_writer.acked >= cursor.readable_until >= 0
             partition_task.state, partition_task.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
-            if cursor.is_done and not cursor.unrelayed and sink.is_idle:
+            if cursor.is_done and not cursor.unrelayed and partition_writer.is_idle:
                 partition_task.state = State.CAUGHT_UP
                 self._finished(partition_task)
         self._fetcher.nudge()
@@ -657,12 +674,12 @@ class Pipeline:
     def _stop_for(
         self, partition_task: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
     ) -> PartitionStop:
-        at = partition_task.sink.acked if partition_task.sink else -1
+        at = partition_task.partition_writer.acked if partition_task.partition_writer else -1
         return PartitionStop(state, *partition_task.assignment.source, at, detail, *remedies).knowing(**values)
 
     async def _drained(self) -> None:
         while not all(
-            partition_task.sink is None or partition_task.sink.is_idle
+            partition_task.partition_writer is None or partition_task.partition_writer.is_idle
             for partition_task in self._partition_tasks.values()
         ):
             self._moved.clear()

@@ -26,13 +26,13 @@
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch
-would go in twice. Where the log holds no batch, the leader is asked between two looks at the log's end that agree.
+would go in twice. Where the log holds no batch, the leader is asked between two reads of the log's end that agree.
 
-Decision: a log that ends with a marker is looked at twice. A broker goes on with a dead mirror's request for a thousand
+Decision: a log that ends with a marker is read twice. A broker goes on with a dead mirror's request for a thousand
 markers for up to half a second, and whoever began in its midst would take the rest for somebody else's.
 
 Decision: the producer id is computed, not asked for with InitProducerId. A broker takes any id on a partition where
-it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are told apart per partition log only, and coordinators
+it is unknown (Kafka `ProducerAppendInfo.checkSequence`), ids are distinguished per partition log only, and coordinators
 count up from 0 and will not reach 2^52. So even two mirrors that start together on an empty partition carry the same
 id, which ids handed out by a coordinator could not give. The 20 low bits are left to `ProducerState.then`.
 """
@@ -40,7 +40,6 @@ id, which ids handed out by a coordinator could not give. The 20 low bits are le
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -50,7 +49,6 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at, batches
 from mirror.kafka.queries import (
     EARLIEST,
-    LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     epoch_end,
@@ -60,9 +58,6 @@ from mirror.kafka.queries import (
 )
 from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.records.header import (
-    APPEND_TIME,
-    ERAS,
-    FIRST_ID,
     SEQUENCES,
     ProducerState,
     RawBatch,
@@ -70,23 +65,22 @@ from mirror.records.header import (
     is_a_mirrors,
 )
 from mirror.replication.assignment import STANDING, LastBatch, LastPosition, outside
-from mirror.states import RESOLVED_BY, Remedy, State
+from mirror.replication.both_logs import Logs, read_logs
+from mirror.states import State
 
-#: Pause between two looks at a log that ends with a marker; a broker writes several markers in a millisecond.
+#: Pause between two reads of a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
 #: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
 #: write at once notice it after two requests of a thousand at the latest. How far at most.
-_LOOK_BACK, _FURTHER = 2000, 8
+_READ_BACK, _FURTHER = 2000, 8
 _MOST_BACK: Final = 1 << 20
 #: Bytes of the source that are read of a gap, of aborted transactions for example; behind them its last offsets only.
 _GAP_BYTES: Final = 32 << 20
 #: Bytes of the target that are compared behind the acknowledged position: what comes in a second, which is how often
 #: positions are recorded.
 _BEHIND_BYTES: Final = 32 << 20
-#: What is compared of two logs without a record for a reader tells no leader epoch.
+#: What is compared of two logs without a record for a reader shows no leader epoch.
 _EMPTY: Final = (-1, -1)
-#: What resolves a copy that is not its source's.
-ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +90,11 @@ class Position:
     `known` says that the leader remembers the producer. `last_epoch` is the source leader epoch of the last mirrored
     batch, or -1. `begin` is where the target must be made to begin first, since all before it is padding or missing,
     and -1 where nothing is to be done. `lost_until` is where the source goes on, where it lost the records from
-    `next_offset` up to there; -1 where not. `lands` is where the next batch lands in the target if that is not at
-    `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the
-    target had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last`
-    is what was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last
-    batch is ours, and has its broker's time.
+    `next_offset` up to there; -1 where not. `target_offset` is where the next batch goes in the target if that is not
+    at `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the target
+    had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last` is what
+    was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last batch is
+    ours, and has its broker's time.
     """
 
     next_offset: int
@@ -109,7 +103,7 @@ class Position:
     last_epoch: int
     begin: int = -1
     lost_until: int = -1
-    lands: int = -1
+    target_offset: int = -1
     target_lost: tuple[int, int] | None = None
     target_epoch: int = -1
     last: LastPosition | None = None
@@ -118,28 +112,7 @@ class Position:
     @property
     def end(self) -> int:
         """Where the target's log ends."""
-        return self.next_offset if self.lands < 0 else self.lands
-
-
-class Unconfirmed(PartitionStop):
-    """The stop for a copy of which nothing can be compared with the source, and whose end is not the position that the
-    journal keeps. A person may vouch for it: that the target's end `target_end` goes with the source's `offset`, which
-    is -1 where that is not known.
-    """
-
-    def __init__(self, source: TopicPartition, offset: int, target_end: int, detail: str) -> None:
-        accept = (Remedy.ACCEPT_COPY,) if offset >= 0 else ()
-        detail = f"nothing confirms the copy: {detail}"
-        super().__init__(State.DIVERGED, *source, offset, detail, *accept, Remedy.BEGIN_ANEW)
-        self.target_end = target_end
-
-
-def producer_id(flow: str, target: TopicPartition) -> int:
-    """The flow's first producer id for one target partition: between 2^52 and 2^53, exact in any tool that reads
-    JSON, and a multiple of `ERAS`.
-    """
-    digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
-    return (int.from_bytes(digest[:8], "big") % (FIRST_ID // ERAS)) * ERAS + FIRST_ID
+        return self.next_offset if self.target_offset < 0 else self.target_offset
 
 
 def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic: str) -> PartitionStop:
@@ -152,254 +125,6 @@ def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic:
 def inspecting(side: str, topic: str, offset: int) -> dict[str, object]:
     """Where `Remedy.INSPECT` sends a person."""
     return {"side": side, "damaged": topic, "begin": f" --from {offset}" if offset >= 0 else ""}
-
-
-@dataclass(frozen=True, slots=True)
-class Logs:
-    """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
-    target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
-    flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
-    of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
-    where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
-    leader epoch in which the target's end was read, `source_epoch` the source's of now. `clusters`: what both are
-    called.
-    """
-
-    source: TopicPartition
-    start: int
-    readable: int
-    target_start: int
-    end: int
-    tail: RawBatch | None
-    own: ProducerState
-    since: int = 0
-    last: LastPosition | None = None
-    losses: tuple[tuple[int, int], ...] = ()
-    kept_until: int | None = None
-    target_epoch: int = -1
-    source_epoch: int = -1
-    clusters: tuple[str, str] = ("the source", "the target")
-
-    @property
-    def was_not_cut(self) -> bool:
-        """No leader of the source was elected since the last acknowledged batch: it has kept all that it had."""
-        return self.last is not None and 0 <= self.source_epoch == self.last.source_epoch
-
-    @property
-    def begin(self) -> int:
-        """The first offset of the source that is to be mirrored, whether or not the source still has it."""
-        return self.since or self.start
-
-    @property
-    def furthest_begin(self) -> int:
-        """The highest offset at which the copy may have been made to begin, as sources begin ever later."""
-        return max(self.since, self.start)
-
-    @property
-    def is_unaligned(self) -> bool:
-        """The target holds nothing, or nothing but padding, and is to begin behind that."""
-        if self.tail is None:  # it may have deleted padding by itself
-            return self.end == 0 < self.begin or self.end < self.since
-        return self.end <= self.begin and is_our_padding(self.tail, self.own)
-
-    @property
-    def tail_is_ours(self) -> bool:
-        """This flow wrote the target's last batch."""
-        return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
-
-    def keeps(self, ours: RawBatch | None) -> bool:
-        """Whether the target's batch is sound, and what was acknowledged last, whatever its source batch is by now."""
-        kept = self.last.batch if self.last is not None else None
-        if ours is None or kept is None or not kept.crc:
-            return False
-        return (ours.header.base_offset, ours.header.crc) == (kept.base, kept.crc) and crc_holds(ours)
-
-    @property
-    def is_stamped(self) -> bool:
-        """This flow wrote the target's last batch, and the target's broker gave it a time."""
-        return self.tail is not None and self.tail_is_ours and bool(self.tail.header.attributes & APPEND_TIME)
-
-    @property
-    def is_begun(self) -> bool:
-        """The copy holds, or held, more than padding: it does not just begin where the source does, or the flow."""
-        if self.last is not None and self.last.batch is not None:
-            return True
-        if self.tail is None:
-            return self.end > self.furthest_begin
-        return not is_our_padding(self.tail, self.own)
-
-    def check_way(self) -> None:
-        """Raises PartitionStop where the copy was begun with offsets that move, and is to have equal ones (P9)."""
-        last = self.last
-        if last is None or not last.is_moved:
-            return
-        what = f"offset {last.target_end} of the target goes with offset {last.source_next} of the source"
-        raise self.begun_otherwise(last.target_end, f"{what}, as the journal keeps it", "translate")
-
-    def begun_otherwise(self, at: int, detail: str, offsets: str) -> PartitionStop:
-        """The stop for a copy that was begun with other `offsets` than it is to have now."""
-        detail = f"{detail}: the copy was begun with topics.offsets: {offsets}"
-        return self.stop(State.REFUSED, at, detail, Remedy.AS_BEGUN).knowing(offsets=offsets)
-
-    def check_source_epoch(self) -> None:
-        """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
-        last, kept = self.last, self.kept_until
-        if last is not None and kept is not None and kept < last.epoch_until:
-            what = f"leader epoch {last.source_epoch} of the source ends at {max(kept, 0)}"
-            detail = f"{what}, and was mirrored up to {last.epoch_until}: the source's log was cut back or replaced"
-            raise self.truncated(last.source_next, detail)
-
-    def target_loss(self, at: int) -> tuple[int, int] | None:
-        """The source offsets of acknowledged records that the target has no more, where its end is source offset `at`
-        (P8). Where it has nothing left, they begin where the copy did.
-        """
-        last = self.last
-        if last is None or self.end >= last.target_end or last.batch is None:
-            return None
-        first = max(at, last.begins) if self.end == 0 or self.is_unaligned else at
-        return (first, last.source_next) if first < last.source_next else None
-
-    def target_lost(self, at: int, lost: tuple[int, int]) -> PartitionStop:
-        """The stop where these cannot be copied again."""
-        detail = (
-            f"the target's log ends at {self.end}, and had acknowledged the source's offsets up to {lost[1] - 1}: the"
-            f" target lost its tail, and the source deleted offsets {at} to {self.start - 1}"
-        )
-        return self.stop(State.TARGET_LOST, at, detail, *RESOLVED_BY[State.TARGET_LOST])
-
-    def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
-        """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
-        first, upto = accepted or (at, at)
-        return first <= at and self.start <= upto
-
-    def retention_gap(self, at: int) -> PartitionStop:
-        """The stop where that is not accepted."""
-        return self.stop(
-            State.RETENTION_GAP,
-            at,
-            f"the source deleted offsets {at} to {self.start - 1} before they were mirrored",
-            *RESOLVED_BY[State.RETENTION_GAP],
-        )
-
-    def padded_twice(self, upto: int) -> PartitionStop:
-        """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
-        detail = f"the target has padding up to offset {upto}, and the source has records from {self.furthest_begin} on"
-        return self.stop(State.DIVERGED, self.furthest_begin, detail, Remedy.BEGIN_ANEW)
-
-    def truncated(self, at: int, detail: str) -> PartitionStop:
-        """The stop for a source that was cut back below what was mirrored."""
-        return self.stop(State.TRUNCATED, at, detail, *RESOLVED_BY[State.TRUNCATED])
-
-    def reopened(self, at: int, opened: OpenTransaction) -> Exception:
-        """What an open transaction means: nothing is mirrored before one has ended, so that the source was cut back."""
-        if opened.cluster != self.clusters[0]:
-            return opened
-        detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
-        return self.truncated(at, f"{detail}: a transaction is open there that had ended")
-
-    def unlike(self, at: int, detail: str, twin: RawBatch | None, ours: RawBatch | None = None) -> PartitionStop:
-        """The stop where the target's last batch is not the source's, `twin`. Where we wrote it and the topic has seen
-        elections since, one of these was unclean, most likely. `ours`: the batch, where markers may follow it.
-
-        Raises MalformedBatch where one of both batches is damaged, on its disk or on the way: this stop would stand.
-        """
-        for cluster, raw in zip(self.clusters, (twin, self.tail), strict=True):
-            if raw is not None and 0 <= raw.header.magic <= 2 and not crc_holds(raw):
-                raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
-        written = ours or self.tail
-        is_ours = written is not None and not written.header.is_control and self.own.is_kin(written.header.producer_id)
-        epoch = twin.header.partition_leader_epoch if twin is not None else 0
-        if is_ours and epoch > 0:
-            return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
-        if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
-            return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
-        return self.foreign(at, detail)
-
-    def foreign(self, at: int, detail: str) -> PartitionStop:
-        """The stop for a copy with records that are not the source's."""
-        detail = f"{detail}; somebody else wrote to the target, or the source topic is another one"
-        return self.stop(State.DIVERGED, at, detail, *ANOTHER_COPY)
-
-    def unconfirmed(self, at: int, detail: str) -> Unconfirmed:
-        """The stop for a copy that nothing confirms (P7)."""
-        return Unconfirmed(self.source, at, self.end, detail)
-
-    def check_end(self, at: int) -> None:
-        """Raises Unconfirmed where somebody else wrote behind the last acknowledged position, and the source has
-        deleted all that this could be compared with: else the gap would seem to begin behind it.
-        """
-        last = self.last
-        if last is not None and last.target_end < self.end and self.tail is not None and not self.tail_is_ours:
-            raise self.beyond_acknowledged(at, last)
-
-    def beyond_acknowledged(self, at: int, last: LastPosition) -> Unconfirmed:
-        """The stop for a copy with records behind the last acknowledged position that nothing confirms (P7)."""
-        detail = f"its log ends at {self.end}, the journal keeps {last.target_end}"
-        others = "" if self.tail is None or self.tail_is_ours else "; the last of them is not this mirror's"
-        return self.unconfirmed(at, f"{detail}, and no record in between can be compared{others}")
-
-    def stop(self, state: State, offset: int, detail: str, *remedies: Remedy) -> PartitionStop:
-        """The stop at a source offset."""
-        return PartitionStop(state, *self.source, offset, detail, *remedies)
-
-
-async def look_at_logs(
-    flow: str,
-    source: Cluster,
-    source_partition: TopicPartition,
-    target: Cluster,
-    target_partition: TopicPartition,
-    since: int = 0,
-    last: LastPosition | None = None,
-    losses: tuple[tuple[int, int], ...] = (),
-) -> Logs:
-    """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
-    end = await settled_end(target, target_partition)
-    target_epoch = target.leader(target_partition).epoch
-    start, readable, target_start, kept, tail = await asyncio.gather(
-        list_offset(source, source_partition, EARLIEST),
-        list_offset(source, source_partition, LATEST),
-        list_offset(target, target_partition, EARLIEST),
-        _kept_until(source, source_partition, last),
-        _tail(target, target_partition, end),
-    )
-    if tail is None and end > target_start and await list_offset(target, target_partition, EARLIEST) < end:
-        raise MalformedBatch(f"{target}: nothing can be read at offset {end - 1}, the last of the log", 0, end - 1)
-    own = ProducerState(producer_id(flow, target_partition))
-    tail = tail if end > target_start else None
-    source_epoch = source.leader(source_partition).epoch
-    return Logs(
-        source_partition,
-        start,
-        readable,
-        target_start,
-        end,
-        tail,
-        own,
-        since,
-        last,
-        losses,
-        kept,
-        target_epoch,
-        source_epoch,
-        (str(source), str(target)),
-    )
-
-
-async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatch | None:
-    return await batch_at(target, partition, end - 1, below=end) if end else None
-
-
-async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosition | None) -> int | None:
-    """Where the leader epoch of the last acknowledged batch ends in the source now; None where that cannot be told:
-    nothing was acknowledged, or a leader has forgotten its epochs. One that never had that epoch kept nothing.
-    """
-    if last is None or last.source_epoch < 0:
-        return None
-    kept = await epoch_end(source, partition, last.source_epoch)
-    if kept < 0:
-        return None if source.leader(partition).epoch >= last.source_epoch else -1
-    return kept
 
 
 async def resume(
@@ -418,9 +143,9 @@ async def resume(
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
     `losses` are on record there as lost.
-    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `look_at_logs` does.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `read_logs` does.
     """
-    logs = await look_at_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses)
     logs.check_way()
     try:
         logs.check_source_epoch()
@@ -492,7 +217,7 @@ async def judged(
     """The stop that names the right side: a copy that somebody else wrote to looks like a source that was cut back.
 
     Raises ClusterUnreachable where either log was deleted from while both were compared, or where a broker is silent
-    that may lead by now, and hold what another lacks: what was missing then tells nothing, and the stop would stand.
+    that may lead by now, and hold what another lacks: what was missing then says nothing, and the stop would stand.
     """
     if stop.state not in STANDING:
         return stop
@@ -575,7 +300,7 @@ async def _last_of(
     """The last batch with records that holds offsets from `oldest` to before `end`; for a committed read, of those that
     were committed. It is looked for from the end backwards.
     """
-    before, step = end, _LOOK_BACK
+    before, step = end, _READ_BACK
     while before > oldest:
         begin, found = max(oldest, before - step), None
         async for raw, is_aborted in batches(cluster, partition, begin, before, isolation):
@@ -607,21 +332,22 @@ async def _compared(
     if header.last_offset < start:
         return kept_batch(ours, header.base_offset, None), None
     first = max(start, header.base_offset)
-    twin = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
-    if twin is not None and twin.header.magic == 2 and twin.header.base_offset > header.last_offset:
+    source_batch = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    head = source_batch.header if source_batch is not None else None
+    if head is not None and head.magic == 2 and head.base_offset > header.last_offset:
         epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
         is_ours = logs.own.is_kin(header.producer_id)  # nothing below vouches for a batch of somebody else (P7)
         return kept_batch(ours, header.base_offset, None), epoch if is_ours else None
-    if header.base_offset < start and (twin is None or twin.header.base_offset != header.base_offset):
+    if header.base_offset < start and (source_batch is None or source_batch.header.base_offset != header.base_offset):
         return kept_batch(ours, header.base_offset, None), None
-    may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(twin)
-    if difference := batch_difference(ours, twin, may_be_rewritten=may_be_rewritten):
+    may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(source_batch)
+    if difference := batch_difference(ours, source_batch, may_be_rewritten=may_be_rewritten):
         where = f"the target's last batch with records, at offset {header.base_offset}"
-        raise logs.unlike(end, f"{where}, is not the source's: {difference}", twin, ours)
-    assert twin is not None
-    is_same = twin.header.base_offset == header.base_offset and twin.header.count == header.count
-    batch = kept_batch(ours, header.base_offset, twin.header.crc if is_same else None)
-    difference, last = await joined_difference(source, logs.source, ours, twin)
+        raise logs.unlike(end, f"{where}, is not the source's: {difference}", source_batch, ours)
+    assert source_batch is not None
+    is_same = source_batch.header.base_offset == header.base_offset and source_batch.header.count == header.count
+    batch = kept_batch(ours, header.base_offset, source_batch.header.crc if is_same else None)
+    difference, last = await joined_difference(source, logs.source, ours, source_batch)
     if difference:
         raise logs.unlike(
             end, f"the target's last batch with records, at offset {header.base_offset}: {difference}", last
@@ -691,7 +417,7 @@ async def _compared_below(
     """Where the source has a hole over all of the target's last batch, at `base`, as compaction leaves one: compare the
     last records that it has below that. The same as `_compared`.
     """
-    oldest = max(logs.start, logs.target_start, base - _LOOK_BACK * _FURTHER)
+    oldest = max(logs.start, logs.target_start, base - _READ_BACK * _FURTHER)
     theirs = await _last_of(source, logs.source, oldest, base, READ_COMMITTED)
     if theirs is None or theirs.header.base_offset < oldest:
         return None
@@ -772,13 +498,13 @@ async def _check_last_batch(logs: Logs, source: Cluster) -> None:
     if batch is None or batch.source_crc is None or batch.source_base < logs.start:
         return
     try:
-        twin = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
+        stored = await batch_at(source, logs.source, batch.source_base, READ_COMMITTED, below=batch.source_base + 1)
     except MalformedBatch:
-        return  # it became damaged since: that tells of no other log
-    if twin is not None and (twin.header.base_offset != batch.source_base or twin.header.count != batch.count):
+        return  # it became damaged since: that shows no other log
+    if stored is not None and (stored.header.base_offset != batch.source_base or stored.header.count != batch.count):
         return  # compacted since, or gone
-    if twin is None or twin.header.crc != batch.source_crc:
-        has = "no batch" if twin is None else f"one with CRC {twin.header.crc:08x}"
+    if stored is None or stored.header.crc != batch.source_crc:
+        has = "no batch" if stored is None else f"one with CRC {stored.header.crc:08x}"
         detail = f"the batch mirrored last, at offset {batch.source_base}, had CRC {batch.source_crc:08x}"
         raise logs.truncated(logs.end, f"{detail}, and the source has {has} there by now")
 
@@ -817,12 +543,12 @@ async def gap_difference(
     async for raw, is_aborted in batches(source, partition, first, end, READ_COMMITTED):
         if not crc_holds(raw):  # damaged, and left out as a loss: there are no records to compare
             continue
-        for begin, upto in outside(losses, first, end):
-            if difference := marker_difference(begin, upto, None if is_aborted else raw):
+        for begin, until in outside(losses, first, end):
+            if difference := marker_difference(begin, until, None if is_aborted else raw):
                 return difference
         size += len(raw.data)
-        if size > _GAP_BYTES and raw.header.next_offset < end - _LOOK_BACK:
-            return await gap_difference(source, partition, end - _LOOK_BACK, end, losses)
+        if size > _GAP_BYTES and raw.header.next_offset < end - _READ_BACK:
+            return await gap_difference(source, partition, end - _READ_BACK, end, losses)
     return ""
 
 

@@ -14,15 +14,16 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
         (`PartitionWriter.unsettled`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
-    W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are told apart by
-        their order alone, and what overtakes is refused
+    W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are distinguished
+        by their order alone, and what overtakes is refused
     W8  markers go out alone: only when everything before them is acknowledged, and nothing follows before they are
-        known to be there. A marker has no sequence by which a leader could know it again, so the log's end tells;
-        of a single one the answer does, once a marker of this sink has fenced off what a dead mirror may have sent.
-        That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is refused
-    W9  markers go out within `FRESH` seconds of a look at the log's end: a mirror that was frozen looks again, and
+        known to be there. A marker has no sequence by which a leader could know it again, so the log's end decides;
+        of a single one the answer does, once a marker of this partition writer has fenced off what a dead mirror may
+        have sent. That first one goes alone, and is so many epochs ahead that what comes later of a dead mirror is
+        refused
+    W9  markers go out within `FRESH` seconds of a read of the log's end: a mirror that was frozen checks again, and
         finds what its successor wrote
-    W10 where offsets are translated, an ack that tells of another batch by the same number does not count. Sequences
+    W10 where offsets are translated, an ack that names another batch by the same number does not count. Sequences
         count records, so a number means the same batch only while the source has the same records: what a dead mirror
         sent may be gone there, and what we send in its place would be taken for a repetition
     W11 nothing is sent to another topic by the same name, to a leader of another epoch, or while the connection is lost
@@ -130,14 +131,14 @@ _INVALID_RECORD: Final = 87
 _DOUBTFUL: Final = frozenset({-1, 2})
 
 
-#: Seconds that a look at the log's end holds good for sending markers.
+#: Seconds that a read of the log's end holds good for sending markers.
 FRESH: Final = 2.0
 
 
 class Writer:
-    """Give it sinks with `begin`; `on_change(sink)` is called when a sink was acknowledged, stopped, or became
-    unsettled with nothing in flight. `took` has the seconds from each produce request to its acks; `throttled_s` are
-    those for which brokers muted us. `detector` has to beat while the process runs.
+    """Give it partition_writers with `begin`; `on_change(partition_writer)` is called when a partition writer was
+    acknowledged, stopped, or became unsettled with nothing in flight. `took` has the seconds from each produce request
+    to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Writer:
         self._spawn = spawn
         self._on_change = on_change
         self._partition_bytes = partition_bytes
-        self._sinks: dict[TopicPartition, PartitionWriter] = {}
+        self._partition_writers: dict[TopicPartition, PartitionWriter] = {}
         self._queued: dict[TopicPartition, PartitionWriter] = {}  # at least those with something to send
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
@@ -156,110 +157,122 @@ class Writer:
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
         self.detector = SuspensionDetector()
-        self._flushed_at = 0  # how often the process had been suspended when sinks were looked through last
+        self._flushed_at = 0  # how often the process had been suspended when partition writers were looked through last
 
-    def begin(self, sink: PartitionWriter) -> None:
-        """Write a partition from its position on; replaces its former sink, which must be idle."""
-        self._sinks[sink.source] = self._queued[sink.source] = sink
-        self._turns.setdefault(sink.source, len(self._turns))
-        counters = self.all_counters.setdefault(sink.source, PartitionCounters())
-        if sink.offset_map is not None and sink.position.lost_until >= 0:
-            counters.lost += sink.position.lost_until - sink.position.next_offset
+    def begin(self, partition_writer: PartitionWriter) -> None:
+        """Write a partition from its position on; replaces its former partition writer, which must be idle."""
+        self._partition_writers[partition_writer.source] = self._queued[partition_writer.source] = partition_writer
+        self._turns.setdefault(partition_writer.source, len(self._turns))
+        counters = self.all_counters.setdefault(partition_writer.source, PartitionCounters())
+        if partition_writer.offset_map is not None and partition_writer.position.lost_until >= 0:
+            counters.lost += partition_writer.position.lost_until - partition_writer.position.next_offset
 
     def finish(self) -> None:
         """Send nothing more: forget what is queued, and leave what is in flight to be acknowledged."""
         self._finished = True
-        for sink in self._sinks.values():
-            sink.forget()
+        for partition_writer in self._partition_writers.values():
+            partition_writer.forget()
         for channel in self._channels.values():
             channel.close()
 
-    def settled(self, sink: PartitionWriter, end: int) -> None:
-        """The log's end tells the fate of what an unsettled sink had sent: count what is below it."""
-        for out in sink.doubted:
+    def settled(self, partition_writer: PartitionWriter, end: int) -> None:
+        """The log's end decides the fate of what an unsettled partition writer had sent: count what is below it."""
+        for out in partition_writer.doubted:
             if out.end <= end:
-                self._count(sink.source, out)
-        sink.doubted.clear()
+                self._count(partition_writer.source, out)
+        partition_writer.doubted.clear()
 
     def holds(self) -> int:
         """Bytes of batches that wait for the target, or for its acks."""
-        return sum(sink.held for sink in self._sinks.values())
+        return sum(partition_writer.held for partition_writer in self._partition_writers.values())
 
     def room(self, source: TopicPartition) -> int:
-        """Bytes that a partition's sink still takes, negative where it holds more than its share; 0 for one that is
+        """Bytes that a partition's writer still takes, negative where it holds more than its share; 0 for one that is
         stopped or unsettled.
         """
-        sink = self._sinks.get(source)
-        return self._partition_bytes - sink.held if sink and not sink.unsettled else 0
+        partition_writer = self._partition_writers.get(source)
+        return (
+            self._partition_bytes - partition_writer.held if partition_writer and not partition_writer.unsettled else 0
+        )
 
-    def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> None:
+    def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter) -> None:
         """Queue, skip or refuse one batch, or several that become one; `flush` sends. Raises PartitionStop for what
         must not be written.
         """
-        for _ in self.carrying_out(verdict, raws, sink):
+        for _ in self.carrying_out(verdict, raws, partition_writer):
             pass
 
-    def carrying_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
+    def carrying_out(
+        self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
+    ) -> Iterator[None]:
         """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
-        if sink.unsettled or verdict is ALREADY_MIRRORED:
+        if partition_writer.unsettled or verdict is ALREADY_MIRRORED:
             return
-        self._queued[sink.source] = sink
+        self._queued[partition_writer.source] = partition_writer
         match verdict.action:
             case Action.PASS | Action.RESTAMP:
-                sink.append(raws[0], verdict)
+                partition_writer.append(raws[0], verdict)
             case Action.DROP:
-                self._drop(verdict, raws[0], sink)
+                self._drop(verdict, raws[0], partition_writer)
             case Action.REWRITE:
-                yield from self._rewrite(verdict, raws, sink)
+                yield from self._rewrite(verdict, raws, partition_writer)
             case Action.REFUSE:
                 detail = f"REFUSE for reason {verdict.reason}"
                 if verdict in UNREADABLE:
-                    raise _unreadable(sink, raws[0], detail)
-                raise sink.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
+                    raise _unreadable(partition_writer, raws[0], detail)
+                raise partition_writer.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
 
-    def lose(self, loss: Loss, sink: PartitionWriter) -> None:
+    def lose(self, loss: Loss, partition_writer: PartitionWriter) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
-        self._queued[sink.source] = sink
-        if sink.offset_map is not None:
-            self.all_counters[sink.source].lost += loss.next_offset - loss.first
-        sink.lose(loss)
+        self._queued[partition_writer.source] = partition_writer
+        if partition_writer.offset_map is not None:
+            self.all_counters[partition_writer.source].lost += loss.next_offset - loss.first
+        partition_writer.lose(loss)
 
-    def _drop(self, verdict: Verdict, raw: RawBatch, sink: PartitionWriter) -> None:
-        upto = raw.header.next_offset
-        sink.fill(upto, verdict, len(raw.data), raw.header.partition_leader_epoch)
-        if sink.offset_map is not None:  # no marker's answer will count it
-            counters = self.all_counters[sink.source]
-            if upto > counters.dropped_until:
-                counters.dropped_until = upto
+    def _drop(self, verdict: Verdict, raw: RawBatch, partition_writer: PartitionWriter) -> None:
+        until = raw.header.next_offset
+        partition_writer.fill(until, verdict, len(raw.data), raw.header.partition_leader_epoch)
+        if partition_writer.offset_map is not None:  # no marker's answer will count it
+            counters = self.all_counters[partition_writer.source]
+            if until > counters.dropped_until:
+                counters.dropped_until = until
                 counters.verdicts[str(verdict)] += 1
                 counters.verdict_bytes[str(verdict)] += len(raw.data)
 
-    def _rewrite(self, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
+    def _rewrite(
+        self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
+    ) -> Iterator[None]:
         from mirror.records.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
 
         try:
-            for made, offsets in rewritten(raws, sink.recipe, closes_up=sink.offset_map is not None):
-                sink.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
+            for made, offsets in rewritten(
+                raws, partition_writer.recipe, closes_up=partition_writer.offset_map is not None
+            ):
+                partition_writer.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
                 yield
-                if sink.unsettled:
+                if partition_writer.unsettled:
                     return
-                self._queued[sink.source] = sink
+                self._queued[partition_writer.source] = partition_writer
         except TooManyBytes as large:
-            raise sink.refuse(sink.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
+            raise partition_writer.refuse(partition_writer.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
         except RecordTooLarge as record:
             remedies = Remedy.RAISE_SIZE, Remedy.ACCEPT_DAMAGE
-            raise sink.unwritable(record.offset, record.offset + 1, "too_large", record.detail, *remedies) from record
+            raise partition_writer.unwritable(
+                record.offset, record.offset + 1, "too_large", record.detail, *remedies
+            ) from record
         except BadRecords as damage:
             number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
             if number:
-                yield from self._rewrite(verdict, raws[:number], sink)
-                if sink.unsettled:
+                yield from self._rewrite(verdict, raws[:number], partition_writer)
+                if partition_writer.unsettled:
                     return
-            raise _unreadable(sink, raws[number], damage.detail) from damage
-        sink.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
+            raise _unreadable(partition_writer, raws[number], damage.detail) from damage
+        partition_writer.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
 
     def flush(self) -> None:
-        """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of sinks."""
+        """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of partition
+        writers.
+        """
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
 
@@ -271,55 +284,64 @@ class Writer:
         self._flushed_at = self.detector.suspensions
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
         unsettled: list[PartitionWriter] = []
-        self._queued = {at: sink for at, sink in self._queued.items() if sink.queue and self._sinks[at] is sink}
+        self._queued = {
+            at: partition_writer
+            for at, partition_writer in self._queued.items()
+            if partition_writer.queue and self._partition_writers[at] is partition_writer
+        }
         now = asyncio.get_running_loop().time()
-        for sink in self._queued.values():
-            if sink.is_quiet and now - sink.heard_at > FRESH:  # W3
-                sink.known = False
-            if sink.may_send:
-                leader = self._target.leader(sink.target)
+        for partition_writer in self._queued.values():
+            if partition_writer.is_quiet and now - partition_writer.heard_at > FRESH:  # W3
+                partition_writer.known = False
+            if partition_writer.may_send:
+                leader = self._target.leader(partition_writer.target)
                 node = leader.node
-                if moved := self._moved(sink, leader):  # W7, W11, W13
-                    self._unsettle(sink, moved)
-                    unsettled.append(sink)
+                if moved := self._moved(partition_writer, leader):  # W7, W11, W13
+                    self._unsettle(partition_writer, moved)
+                    unsettled.append(partition_writer)
                     continue
-                if not sink.in_flight:  # W7
-                    sink.connection = self._turns[sink.source] % CONNECTIONS if sink.mean_size >= LARGE else 0
-                waiting.setdefault((node, sink.connection), []).append(sink)
-        for key, sinks in waiting.items():
+                if not partition_writer.in_flight:  # W7
+                    partition_writer.connection = (
+                        self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
+                    )
+                waiting.setdefault((node, partition_writer.connection), []).append(partition_writer)
+        for key, partition_writers in waiting.items():
             channel = self._channels.get(key)
             if channel is None:
                 channel = self._channels[key] = Channel(self._target, *key)
             if channel.connection is None or not channel.connection.is_open:
                 channel.open(self._spawn, self.flush, partial(self._unreachable, key))
                 continue
-            for sink in sinks:
-                if isinstance(sink.queue[0], Gap):
-                    self._fill(sink, sink.queue[0], channel, channel.connection)
+            for partition_writer in partition_writers:
+                if isinstance(partition_writer.queue[0], Gap):
+                    self._fill(partition_writer, partition_writer.queue[0], channel, channel.connection)
             while channel.in_flight < IN_FLIGHT and channel.connection.unsent < UNSENT_BYTES:
-                if not self._send(channel, channel.connection, sinks):
+                if not self._send(channel, channel.connection, partition_writers):
                     break
-        for sink in unsettled:
-            self._on_change(sink)
+        for partition_writer in unsettled:
+            self._on_change(partition_writer)
 
     def _is_awake(self) -> bool:
         """Asked at the last moment: what was made before a suspension is not sent behind it (W13)."""
         self.detector.beat()
         return self.detector.suspensions == self._flushed_at
 
-    def _moved(self, sink: PartitionWriter, leader: Leader) -> str:
+    def _moved(self, partition_writer: PartitionWriter, leader: Leader) -> str:
         """Why nothing may be sent to the leader known now before the position was read again (W7, W11, W13)."""
-        if sink.suspensions != self.detector.suspensions:
+        if partition_writer.suspensions != self.detector.suspensions:
             return "this process was suspended, and the position is read again"
         if leader.node < 0:
             return "the target partition has no leader"
-        if sink.in_flight and leader.node != sink.node:
+        if partition_writer.in_flight and leader.node != partition_writer.node:
             return "its leader moved"
-        if sink.topic_id is not None and self._target.topic_id(sink.target.topic) != sink.topic_id:
+        if (
+            partition_writer.topic_id is not None
+            and self._target.topic_id(partition_writer.target.topic) != partition_writer.topic_id
+        ):
             return "the target topic was deleted, or is another one by now"
-        if leader.epoch != sink.position.target_epoch >= 0:
-            return f"the target's leader epoch was {sink.position.target_epoch} and is {leader.epoch}"
-        if sink.session is not None and not sink.session.is_open:
+        if leader.epoch != partition_writer.position.target_epoch >= 0:
+            return f"the target's leader epoch was {partition_writer.position.target_epoch} and is {leader.epoch}"
+        if partition_writer.session is not None and not partition_writer.session.is_open:
             return "the connection to the target's leader was lost"
         return ""
 
@@ -340,50 +362,55 @@ class Writer:
         return leader.node, await self._target.connection(leader.node, channel_purpose(0))
 
     def check_leaders(self) -> None:
-        """Doubt every sink whose topic or leader, by what is known now, is not what it was when its position was read
-        (W11), and all where the process was suspended since (W13).
+        """Doubt every partition writer whose topic or leader, by what is known now, is not what it was when its
+        position was read (W11), and all where the process was suspended since (W13).
         """
-        for sink in tuple(self._sinks.values()):
-            leader = self._target.leader(sink.target)
-            if not sink.unsettled and leader.node >= 0 and (moved := self._moved(sink, leader)):
-                self._lost((sink,), moved)
+        for partition_writer in tuple(self._partition_writers.values()):
+            leader = self._target.leader(partition_writer.target)
+            if not partition_writer.unsettled and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
+                self._lost((partition_writer,), moved)
 
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
-        """No connection: every sink that waits for it must ask again where its leader is."""
-        for sink in tuple(self._sinks.values()):
-            if sink.may_send and (self._target.leader(sink.target).node, sink.connection) == key:
-                self._lost((sink,), problem)
+        """No connection: every partition writer that waits for it must ask again where its leader is."""
+        for partition_writer in tuple(self._partition_writers.values()):
+            if (
+                partition_writer.may_send
+                and (self._target.leader(partition_writer.target).node, partition_writer.connection) == key
+            ):
+                self._lost((partition_writer,), problem)
 
-    def doubt(self, sink: PartitionWriter, why: str) -> None:
-        """Send nothing more through a sink until its position was read again."""
-        self._lost((sink,), why)
+    def doubt(self, partition_writer: PartitionWriter, why: str) -> None:
+        """Send nothing more through a partition writer until its position was read again."""
+        self._lost((partition_writer,), why)
 
-    def _send(self, channel: Channel, connection: Connection, sinks: list[PartitionWriter]) -> bool:
+    def _send(self, channel: Channel, connection: Connection, partition_writers: list[PartitionWriter]) -> bool:
         """One request with the next batch of each partition that has one, up to a size; false where there is nothing
         to send.
         """
         batches: dict[TopicPartition, tuple[Any, ...]] = {}
         sent: list[PartitionWriter] = []
         size = 0
-        for sink in sinks:
-            out = sink.queue[0] if sink.may_send else None
+        for partition_writer in partition_writers:
+            out = partition_writer.queue[0] if partition_writer.may_send else None
             if not isinstance(out, PendingBatch) or (size and size + len(out.raw.data) > REQUEST_BYTES):
                 continue
-            sink.queue.popleft()
-            sink.in_flight.append(out)
-            sink.node = channel.node
-            sink.sent = out.end
-            batches[sink.target] = (out.header, out.raw.records)
+            partition_writer.queue.popleft()
+            partition_writer.in_flight.append(out)
+            partition_writer.node = channel.node
+            partition_writer.sent = out.end
+            batches[partition_writer.target] = (out.header, out.raw.records)
             size += len(out.raw.data)
-            sent.append(sink)
+            sent.append(partition_writer)
         if not sent:
             return False
-        sinks[:] = sinks[len(sent) :] + sinks[: len(sent)]  # whoever did not fit goes first next time
+        partition_writers[:] = (
+            partition_writers[len(sent) :] + partition_writers[: len(sent)]
+        )  # whoever did not fit goes first next time
         topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
         channel.in_flight += 1
         request = produce_request(connection.version(PRODUCE), batches, topic_ids)
         future = connection.send(PRODUCE, request, self._is_awake)
-        connection.expect(future, PRODUCE, connection.patience or ANSWER_TIMEOUT)
+        connection.expect(future, PRODUCE, connection.request_timeout or ANSWER_TIMEOUT)
         clock = asyncio.get_running_loop()
         now = clock.time()
 
@@ -394,50 +421,50 @@ class Writer:
             else:
                 self.took.add(clock.time() - now)
                 self.throttled_s += throttled_seconds(answer.result())
-                by_target = {sink.target: sink for sink in sent}
+                by_target = {partition_writer.target: partition_writer for partition_writer in sent}
                 for ack in read_produce(answer.result(), topic_ids):
-                    if sink := by_target.pop(ack.partition, None):
-                        self._acknowledged(sink, ack, now)
+                    if partition_writer := by_target.pop(ack.partition, None):
+                        self._acknowledged(partition_writer, ack, now)
                 self._lost(tuple(by_target.values()), "an answer without the partition", in_flight=True)
             self.flush()
 
         future.add_done_callback(answered)
         return True
 
-    def _fill(self, sink: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
+    def _fill(self, partition_writer: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
-        to one marker is enough (W8); the question alone where the last look was too long ago (W9).
+        to one marker is enough (W8); the question alone where the last read was too long ago (W9).
         """
         now = asyncio.get_running_loop().time()
         try:
             version = connection.version(WRITE_TXN_MARKERS)
         except UnsupportedVersion as lack:
             detail = f"{lack}; without control markers there are no equal offsets"
-            self._stopped(sink, sink.refuse(gap.first, detail, Remedy.OTHER_FLOW))
-            self._on_change(sink)
+            self._stopped(partition_writer, partition_writer.refuse(gap.first, detail, Remedy.OTHER_FLOW))
+            self._on_change(partition_writer)
             return
-        fresh = now - sink.seen_at <= FRESH
-        count = min(gap.next_offset - gap.first, MARKERS if sink.fenced else 1) if fresh else 0
-        sink.filling, sink.node = True, channel.node
-        sink.sent = gap.first + count
+        fresh = now - partition_writer.seen_at <= FRESH
+        count = min(gap.next_offset - gap.first, MARKERS if partition_writer.fenced else 1) if fresh else 0
+        partition_writer.filling, partition_writer.node = True, channel.node
+        partition_writer.sent = gap.first + count
         marked = asked = None
         if count:
             stamps = ((stamp.producer_id, stamp.epoch) for stamp in map(gap.stamp.then, range(count)))
-            request = markers_request(version, sink.target, stamps)
+            request = markers_request(version, partition_writer.target, stamps)
             marked = connection.send(WRITE_TXN_MARKERS, request, self._is_awake)
-        if marked is None or count > 1 or not sink.fenced:
-            epoch = self._target.leader(sink.target).epoch
-            question = list_offsets_request(connection.version(LIST_OFFSETS), {sink.target: epoch}, LATEST)
+        if marked is None or count > 1 or not partition_writer.fenced:
+            epoch = self._target.leader(partition_writer.target).epoch
+            question = list_offsets_request(connection.version(LIST_OFFSETS), {partition_writer.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, question)
 
         def answered(last: asyncio.Future[Any]) -> None:
-            sink.filling = False
+            partition_writer.filling = False
             problem = (marked.exception() if marked else None) or last.exception()
             code = read_markers(marked.result()) if marked and not problem else None
-            told = _of(sink.target, asked.result()) if asked and not problem else None
+            answer = _of(partition_writer.target, asked.result()) if asked and not problem else None
             if code in AUTHORIZATION_ERRORS:
                 detail = f"the target answered {code.name} to control markers"
-                stop = sink.refuse(
+                stop = partition_writer.refuse(
                     gap.first,
                     detail,
                     Remedy.GRANT,
@@ -445,81 +472,99 @@ class Writer:
                     state=State.UNAUTHORIZED,
                     grant=grant_markers(self._target.endpoint),
                 )
-                sink.stop = sink.stop or stop
+                partition_writer.stop = partition_writer.stop or stop
             elif code in _NEVER:
                 detail = f"the target answered {code.name} to control markers"
-                sink.stop = sink.stop or sink.refuse(gap.first, detail, Remedy.SEE_BROKER)
-            sink.doubtful = code in _DOUBTFUL
-            code = code or (told.error_code if told else None)
-            if problem or (asked and not told):
-                self._unsettle(sink, str(problem or "an answer without the partition"))
-            elif code or sink.unsettled:
-                self._unsettle(sink, f"the target answered {code.name}" if code else sink.unsettled)
-            elif told and told.offset != sink.sent:
-                self._unsettle(sink, f"the target's log ends at {told.offset} behind markers up to {sink.sent}")
+                partition_writer.stop = partition_writer.stop or partition_writer.refuse(
+                    gap.first, detail, Remedy.SEE_BROKER
+                )
+            partition_writer.doubtful = code in _DOUBTFUL
+            code = code or (answer.error_code if answer else None)
+            if problem or (asked and not answer):
+                self._unsettle(partition_writer, str(problem or "an answer without the partition"))
+            elif code or partition_writer.unsettled:
+                self._unsettle(
+                    partition_writer, f"the target answered {code.name}" if code else partition_writer.unsettled
+                )
+            elif answer and answer.offset != partition_writer.sent:
+                self._unsettle(
+                    partition_writer,
+                    f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}",
+                )
             else:
-                self._filled(sink, gap, count, now)
-            self._on_change(sink)
+                self._filled(partition_writer, gap, count, now)
+            self._on_change(partition_writer)
             self.flush()
 
         behind = asked or marked
         assert behind is not None, "neither markers nor the question were sent"
         last_api = LIST_OFFSETS if asked else WRITE_TXN_MARKERS
-        connection.expect(behind, last_api, connection.patience or ANSWER_TIMEOUT)
+        connection.expect(behind, last_api, connection.request_timeout or ANSWER_TIMEOUT)
         behind.add_done_callback(answered)
 
-    def _filled(self, sink: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
-        sink.seen_at = asked_at
-        sink.heard_at = asyncio.get_running_loop().time()
-        sink.fenced = sink.fenced or bool(count)
-        sink.known = sink.known or bool(count)
-        counters = self.all_counters[sink.source]
+    def _filled(self, partition_writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
+        partition_writer.seen_at = asked_at
+        partition_writer.heard_at = asyncio.get_running_loop().time()
+        partition_writer.fenced = partition_writer.fenced or bool(count)
+        partition_writer.known = partition_writer.known or bool(count)
+        counters = self.all_counters[partition_writer.source]
         counters.filled += count
         counters.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
-        sink.marked(gap, count)
+        partition_writer.marked(gap, count)
         if gap.first == gap.next_offset:
             counters.verdicts.update(gap.verdicts)
             counters.verdict_bytes.update(gap.verdict_bytes)
-            if sink.queue:  # forgotten where the task ends meanwhile
-                sink.queue.popleft()
+            if partition_writer.queue:  # forgotten where the task ends meanwhile
+                partition_writer.queue.popleft()
 
-    def _acknowledged(self, sink: PartitionWriter, ack: Ack, sent_at: float) -> None:
-        out = sink.in_flight.popleft()
+    def _acknowledged(self, partition_writer: PartitionWriter, ack: Ack, sent_at: float) -> None:
+        out = partition_writer.in_flight.popleft()
         header = out.raw.header
-        sink.held -= len(out.raw.data)
-        if sink.unsettled and not ack.error_code and ack.base_offset != out.lands:  # W14
-            if sink.stop is None or sink.stop.state not in (State.FENCED, State.DIVERGED):  # the first one tells why
-                sink.stop = sink.misplaced(header.base_offset, ack.base_offset, sink.unsettled)
-        elif sink.unsettled:
-            sink.doubted.append(out)  # an earlier batch failed; what became of this one is read from the log's end (W5)
+        partition_writer.held -= len(out.raw.data)
+        if partition_writer.unsettled and not ack.error_code and ack.base_offset != out.target_offset:  # W14
+            stop = partition_writer.stop
+            if stop is None or stop.state not in (State.FENCED, State.DIVERGED):  # the first one says why
+                partition_writer.stop = partition_writer.misplaced(
+                    header.base_offset, ack.base_offset, partition_writer.unsettled
+                )
+        elif partition_writer.unsettled:
+            # an earlier batch failed; what became of this one is read from the log's end (W5)
+            partition_writer.doubted.append(out)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
-            keyless = sink.rules.compacted and ack.error_code == _INVALID_RECORD
+            keyless = partition_writer.rules.compacted and ack.error_code == _INVALID_RECORD
             remedy = Remedy.TAKE_KEYLESS if keyless else Remedy.FIT_TARGET
-            self._stopped(sink, sink.refuse(header.base_offset, detail, remedy))
+            self._stopped(partition_writer, partition_writer.refuse(header.base_offset, detail, remedy))
         elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
-            right = grant(self._target.endpoint, sink.target.topic, "WRITE")
-            stop = sink.refuse(header.base_offset, detail, Remedy.GRANT, state=State.UNAUTHORIZED, grant=right)
-            self._stopped(sink, stop)
+            right = grant(self._target.endpoint, partition_writer.target.topic, "WRITE")
+            stop = partition_writer.refuse(
+                header.base_offset, detail, Remedy.GRANT, state=State.UNAUTHORIZED, grant=right
+            )
+            self._stopped(partition_writer, stop)
         elif ack.error_code:
-            sink.doubted.append(out)
-            sink.doubtful = ack.error_code in _DOUBTFUL
-            self._unsettle(sink, f"the target answered {ack.error_code.name}")
-        elif ack.base_offset != out.lands:  # W4
-            self._stopped(sink, sink.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"))
-        elif _repeats_another(sink, ack, header.max_timestamp):  # W10, or W12 where the log has this one
-            sink.mistimed = True
-            self._unsettle(sink, f"the target has another batch at offset {ack.base_offset}")
-        elif ack.append_time_ms not in (-1, header.max_timestamp) and not sink.rules.target_append_time:  # W12
-            self._stopped(sink, sink.stamped(header.base_offset, ack.base_offset))
+            partition_writer.doubted.append(out)
+            partition_writer.doubtful = ack.error_code in _DOUBTFUL
+            self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
+        elif ack.base_offset != out.target_offset:  # W4
+            self._stopped(
+                partition_writer,
+                partition_writer.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"),
+            )
+        elif _repeats_another(partition_writer, ack, header.max_timestamp):  # W10, or W12 where the log has this one
+            partition_writer.mistimed = True
+            self._unsettle(partition_writer, f"the target has another batch at offset {ack.base_offset}")
+        elif (
+            ack.append_time_ms not in (-1, header.max_timestamp) and not partition_writer.rules.target_append_time
+        ):  # W12
+            self._stopped(partition_writer, partition_writer.stamped(header.base_offset, ack.base_offset))
         else:
-            sink.known = True
-            sink.seen_at = sent_at
-            sink.heard_at = asyncio.get_running_loop().time()
-            sink.landed(out)
-            self._count(sink.source, out)
-        self._on_change(sink)
+            partition_writer.known = True
+            partition_writer.seen_at = sent_at
+            partition_writer.heard_at = asyncio.get_running_loop().time()
+            partition_writer.landed(out)
+            self._count(partition_writer.source, out)
+        self._on_change(partition_writer)
 
     def _count(self, source: TopicPartition, out: PendingBatch) -> None:
         counters = self.all_counters[source]
@@ -535,34 +580,37 @@ class Writer:
             counters.latency.add(counters.latency_ms / 1000)
 
     def _lost(
-        self, sinks: tuple[PartitionWriter, ...] | list[PartitionWriter], problem: str, in_flight: bool = False
+        self,
+        partition_writers: tuple[PartitionWriter, ...] | list[PartitionWriter],
+        problem: str,
+        in_flight: bool = False,
     ) -> None:
-        for sink in sinks:
+        for partition_writer in partition_writers:
             if in_flight:
-                out = sink.in_flight.popleft()
-                sink.held -= len(out.raw.data)
-                sink.doubted.append(out)
-            self._unsettle(sink, problem)
-            self._on_change(sink)
+                out = partition_writer.in_flight.popleft()
+                partition_writer.held -= len(out.raw.data)
+                partition_writer.doubted.append(out)
+            self._unsettle(partition_writer, problem)
+            self._on_change(partition_writer)
 
-    def _unsettle(self, sink: PartitionWriter, why: str) -> None:
-        """Send nothing more through this sink: whoever tends the partition reads the log's end and begins a new one
-        (W5).
+    def _unsettle(self, partition_writer: PartitionWriter, why: str) -> None:
+        """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
+        new one (W5).
         """
-        sink.unsettled = sink.unsettled or why
-        sink.forget()
+        partition_writer.unsettled = partition_writer.unsettled or why
+        partition_writer.forget()
 
-    def _stopped(self, sink: PartitionWriter, stop: PartitionStop) -> None:
-        sink.stop = sink.stop or stop
-        self._unsettle(sink, stop.detail)
+    def _stopped(self, partition_writer: PartitionWriter, stop: PartitionStop) -> None:
+        partition_writer.stop = partition_writer.stop or stop
+        self._unsettle(partition_writer, stop.detail)
 
 
-def _unreadable(sink: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:
+def _unreadable(partition_writer: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:
     """The stop for what is left of a batch whose records cannot be read."""
     header = raw.header
-    # a compressed set of magic 0 or 1 tells its last offset alone
-    first = max(sink.next_offset, header.base_offset) if header.magic == 2 else sink.next_offset
-    return sink.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
+    # a compressed set of magic 0 or 1 has its last offset alone
+    first = max(partition_writer.next_offset, header.base_offset) if header.magic == 2 else partition_writer.next_offset
+    return partition_writer.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
 
 
 def _of(partition: TopicPartition, answer: Any) -> Any:
@@ -571,12 +619,12 @@ def _of(partition: TopicPartition, answer: Any) -> Any:
     return next((part for part in parts if part.partition_index == partition.partition), None)
 
 
-def _repeats_another(sink: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
-    """A leader took a batch for a repetition of one with other timestamps. Not told by one that stamps batches itself,
-    nor of batches without timestamps.
+def _repeats_another(partition_writer: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
+    """A leader took a batch for a repetition of one with other timestamps. Not detected by one that stamps batches
+    itself, nor of batches without timestamps.
     """
     return (
-        sink.offset_map is not None
-        and not sink.rules.target_append_time
+        partition_writer.offset_map is not None
+        and not partition_writer.rules.target_append_time
         and ack.append_time_ms not in (-1, max_timestamp)
     )

@@ -13,7 +13,8 @@ T1  of several replicas of the log one is taken as of any partition's: what a la
 T2  of a metadata transaction (KIP-866) nothing counts unless its end is there
 T3  a removed topic takes its settings along, as in a controller (Kafka `ReplicationControlManager`); which ids were
     removed is known as far back as the log goes, and not from a snapshot
-T4  a record that cannot be read is left out and told. One of a kind that says nothing of topics is passed over unread
+T4  a record that cannot be read is left out and reported. One of a kind that says nothing of topics is passed over
+    unread
 T5  which replicas have all that was committed, a controller writes down before anything is committed without the others
     (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
     (Kafka `PartitionRegistration.merge`)
@@ -24,7 +25,7 @@ what nobody needs any more. A value begins with its version, 0 to 4, of which 4 
 
 C1  of each key the last record counts. Offsets of a transaction count from its marker on and only if that commits it,
     unless a later record than theirs counts already (KIP-98, Kafka `OffsetMetadataManager.replayEndTransactionMarker`)
-C2  a transaction without an end counts for nothing, and is told; so does one that damage may have ended
+C2  a transaction without an end counts for nothing, and is reported; so does one that damage may have ended
 C3  what is damaged is left out, so that an older offset may count: a group then reads some records again
 """
 
@@ -434,7 +435,7 @@ class MetadataReplay:
 
 
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
-    """What the replicas of a cluster's metadata log tell, each in one of these folders; None where they tell nothing.
+    """What the replicas of a cluster's metadata log say, each in one of these folders; None where they say nothing.
 
     The newest snapshot that is whole is read, and the log from there on; without one the log alone, where it has its
     first record. Raises ConfigError where a file changes meanwhile.
@@ -447,13 +448,13 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     except ConfigError as problem:
         notes.append(f"the cluster's metadata log cannot be read: {problem}")
     end, replay = 0, MetadataReplay()
-    for upto, path in sorted(_snapshots(folders), reverse=True):
+    for until, path in sorted(_snapshots(folders), reverse=True):
         try:
             batches = list(_snapshot_batches(path))
         except (BadRecords, ConfigError) as problem:
             notes.append(f"{path} is left out: {problem}")
             continue
-        end = upto
+        end = until
         notes += _learn(replay, batches, str(path))
         break
     if log is not None and log.start <= end:

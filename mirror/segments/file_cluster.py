@@ -101,18 +101,18 @@ class FileCluster(Cluster):
 class _Desk:
     """Answers for the logs as a broker would."""
 
-    is_open, patience = True, None
+    is_open, request_timeout = True, None
 
     def __init__(self, logs: Mapping[TopicPartition, Log], groups: GroupCommits) -> None:
         self._logs, self._groups = logs, groups
 
     def version(self, api: Api) -> int:
-        """The version that is answered. Raises UnsupportedVersion for what files cannot tell."""
+        """The version that is answered. Raises UnsupportedVersion for what files do not say."""
         if api in _VERSIONS:
             return _VERSIONS[api]
         if api is LIST_OFFSETS:
             return api.newest
-        raise UnsupportedVersion(f"{api.name}: files do not tell")
+        raise UnsupportedVersion(f"{api.name}: files do not say")
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:  # noqa: ARG002 -- nobody waits for a file
         """The answer to a request of `fetch_request`, `list_offsets_request` or `wire.groups`. Raises ConnectionLost
@@ -149,8 +149,8 @@ class _Desk:
                     metadata=committed.metadata,
                 )
                 topics.setdefault(at.topic, []).append(one)
-            told = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
-            groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=told))
+            answered = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
+            groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=answered))
         return SimpleNamespace(groups=tuple(groups))
 
     def _list_offsets(self, request: Any) -> Any:

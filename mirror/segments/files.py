@@ -3,7 +3,7 @@
 A file is mapped and walked, never read whole; pages behind the walk are given back. Should somebody cut a file short
 meanwhile, the system ends the program with SIGBUS.
 
-All are text of some lines. One that is missing, or not whole, tells nothing: the log itself does. A checkpoint says how
+All are text of some lines. One that is missing, or not whole, says nothing: the log itself does. A checkpoint says how
 many entries it has, and ends each line, so that one cut short is known (Kafka `CheckpointFile`).
 
 An entry is an offset relative to the segment's base and a position in bytes (4 bytes each), big-endian: the batch with
@@ -141,13 +141,13 @@ class Mapped:
     def passed(self, position: int) -> None:
         """Give back the pages before `position`, a window at a time; they would come again if they were looked at."""
         if self._map is not None and position - self._released >= _WINDOW:
-            upto = position - position % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, self._released, upto - self._released)
-            self._released = upto
+            until = position - position % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, self._released, until - self._released)
+            self._released = until
 
 
 def scan_transactions(scan: TransactionScan, mapped: Mapped) -> None:
-    """Look over a whole segment for how transactions ended, giving back its pages."""
+    """Read a whole segment for how transactions ended, giving back its pages."""
     position = 0
     while position < len(mapped.data):
         position = scan.over(mapped.data, position, position + _WINDOW)
@@ -345,7 +345,7 @@ def entries(segment: Path) -> Iterator[tuple[int, int]]:
 
 
 def largest_timestamp(segment: Path) -> int | None:
-    """The largest timestamp, in ms, of a segment that is no longer written; None where no index tells it, and where
+    """The largest timestamp, in ms, of a segment that is no longer written; None where no index has it, and where
     one does not hold good to its last entry, which is the one that would.
     """
     last = _last(segment)

@@ -120,9 +120,9 @@ class Turns:
 
     def cut(self, end: int) -> None:
         """Forget those at an offset and behind it."""
-        upto = bisect_left(self._offsets, end)
+        until = bisect_left(self._offsets, end)
         for column in (self._offsets, self._producers, self._kinds):
-            del column[upto:]
+            del column[until:]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Replica:
     """What a folder holds: offsets from `start` to before `end`.
 
     `epochs`: (leader epoch, first offset) of its batches, rising, and `reaches` behind the last sound batch of each.
-    `history`: the same as `epochs` as the broker wrote it down, which may tell of more than is sound. `committed`:
+    `history`: the same as `epochs` as the broker wrote it down, which may name more than is sound. `committed`:
     below that the broker knew all to be on every replica in sync.
     `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
@@ -174,11 +174,11 @@ class Replica:
         data = mapped.data
         if (first := parse_header(data, position)).base_offset >= before:
             return memoryview(b"")
-        upto = segment.size if segment.end <= before else segment.position_of(before - 1, data)
-        if upto < segment.size and segment.end > before:  # the batch that holds the offset before it belongs to it
-            upto += parse_header(data, upto).size
+        until = segment.size if segment.end <= before else segment.position_of(before - 1, data)
+        if until < segment.size and segment.end > before:  # the batch that holds the offset before it belongs to it
+            until += parse_header(data, until).size
         mapped.passed(position)
-        return data[position : min(upto, position + max(most, first.size))]
+        return data[position : min(until, position + max(most, first.size))]
 
     def batch_at(self, offset: int) -> RawBatch | None:
         """The batch that holds an offset, or the next one."""
@@ -196,7 +196,7 @@ class Replica:
 
 
 def scan(folder: Path) -> Replica:
-    """Look at all of a partition's folder. Raises ConfigError where it is not one, or cannot be read."""
+    """Read all of a partition's folder. Raises ConfigError where it is not one, or cannot be read."""
     try:
         return _scanned(folder)
     except OSError as problem:
@@ -205,7 +205,7 @@ def scan(folder: Path) -> Replica:
 
 def oldest_of(folder: Path) -> int | None:
     """The least timestamp, in ms, that the first batch of any segment has for its newest record, of segments that are
-    not below the log's start: what a scan tells of a folder's age. Raises ConfigError as `scan` does.
+    not below the log's start: what a scan shows of a folder's age. Raises ConfigError as `scan` does.
     """
     paths = list(segments_of(folder))
     bases = [offset_of(path) or 0 for path in paths]
@@ -242,7 +242,7 @@ def _scanned(folder: Path) -> Replica:
             detail = f"{path.name} begins below offset {found.end}, where the file before it ends"
             scanner.damaged(_Damaged(found.end, detail, rest, rest))
             break
-        scanner.look_over(path, base, rest)
+        scanner.scan_file(path, base, rest)
     scanner.end()
     if left := scanner.left:
         found.damage, found.beyond = left.detail, left.beyond
@@ -269,11 +269,11 @@ class _Damaged:
     is_single: bool = False
     is_marker: bool | None = None
 
-    def hole(self, upto: int) -> Hole:
+    def hole(self, until: int) -> Hole:
         """What is missing where the next sound batch begins at an offset."""
-        small = self.size <= _MARKER_BYTES and upto - self.first <= 1
+        small = self.size <= _MARKER_BYTES and until - self.first <= 1
         may_end = self.is_marker if self.is_marker is not None else small or not self.is_single
-        return Hole(self.first, upto, self.detail, self.size, self.beyond, may_end)
+        return Hole(self.first, until, self.detail, self.size, self.beyond, may_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +287,7 @@ class _Last:
 
 
 class _Scanner:
-    """Looks over the files of a replica one after another. `left` is the damage at the end of what was looked over."""
+    """Reads the files of a replica one after another. `left` is the damage at the end of what was read."""
 
     def __init__(self, found: Replica) -> None:
         self._found = found
@@ -301,7 +301,7 @@ class _Scanner:
             self._drop(f"a file begins at offset {base} behind it", 0)
         return base >= self._found.end
 
-    def look_over(self, path: Path, base: int, beyond: int) -> None:
+    def scan_file(self, path: Path, base: int, beyond: int) -> None:
         """All batches of a file; `beyond` are the bytes from its begin to the replica's end."""
         found = self._found
         if base > found.end and self.left is None:
@@ -334,7 +334,7 @@ class _Scanner:
 
     def end(self) -> None:
         """Nothing follows. Where nobody vouches for the offset of the last batch, it is dropped (A3); without a
-        checkpoint the offsets before it are told as missing.
+        checkpoint the offsets before it are reported as missing.
         """
         found, last = self._found, self._last
         if self.left is not None or last is None or last.raw.header.magic < 2:
@@ -348,7 +348,7 @@ class _Scanner:
             found.gaps.append((due, begin))
 
     def damaged(self, damage: _Damaged) -> None:
-        """Behind what was looked over there is damage, or more of it."""
+        """Behind what was read there is damage, or more of it."""
         if before := self.left:
             damage = replace(before, size=before.size + damage.size, path=None, is_single=False, is_marker=None)
         self.left = damage

@@ -60,20 +60,20 @@ def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, .
     return {at: tuple(places.values()) for at, places in sorted(found.items())}
 
 
-def told_of(folders: Iterable[Path]) -> dict[str, int]:
+def partition_counts(folders: Iterable[Path]) -> dict[str, int]:
     """Topics of which data folders' checkpoints know committed records, with their highest partition's number + 1. A
     folder is a broker's, or one with brokers' folders in it: beside a partition's that is named alone none is looked
     for. What was being deleted is passed over. Raises ConfigError as `partitions_in` does.
     """
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for data in dict.fromkeys(one for folder in folders for one in (folder, *_folders_in(folder))):
         if not (committed := committed_in(data)):
             continue
         deleted = {path.name.rpartition(".")[0] for path in _folders_in(data) if path.name.endswith(_DELETED)}
         for (topic, number), offset in committed.items():
             if offset and f"{topic}-{number}" not in deleted:
-                told[topic] = max(told.get(topic, 0), number + 1)
-    return told
+                counts[topic] = max(counts.get(topic, 0), number + 1)
+    return counts
 
 
 def _folders_in(folder: Path) -> Iterator[Path]:
@@ -189,8 +189,8 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     """
     ids = {replica.topic_id for replica in replicas if replica.topic_id}
     if len(ids) > 1:
-        told = ", ".join(f"{replica.folder} of id {replica.topic_id}" for replica in replicas)
-        raise ConfigError(f"replicas of different topics by one name: {told}. Name the folders of one of them")
+        text = ", ".join(f"{replica.folder} of id {replica.topic_id}" for replica in replicas)
+        raise ConfigError(f"replicas of different topics by one name: {text}. Name the folders of one of them")
     history = sorted({one for replica in replicas for one in (*replica.history, *replica.epochs)})
     ends = [_valid_end(replica, history) for replica in replicas]
     every = list(zip(replicas, ends, strict=True))
@@ -220,14 +220,14 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     if committed > end:
         notes.append(f"offsets {end} to {committed - 1} were committed, a broker's checkpoint says, and are in no file")
     if lacks := best.lacks_from < start:
-        told = (
+        text = (
             f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
         )
-        notes.append(f"{best.folder}: {told}: the first ones are missing, or are in remote storage")
+        notes.append(f"{best.folder}: {text}: the first ones are missing, or are in remote storage")
     first = min(replica.start for replica in replicas)
     if unknown := first < start and not best.history and log_start_of(best.folder) < start:
-        told = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
-        notes.append(f"{best.folder}: {told}. Its leader-epoch-checkpoint, which would tell, is missing")
+        text = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
+        notes.append(f"{best.folder}: {text}. Its leader-epoch-checkpoint, which would say, is missing")
     cut = bool(best.damage and not best.is_torn) or end < best.end
     at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
@@ -245,7 +245,7 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
 
 
 def load(folders: Iterable[Path], *, skips_damage: bool = False) -> PartitionLog:
-    """Look at all replicas of one partition. Raises ConfigError as `scan` and `merged` do."""
+    """Read all replicas of one partition. Raises ConfigError as `scan` and `merged` do."""
     return merged([scan(folder) for folder in folders], skips_damage=skips_damage)
 
 
@@ -260,20 +260,20 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
     for part in parts:
         at = part.begin
         for hole in _absent(part.replica):
-            first, upto = max(hole[0], at), min(hole[1], part.end)
-            if upto <= first:
+            first, end_offset = max(hole[0], at), min(hole[1], part.end)
+            if end_offset <= first:
                 continue
-            lent, left = _healed(part.replica, first, upto, every)
+            lent, left = _healed(part.replica, first, end_offset, every)
             damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
             if damage is None and left:  # compaction leaves such gaps, too
-                gaps += upto - first
+                gaps += end_offset - first
                 continue
             if at < first:
                 sound.append(OffsetSpan(part.replica, at, first))
             sound += lent
             if damage is not None:
                 lost += (replace(damage, first=begin, next_offset=until) for begin, until in left)
-            at = upto
+            at = end_offset
         if at < part.end or not sound:
             sound.append(OffsetSpan(part.replica, at, part.end))
     return _Composed(best, end, tuple(sorted(sound, key=lambda one: one.begin)), tuple(lost), gaps)
@@ -285,13 +285,13 @@ def _absent(replica: Replica) -> list[tuple[int, int]]:
 
 
 def _healed(
-    damaged: Replica, first: int, upto: int, every: Iterable[tuple[Replica, int]]
+    damaged: Replica, first: int, end_offset: int, every: Iterable[tuple[Replica, int]]
 ) -> tuple[list[OffsetSpan], list[tuple[int, int]]]:
     """What others hold of offsets that are damaged in one replica, and what is left (M4)."""
     lent: list[OffsetSpan] = []
-    left = [(first, upto)]
+    left = [(first, end_offset)]
     for other, end in every:
-        if other is damaged or not _is_alike(damaged, other, first, upto):
+        if other is damaged or not _is_alike(damaged, other, first, end_offset):
             continue
         still: list[tuple[int, int]] = []
         for begin, until in left:
@@ -307,23 +307,23 @@ def _healed(
     return lent, left
 
 
-def _is_alike(damaged: Replica, other: Replica, first: int, upto: int) -> bool:
+def _is_alike(damaged: Replica, other: Replica, first: int, until: int) -> bool:
     """Whether another replica holds the same batch right before damage and right behind it; the one before is enough
     where the other one ends early, and no leader epoch began in the damage, whose records an older one lacks.
     """
     before = damaged.batch_at(first - 1) if first > damaged.start else None
-    behind = damaged.batch_at(upto)
-    if before is not None and not _is_twin(before, other.batch_at(first - 1)):
+    behind = damaged.batch_at(until)
+    if before is not None and not _is_same_batch(before, other.batch_at(first - 1)):
         return False
-    twin = other.batch_at(upto)
-    if behind is not None and twin is not None:
-        return _is_twin(behind, twin)
+    counterpart = other.batch_at(until)
+    if behind is not None and counterpart is not None:
+        return _is_same_batch(behind, counterpart)
     if before is None:
         return False
     return behind is None or before.header.partition_leader_epoch == behind.header.partition_leader_epoch
 
 
-def _is_twin(one: RawBatch, other: RawBatch | None) -> bool:
+def _is_same_batch(one: RawBatch, other: RawBatch | None) -> bool:
     """Whether two replicas hold the same batch. A cleaner takes records out of one replica's before another's, and then
     its offsets, epochs and producer stay as they were.
     """
@@ -342,22 +342,24 @@ def _named(header: BatchHeader) -> tuple[int, ...]:
     return header.magic, header.base_offset, header.last_offset, header.partition_leader_epoch, *writer
 
 
-def _sound_in(other: Replica, first: int, upto: int) -> Iterator[OffsetSpan]:
+def _sound_in(other: Replica, first: int, end_offset: int) -> Iterator[OffsetSpan]:
     """Stretches of a replica between two offsets that end where its batches do."""
     at = max(first, other.start)
-    holes = [(hole.first, hole.next_offset) for hole in other.holes if hole.first < upto and hole.next_offset > first]
-    for begin, until in (*holes, (upto, upto)):
-        end = min(begin, upto)
+    holes = [
+        (hole.first, hole.next_offset) for hole in other.holes if hole.first < end_offset and hole.next_offset > first
+    ]
+    for begin, until in (*holes, (end_offset, end_offset)):
+        end = min(begin, end_offset)
         if at < end and _is_whole(other.batch_at(at), other.batch_at(end - 1), at, end):
             yield OffsetSpan(other, at, end)
         at = max(at, until)
 
 
-def _is_whole(head: RawBatch | None, tail: RawBatch | None, first: int, upto: int) -> bool:
+def _is_whole(head: RawBatch | None, tail: RawBatch | None, first: int, until: int) -> bool:
     """Whether no batch reaches over either end of a stretch that begins and ends with these."""
     if head is None or tail is None or head.header.base_offset < first:
         return False
-    return tail.header.next_offset <= upto or tail.header.base_offset >= upto
+    return tail.header.next_offset <= until or tail.header.base_offset >= until
 
 
 def _missing(lost: Iterable[Hole]) -> int:
@@ -372,10 +374,10 @@ def _valid_end(replica: Replica, history: Sequence[tuple[int, int]]) -> int:
     # from the last entry to the first: the least offset of it and all that are newer
     least = [*accumulate((offset for _, offset in reversed(history)), min)][::-1]
     for number, (epoch, first) in enumerate(runs):
-        upto = reaches[number]
+        until = reaches[number]
         above = bisect_right(history, epoch, key=lambda one: one[0])
-        newer = least[above] if above < len(least) else upto
-        if newer < upto:
+        newer = least[above] if above < len(least) else until
+        if newer < until:
             return max(newer, first if number else replica.start)
     return replica.end
 
@@ -388,8 +390,12 @@ def _lender(best: Replica, others: Iterable[tuple[Replica, int]]) -> Replica | N
     for other, end in others:
         if seam is None or not deleted <= other.start < best.start < end:
             continue
-        twin = other.batch_at(best.start)
-        if twin is None or bytes(twin.data) != bytes(seam.data) or twin.header.base_offset < best.start:
+        counterpart = other.batch_at(best.start)
+        if (
+            counterpart is None
+            or bytes(counterpart.data) != bytes(seam.data)
+            or counterpart.header.base_offset < best.start
+        ):
             continue
         if found is None or other.start < found.start:
             found = other
@@ -457,10 +463,10 @@ def _open_note(stable: int, end: int, lost: Iterable[Hole]) -> str:
 
 def _gaps(stretch: OffsetSpan) -> Iterator[str]:
     """What is to be said of offsets between the files of a stretch."""
-    for first, upto in stretch.replica.gaps:
-        if stretch.begin < upto and first < stretch.end:
-            told = f"offsets {first} to {upto - 1} are in no file: compacted away, or a file is missing"
-            yield f"{stretch.replica.folder}: {told}"
+    for first, until in stretch.replica.gaps:
+        if stretch.begin < until and first < stretch.end:
+            text = f"offsets {first} to {until - 1} are in no file: compacted away, or a file is missing"
+            yield f"{stretch.replica.folder}: {text}"
 
 
 def _unlike(other: Replica, valid: int, end: int) -> str:

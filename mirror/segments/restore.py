@@ -62,7 +62,7 @@ KEEPING: Final[Mapping[str, str]] = {
 class Found:
     """What files hold of a topic: its number of partitions, the oldest timestamp in ms since 1970 (None where records
     have none), and the bytes of its largest partition. `mixed`: words for folders of different topics by this name.
-    `topic_id`: the topic's, None where its brokers had no ids. `known`: what the lost cluster's metadata log tells of
+    `topic_id`: the topic's, None where its brokers had no ids. `known`: what the lost cluster's metadata log says of
     it.
     """
 
@@ -87,11 +87,18 @@ def plan_restoration(
     defaults = broker_defaults(target)
     replicas = min(_REPLICAS, target.brokers())
     findings = [
-        *(refused(name, "there are no files of it in these folders", Fix.AS_TOLD) for name in selection.missing),
+        *(
+            refused(name, "there are no files of it in these folders", Fix.SELF_EXPLANATORY)
+            for name in selection.missing
+        ),
         *naming_findings(selection),
         *reserved_findings(wanted),
         *(
-            refused(pair.target, f"different topics by one name: {mixed}; name the folders of one of them", Fix.AS_TOLD)
+            refused(
+                pair.target,
+                f"different topics by one name: {mixed}; name the folders of one of them",
+                Fix.SELF_EXPLANATORY,
+            )
             for pair in selection.pairs
             if (mixed := topics[pair.source].mixed)
         ),
@@ -105,7 +112,7 @@ def plan_restoration(
         refused(
             pair.target,
             "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic",
-            Fix.AS_TOLD,
+            Fix.SELF_EXPLANATORY,
         )
         for pair in selection.pairs
         if pair.rekeying is not None
@@ -179,29 +186,29 @@ def _foreign(
                 )
             case _:
                 continue
-        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)", Fix.AS_TOLD)
+        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)", Fix.SELF_EXPLANATORY)
 
 
 def _too_few(pair: TopicPair, partitions: int) -> Finding:
     text = f"{partitions:,} of the {pair.partitions:,} partitions in the files are on the target: add the others there"
-    return refused(pair.target, text, Fix.AS_TOLD)
+    return refused(pair.target, text, Fix.SELF_EXPLANATORY)
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
     """What an existing topic would do to the records of files (K3)."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
-        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.AS_TOLD)
+        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.SELF_EXPLANATORY)
     kept = int(plain.get("retention.bytes", -1))
     if _deletes(plain) and 0 <= kept < found.bytes:
         text = f"keeps {kept:,} bytes of a partition, and the files have {found.bytes:,}: the oldest would be deleted"
-        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.AS_TOLD)
+        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.SELF_EXPLANATORY)
     rules = Rules.from_configs(plain)
     age = _age_ms(found.oldest_ms)
     if not rules.target_append_time and age > rules.timestamp_before_max_ms:
         text = f"refuses records that are older than {rules.timestamp_before_max_ms:,} ms, and the files have such"
         command = set_configs(target, topic, {"message.timestamp.before.max.ms": str(NO_LIMIT)})
-        yield refused(topic, f"{text}; take them: {command}", Fix.AS_TOLD)
+        yield refused(topic, f"{text}; take them: {command}", Fix.SELF_EXPLANATORY)
     if rules.compacted:
         text = "is compacted: of each key it keeps the newest record alone, whatever its source did"
         yield Finding(severity=Severity.ADVISE, topic=topic, text=text)
@@ -300,7 +307,7 @@ class GroupsReport:
 def found_groups(
     stored: GroupOffsets, include: Sequence[re.Pattern[str]], partitions: Sequence[RestoredPartition]
 ) -> GroupsReport:
-    """What the files tell of the groups that `include` matches, before anything is committed (pure)."""
+    """What the files say of the groups that `include` matches, before anything is committed (pure)."""
     by_source = {one.assignment.source: one for one in partitions}
     offsets: dict[str, dict[TopicPartition, Committed]] = {}
     beyond: list[Beyond] = []
@@ -350,9 +357,9 @@ async def restore_groups(
         skips: list[Skip] = []
         deadline = time.monotonic() + _WITHIN_SECONDS
         while True:
-            look = await sync.look()
-            skips += look.skips
-            if look.is_complete or time.monotonic() > deadline:
+            result = await sync.sync_once()
+            skips += result.skips
+            if result.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(_AGAIN_SECONDS)
         # so far the target has all that the files do: nothing is left to read behind its last record
@@ -364,7 +371,7 @@ async def restore_groups(
         undecided=report.undecided,
         former=report.former,
         gaps=tuple(gaps),
-        blockers=tuple(dict.fromkeys((*look.blockers, *blockers))),
+        blockers=tuple(dict.fromkeys((*result.blockers, *blockers))),
         skips=tuple(skips),
         notes=report.notes,
     )

@@ -30,7 +30,7 @@ Kind = Literal["tasks", "queries"]
 
 _FOLDER: Final = Path(sys.prefix) / "share" / "mirror"
 #: Long for what takes half a minute.
-_PATIENCE: Final = 300.0
+_TIMEOUT: Final = 300.0
 _ROUNDS: Final = 3
 
 
@@ -62,7 +62,7 @@ def make(kind: Kind) -> None:
     with tempfile.TemporaryDirectory(dir=_FOLDER) as scratch:
         made = Path(scratch) / wanted.name
         command = [sys.executable, "-m", __spec__.name, kind, str(made)]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_PATIENCE)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT)
         with made.open("rb") as file:
             os.fsync(file.fileno())  # Java maps what is there without looking at all of it
         made.rename(wanted)
@@ -86,7 +86,7 @@ def train(kind: Kind, path: Path) -> None:
     gateway: Any = SparkContext._gateway
     context.stop()
     gateway.proc.stdin.close()  # that ends it
-    if code := gateway.proc.wait(_PATIENCE):
+    if code := gateway.proc.wait(_TIMEOUT):
         raise SystemExit(f"Java ended with {code}")
 
 
@@ -126,8 +126,8 @@ def _make_all() -> None:
         for kind in missing:
             make(kind)
     except (OSError, subprocess.SubprocessError, ConfigError) as problem:
-        told = (getattr(problem, "stderr", "") or str(problem)).strip()
-        print(f"setup: no archive was made, and starts take longer: {told[-500:]}", file=sys.stderr)
+        output = (getattr(problem, "stderr", "") or str(problem)).strip()
+        print(f"setup: no archive was made, and starts take longer: {output[-500:]}", file=sys.stderr)
 
 
 if __name__ == "__main__":

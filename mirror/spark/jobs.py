@@ -21,7 +21,7 @@ from mirror.kafka.retry import Backoff
 from mirror.observability import logs
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import PartitionCounters
-from mirror.spark.session import LOOPBACK, Engine, asked, is_local, may_live, rows_of, told_by
+from mirror.spark.session import LOOPBACK, Engine, asked, failure_text, is_local, may_live, rows_of
 from mirror.spark.task import TaskAssignment, TaskResult, relay
 
 # --- The tasks of an epoch, as Spark takes them to its workers --------------------------------------------------------
@@ -35,7 +35,7 @@ def tasks_for(
     all_counters: Mapping[TopicPartition, PartitionCounters],
     journal_state: JournalState,
 ) -> TasksFor:
-    """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal told
+    """Those of epoch `number`: `packed` are the assignments of each, `rates` what each may fetch. What the journal said
     up to now is as of now, whenever the epoch begins.
     """
     last, place = journal_state.runs.last(), journal_state.place
@@ -67,8 +67,8 @@ def tasks_for(
 
 # --- One epoch --------------------------------------------------------------------------------------------------------
 
-#: What the tasks of an epoch whose time is over may take to end before its job is cancelled; and where they are told to
-#: end early.
+#: What the tasks of an epoch whose time is over may take to end before its job is cancelled; and where they are asked
+#: to end early.
 GRACE_SECONDS: Final = 15.0
 STOP_SECONDS: Final = 2.5
 CANCEL_SECONDS: Final = 1.0
@@ -127,8 +127,8 @@ class UnderWay:
 
 @dataclass(slots=True, eq=False)
 class Epochs:
-    """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is told of a job that failed, and
-    `hear` gets what tasks tell straight.
+    """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is called with a job that failed, and
+    `hear` gets what tasks send straight.
     """
 
     context: SparkContext
@@ -249,9 +249,9 @@ class Epochs:
             raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from failure
         self._failed += 1
         self.on_failure()
-        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=told_by(failure), in_a_row=self._failed)
+        _log.error("epoch_failed", flow=self.flow, epoch=number, reason=failure_text(failure), in_a_row=self._failed)
         if self._failed >= FAILED_EPOCHS and (self.is_bounded or not self._has_succeeded):
             raise EngineLost(
-                f"the jobs of {FAILED_EPOCHS} epochs in a row failed, the last one with: {told_by(failure)}. Nothing is"
-                " lost: mend that, and start the mirror again"
+                f"the jobs of {FAILED_EPOCHS} epochs in a row failed, the last one with: {failure_text(failure)}."
+                " Nothing is lost: mend that, and start the mirror again"
             ) from failure

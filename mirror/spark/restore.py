@@ -1,11 +1,11 @@
 """Partitions copied from files by tasks of Spark: each one job of one task, as many at a time as there are slots.
 
-A task looks its partition's files over, and then mirrors with these files as its source: what it appends, and under
+A task reads its partition's files, and then mirrors with these files as its source: what it appends, and under
 which numbers, is what a live task would. So a task may die and be tried again, a copy that was interrupted goes on, and
 a live mirror goes on behind it.
 
 A copy that is there is compared with the files first. Damage is a loss where the copy lacks those records alone, and
-what it lacks by the flow's journal, and the files have, is told: nothing is put back behind what follows it.
+what it lacks by the flow's journal, and the files have, is reported: nothing is put back behind what follows it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
-from mirror.spark.session import Engine, close_context, open_context, rows_of, slots_of, told_by
+from mirror.spark.session import Engine, close_context, failure_text, open_context, rows_of, slots_of
 from mirror.states import State
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
-PATIENCE: Final = 120.0
-_LOOK_SECONDS: Final = 0.5
+TIMEOUT: Final = 120.0
+_POLL_SECONDS: Final = 0.5
 _A_YEAR: Final = 365 * 86_400.0
 #: What is to be done where a copy is not joined by the files: the source, which a mirror's advice is about, is gone.
 _ANOTHER_COPY: Final = "Nothing was written. To restore all the same, name another copy in topics.naming"
@@ -109,7 +109,7 @@ class Restored:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing of the files is missing or damaged, as far as they tell themselves."""
+        """Nothing of the files is missing or damaged, as far as they say themselves."""
         return not self.at_risk and not self.problem
 
     @property
@@ -126,14 +126,14 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
         except ConfigError as problem:
             yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
             continue
-        found = _looked_at(portion, log)
+        found = _checked(portion, log)
         if not (found.problem or (portion.dry_run and not portion.is_there)):
             found = asyncio.run((_foreseen if portion.dry_run else _copied)(portion, log, found))
         yield found
 
 
-def _looked_at(portion: Portion, log: PartitionLog) -> Restored:
-    """What the files tell, before anything is written; `problem` says why nothing may be."""
+def _checked(portion: Portion, log: PartitionLog) -> Restored:
+    """What the files say, before anything is written; `problem` says why nothing may be."""
     problem = ""
     if log.start < log.stable and (limit := deletes_by_age(portion.configs, log.oldest_ms)):
         command = set_configs(portion.target, portion.assignment.target.topic, UNLIMITED)
@@ -182,7 +182,7 @@ async def _compared(
     ids = mine.topic_id, target.topic_id(mine.target.topic)
     losses = tuple(sorted({*mine.losses, *((loss.first, loss.next_offset) for loss in found.lost)}))
     accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
-    mine = replace(mine, last=None, stop=None, losses=losses)  # files do not tell of leader epochs
+    mine = replace(mine, last=None, stop=None, losses=losses)  # files do not name leader epochs
     logs = portion.flow, source, mine.source, target, mine.target
     try:
         if mine.rules.translates:
@@ -206,10 +206,10 @@ async def _compared(
         if lost.concerns(ids[0]) and same_id(lost.target_topic_id, ids[1])
     ]
     named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
-    return _told_of_copy(replace(found, assignment=mine, lost=named), log, reached, before)
+    return _with_losses(replace(found, assignment=mine, lost=named), log, reached, before)
 
 
-def _told_of_copy(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
+def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
     """The same with what a copy has that goes on at source offset `reached`, and lacks by the losses `before`."""
     lost: list[Loss] = []
     notes: list[str] = []
@@ -225,11 +225,11 @@ def _told_of_copy(found: Restored, log: PartitionLog, reached: int, before: Sequ
         parts = [(max(one.first, log.start), min(one.next_offset, reached, log.stable))]
         for loss in found.lost:
             parts = [part for each in parts for part in _without(each, (loss.first, loss.next_offset))]
-        for first, upto in parts:
-            if first < upto:
-                lacking.append((first, upto))
+        for first, until in parts:
+            if first < until:
+                lacking.append((first, until))
                 notes.append(
-                    f"the copy lacks offsets {first} to {upto - 1}, which these files have: the flow went on behind"
+                    f"the copy lacks offsets {first} to {until - 1}, which these files have: the flow went on behind"
                     f" them (reason {one.reason}). To have them, name another copy in topics.naming, and restore again"
                 )
     return replace(
@@ -250,9 +250,9 @@ async def _compared_in_time(
     portion: Portion, log: PartitionLog, found: Restored, source: FileCluster, target: Cluster
 ) -> Restored:
     """The same, asked again for a while: a topic that was made a moment ago may have no leader yet. What cannot be
-    read, or asked at all, its task tells.
+    read, or asked at all, its task reports.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             return await _compared(portion, log, found, source, target)
@@ -263,7 +263,7 @@ async def _compared_in_time(
         except (ClusterError, WireError) as problem:
             if time.monotonic() > deadline:
                 return replace(found, lost=(), at_risk=True, problem=f"the copy cannot be looked at: {problem}")
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
@@ -317,8 +317,8 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
     if figures.next_offset <= began:  # nothing was copied that could be gone
         begins = began
     elif begins < 0:
-        told = "where the target's log begins is not known, so records may have been deleted since"
-        problem = f"{problem}; {told}" if problem else told
+        unknown = "where the target's log begins is not known, so records may have been deleted since"
+        problem = f"{problem}; {unknown}" if problem else unknown
         return replace(found, at_risk=True, figures=figures, problem=problem)
     expired = max(0, begins - began) if began >= 0 else 0
     if expired:
@@ -328,7 +328,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
 
 
 async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
-    """The first offset of a partition; -1 where nobody tells."""
+    """The first offset of a partition; -1 where nobody says."""
     try:
         return await list_offset(cluster, at, EARLIEST)
     except (ClusterError, WireError):
@@ -337,7 +337,7 @@ async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
 
 async def taken_over(check: OwnershipCheck, journal: Journal) -> str:
     """Why nothing more may be written under a claim; the empty string where it may, as far as the journal can be read:
-    what does not take records is told by whoever writes there.
+    whoever writes there reports what does not take records.
     """
     try:
         lost = await check.lost(journal)
@@ -357,13 +357,13 @@ async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: Owne
     """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
     reached, since = -1, time.monotonic()
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         with contextlib.suppress(ClusterError, WireError):  # tried again, and at the end once more
             await offset_maps.record()
         now = sum(figures.next_offset for figures in pipeline.figures("restore"))
         if now > reached:
             reached, since = now, time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
+        elif time.monotonic() - since > TIMEOUT:
             pipeline.finish()
         if await taken_over(ownership, journal):
             pipeline.finish()
@@ -372,7 +372,7 @@ async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: Owne
 def restore_on_spark(
     settings: SparkSettings, flow: str, portions: Sequence[Portion], done: Callable[[Restored], None]
 ) -> None:
-    """Restore all portions; `done` is told of each as it ends.
+    """Restore all portions; `done` is called with each as it ends.
 
     Raises ConfigError as `open_context` does, and EngineLost where Spark gives a portion up.
     """
@@ -390,7 +390,7 @@ def restore_on_spark(
                 with contextlib.suppress(Exception):  # a JVM that is gone runs none
                     context.cancelAllJobs()
                 at = jobs[job].assignment.source
-                text = f"Spark gave up {at}: {told_by(failure)}. Nothing is lost: start the restore again"
+                text = f"Spark gave up {at}: {failure_text(failure)}. Nothing is lost: start the restore again"
                 raise EngineLost(text) from failure
     finally:
         close_context(context)

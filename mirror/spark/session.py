@@ -47,7 +47,7 @@ T = TypeVar("T")
 ATTEMPTS: Final = 4
 LOOPBACK: Final = "127.0.0.1"
 _SPARE_SLOTS: Final = 2
-#: Characters of an error that are told.
+#: Characters of an error that are shown.
 _READABLE: Final = 300
 #: The last line of a traceback: an error with its words, or without any.
 _ERROR: Final = re.compile(r"^\s*(?:\w+\.)*(\w+): (.+)$|^(?:\w+\.)*(\w+)$", re.MULTILINE)
@@ -70,7 +70,7 @@ def open_context(
     settings: SparkSettings, flow: str, tasks: int, *, evaluates: bool = False, archive: str = ""
 ) -> SparkContext:
     """Start, or join what `spark-submit` started; `evaluates`: there are expressions for Spark to evaluate. `archive`:
-    what Java is told of an archive of classes, instead of where one is.
+    what Java gets of an archive of classes, instead of where one is.
 
     Raises ConfigError where Java is missing or too old, or slots are too few.
     """
@@ -165,7 +165,7 @@ def is_alive(context: SparkContext) -> bool:
         return False
 
 
-def told_by(failure: Exception) -> str:
+def failure_text(failure: Exception) -> str:
     """What a failure says, without the stacks, and cut where it is beyond reading: of an exception in a task's Python
     its own words, which come last.
     """
@@ -265,7 +265,7 @@ class Engine:
         watching = loop.create_task(self.watch())
 
         def watch() -> None:
-            with contextlib.suppress(EngineLost, asyncio.CancelledError):  # whoever waits is told by his call
+            with contextlib.suppress(EngineLost, asyncio.CancelledError):  # whoever waits gets it from his call
                 loop.run_until_complete(watching)
 
         thread = threading.Thread(target=watch, daemon=True, name="mirror-watching")
@@ -310,7 +310,7 @@ class Scratch:
         made = 0
         for folder in sorted(self._known):
             if not folder.is_dir():
-                with contextlib.suppress(OSError):  # the disk is full, or gone: the job tells
+                with contextlib.suppress(OSError):  # the disk is full, or gone: the job reports it
                     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                     made += 1
         for root in self._roots:

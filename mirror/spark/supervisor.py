@@ -5,7 +5,7 @@ S2  of two mirrors of a flow one runs, the other stands by (`journal/ownership.p
     writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
     same, they append the same batches under the same numbers, which is harmless (invariant P3 in
     `replication/position.py`)
-S3  a partition that stopped is looked at again in the next epoch, from its logs, so that mending the cause is enough.
+S3  a partition that stopped is checked again in the next epoch, from its logs, so that mending the cause is enough.
     What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,
     where it began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`)
 """
@@ -45,7 +45,7 @@ from mirror.driver.reports import (
 )
 from mirror.driver.scheduling import rates_of, tasks_of
 from mirror.driver.start import bounded, recorded, warn_of_open
-from mirror.driver.topic_watcher import Look, TopicWatcher
+from mirror.driver.topic_watcher import NewPlan, TopicWatcher
 from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of, terms_of
@@ -120,13 +120,13 @@ class Supervisor:
         flow: Flow,
         watch: Watch,
         metrics: Metrics | None = None,
-        lookout: TopicWatcher | None = None,
+        topic_watcher: TopicWatcher | None = None,
         queries: Queries | None = None,
         listening: Callable[[], None] = lambda: None,
     ) -> None:
-        """`watch` is called about once a second; `metrics` learns all that there is to tell; `lookout` finds what is
-        new while the mirror runs: a bounded copy needs none. `queries` re-key what no task copies.
-        `listening` is called when signals end this mirror and nothing else.
+        """`watch` is called about once a second; `metrics` learns all that there is to report; `topic_watcher` finds
+        what is new while the mirror runs: a bounded copy needs none. `queries` re-key what no task copies. `listening`
+        is called when signals end this mirror and nothing else.
         """
         self._listening, self._has_terminal = listening, os.isatty(0)
         self._queries = queries or Queries()
@@ -141,8 +141,8 @@ class Supervisor:
         self._assignments: list[Assignment] = []
         self._places: dict[TopicPartition, TopicPartition] = {}
         self._plan(flow.assignments)
-        self._lookout = lookout
-        self._next: Look | None = None
+        self._topic_watcher = topic_watcher
+        self._next: NewPlan | None = None
         self._adopting = asyncio.Lock()
         self._resting = frozenset[str]()
         self._obeyed: Acts = {}, frozenset(), {}  # what the epoch under way knows of
@@ -211,22 +211,22 @@ class Supervisor:
                 partial(self._journal_state.may_go_on, journal),
             )
             needed = [asyncio.create_task(self._watch_journal())]
-            if self._lookout is not None:
-                needed.append(asyncio.create_task(self._lookout.run(self)))
+            if self._topic_watcher is not None:
+                needed.append(asyncio.create_task(self._topic_watcher.run(self)))
             beside = [*needed, asyncio.create_task(groups.run()), asyncio.create_task(self._watch_ends())]
             if flow.heartbeats:
                 heart = Heart(target, flow.name, self._instance, self._journal_state.live.values).run()
                 beside.append(asyncio.create_task(heart))
-            for task in beside:  # one that ends by itself failed, which is told when the mirror has ended
+            for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
             self._queries.start(self._stopping, self._stop, self._journal_state)
             try:
                 await self._epochs()
                 if not (self._flow.once or self._stopping.is_set()):  # never 0 then: whoever watches starts it again
-                    raise RuntimeError(f"{self._flow.name}: the mirror ended though nobody told it to")
+                    raise RuntimeError(f"{self._flow.name}: the mirror ended though nobody asked it to")
                 await self._queries.ended()
                 if not self._outcome.contended:
-                    with contextlib.suppress(TimeoutError):  # where the last records went; groups tell what hinders
+                    with contextlib.suppress(TimeoutError):  # where the last records went; groups show what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
                             await self._journal_state.read(journal)
                     await groups.finish(self._stopping)
@@ -284,7 +284,7 @@ class Supervisor:
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             log_epoch(self._flow.name, number, time.monotonic() - began, self._outcome.figures.values())
-            self._stops.tell(self._outcome.figures.values())
+            self._stops.log(self._outcome.figures.values())
             if results:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
                 is_written = all(result.is_written for result in results)
@@ -366,12 +366,12 @@ class Supervisor:
             elif one.state.is_stop and one.state is not State.RECREATED:
                 self._sound.discard(at)
 
-    async def found(self, look: Look) -> None:
+    async def found(self, new_plan: NewPlan) -> None:
         """There is something else to mirror. What is only added joins the epoch under way, so that the others go on
         undisturbed; for anything else that ends early.
         """
-        self._next, before = look, len(self._assignments)
-        if look.only_adds(self._assignments):
+        self._next, before = new_plan, len(self._assignments)
+        if new_plan.only_adds(self._assignments):
             await self._adopt()
             if self.assignments is not None and await self._joined(self._assignments[before:]):
                 return
@@ -394,46 +394,48 @@ class Supervisor:
             if self._next is not None:
                 await unless(self._stopping, self._take_over(self._next))
 
-    async def _take_over(self, look: Look) -> None:
+    async def _take_over(self, new_plan: NewPlan) -> None:
         source, journal = self._source, self._journal
-        before, after = ({one.place for one in some} for some in (self._assignments, look.assignments))
-        new = [one for one in look.assignments if one.place not in before or one.target.topic in look.anew]
+        before, after = ({one.place for one in some} for some in (self._assignments, new_plan.assignments))
+        new = [one for one in new_plan.assignments if one.place not in before or one.target.topic in new_plan.anew]
         gone = [one for one in self._assignments if one.place not in after]
         try:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
             if not await self._journal_state.read(journal):  # a topic that grew may have begun a moment ago
                 return
-            origins = {**self._flow.origins, **look.origins}
+            origins = {**self._flow.origins, **new_plan.origins}
             topics, claims = self._journal_state.topics, self._flow.claims
-            found = await recorded(source, journal, new, topics, look.made, origins=origins, claims=claims)
+            found = await recorded(source, journal, new, topics, new_plan.made, origins=origins, claims=claims)
             reported = {one.target for one in self._refused if one.partitions}
             await forget(journal, [one for one in gone if one.target.topic not in reported])
         except (ClusterError, PreflightError) as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
         known = {one.place: one for one in found}
-        self._plan(known.get(one.place, one) for one in look.assignments)
+        self._plan(known.get(one.place, one) for one in new_plan.assignments)
         self._next = None
         for one in new:
             self._sound.discard(one.source)
         for one in (
             *gone,
-            *(one for one in new if one.target.topic in look.anew),
-        ):  # what was counted of them is told; should they come back, they count from nothing
+            *(one for one in new if one.target.topic in new_plan.anew),
+        ):  # what was counted of them is reported; should they come back, they count from nothing
             self._outcome.figures.pop(one.source, None)
             self._all_counters.pop(one.source, None)
             self._planned.pop(one.source, None)
             self._sound.discard(one.source)
         if self._groups is not None:
             self._groups.sync.mirrors(terms_of(self._assignments, self._journal_state.runs))
-        self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in look.assignments})
+        self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in new_plan.assignments})
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
-        self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(look.assignments))
+        self._log.info(
+            "plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(new_plan.assignments)
+        )
 
     async def _joined(self, added: Sequence[Assignment]) -> bool:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
-        what the journal tells of those, a task learns as it begins.
+        what the journal says of those, a task learns as it begins.
         """
         journal_state = self._journal_state
         moved = journal_state.runs.last()
@@ -461,7 +463,7 @@ class Supervisor:
             self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _conclude(self) -> None:
-        """What the results do not tell, since a task was cut short, its last live figures do; and what is missing
+        """What the results do not say, since a task was cut short, its last live figures do; and what is missing
         is said.
         """
         mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
@@ -474,8 +476,8 @@ class Supervisor:
         missing += self._unheard
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up:
-            told = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
-            missing += [*resting_of(told), *([] if self._caught_up else ["not caught up"])]
+            statuses = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
+            missing += [*resting_of(statuses), *([] if self._caught_up else ["not caught up"])]
         self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
     def _stop(self) -> None:
@@ -484,10 +486,10 @@ class Supervisor:
 
     def _hung_up(self) -> None:
         """SIGHUP: somebody asks for the configuration to be read again, or the terminal was closed."""
-        if self._lookout is None or (self._has_terminal and not os.isatty(0)):
+        if self._topic_watcher is None or (self._has_terminal and not os.isatty(0)):
             self._interrupt(signal.SIGHUP)
         else:
-            self._lookout.read_again()
+            self._topic_watcher.read_again()
 
     def _interrupt(self, number: int) -> None:
         self._outcome.interrupted = number
@@ -532,7 +534,7 @@ class Supervisor:
         return target.topic == figures.target_topic if target is not None else self._queries.rekeys(figures.topic)
 
     async def _mend_reports(self, known: Mapping[bytes, bytes]) -> None:
-        """What a mirror before told of topics that none of this one's tasks will tell of."""
+        """What a mirror before reported of topics that none of this one's tasks will report on."""
         await self._forget_others(known)
         await self._report_gone(known)
 
@@ -550,7 +552,7 @@ class Supervisor:
 
     async def _report_gone(self, known: Mapping[bytes, bytes]) -> None:
         """Report topics that went while no mirror ran, and whose copies stay as they are: nobody mirrors them, and what
-        was told of them last would be that they have caught up.
+        was reported of them last would be that they have caught up.
         """
         flow, now = self._flow, int(time.time() * 1000)
         mirrored = {one.source for one in flow.rekeyed} | {one.source for one in flow.refused}
@@ -565,19 +567,19 @@ class Supervisor:
         copies = {one.topic: one.target_topic for one in left if one.target_topic in self.seen}
         found = await asyncio.gather(*(self._became(topic, copy) for topic, copy in copies.items()))
         became = dict(zip(copies, found, strict=True))
-        told = list[PartitionStatus]()
+        gone = list[PartitionStatus]()
         for one in left:
             if what := became.get(one.topic):
                 at = TopicPartition(one.topic, one.partition)
                 stop = located(recreated(at, one.next_offset, what), self._source, self._target, one.target_topic)
                 detail = f"{stop.detail}. {stop.advice}"
-                told.append(
+                gone.append(
                     replace(one, instance=self._instance, state=stop.state, detail=detail, lag_records=None, at_ms=now)
                 )
         self._source.forget(copies)
-        if told:
-            self._stops.tell(told)
-            await self._journal.append_all((one.key(), one.to_json()) for one in told)
+        if gone:
+            self._stops.log(gone)
+            await self._journal.append_all((one.key(), one.to_json()) for one in gone)
 
     async def _became(self, topic: str, copy: str) -> str:
         """What became of a source topic whose copy is left; empty where nothing did, or that cannot be asked."""
@@ -616,8 +618,8 @@ class Supervisor:
             await asyncio.sleep(WATCH_SECONDS)
             was_read = await self._journal_state.read(self._journal)
             self._judge(live.values())
-            self._watch(live)  # tasks may have told more than the journal
-            self._stops.tell(live.values())
+            self._watch(live)  # tasks may have sent more than the journal
+            self._stops.log(live.values())
             if not was_read:
                 continue
             if self._journal_state.paused != self._resting or self._has_acted():
@@ -626,7 +628,7 @@ class Supervisor:
                 await self._rest()
                 await self._report_refusals()
             wanted = [*(one.source for one in self._assignments), *self._queries.figures]
-            caught_up = self._queries.have_looked and all(at in live and has_caught_up(live[at]) for at in wanted)
+            caught_up = self._queries.have_refreshed and all(at in live and has_caught_up(live[at]) for at in wanted)
             if self._flow.until_caught_up and caught_up:
                 self._caught_up = True
                 self._stop()

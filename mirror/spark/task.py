@@ -34,14 +34,14 @@ from mirror.suspension import SuspensionDetector
 _Reports = tuple[OffsetMapStore, Journal, Pipeline, StandingLog, list[PartitionStatus], TaskStatus]
 
 REPORT_SECONDS = 1.0
-#: Rounds of reporting after which a partition that has not moved is told of again.
+#: Rounds of reporting after which a partition that has not moved is reported again.
 REPORT_ROUNDS = 10
-#: Reports told straight in one turn of the loop, which moves data as well.
-_TOLD_AT_ONCE = 100
+#: Reports sent straight in one turn of the loop, which moves data as well.
+_REPORTS_AT_ONCE = 100
 #: How long the last report may take: where others wait for this task, and where it ended because all of its partitions
 #: stopped. Nobody hears of these from its results before the other tasks' epoch is over.
 LAST_WORD_SECONDS, STOPPED_SECONDS = 1.0, CALL_TIMEOUT
-#: How long a task that begins waits for the journal, and the pause between looks at one that could not be read then.
+#: How long a task that begins waits for the journal, and the pause between reads of one that could not be read then.
 GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 
@@ -127,7 +127,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             async with asyncio.timeout(GUARD_SECONDS):
                 may_begin = await guard.may_go_on()
         except (ClusterError, WireError, MalformedBatch, TimeoutError):
-            may_begin = True  # partitions tell that the target is away; whether to go on is asked when it is back
+            may_begin = True  # partitions report that the target is away; whether to go on is asked when it is back
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, RETRY_SECONDS)))
         if not may_begin:
             marked.cancel()
@@ -142,13 +142,13 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
                 one.cancel()
             await asyncio.wait(beside)
         if not reporting.cancelled():
-            reporting.result()  # a fault in the program is told, not swallowed
+            reporting.result()  # a fault in the program is raised, not swallowed
         all_counters = pipeline.all_counters
         figures = pipeline.figures(task.instance)
         is_written = False
         # The results carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
-            async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_told_to_end else STOPPED_SECONDS):
+            async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_finishing else STOPPED_SECONDS):
                 if await guard.may_write():
                     await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
             is_written = True
@@ -205,7 +205,7 @@ class _Guard:
         return await self._ownership.lost(self.journal) is None
 
     async def watch(self, finish: Callable[[], None], seconds: float) -> None:
-        """Look again and again, and finish the task where it may not go on."""
+        """Check again and again, and finish the task where it may not go on."""
         while True:
             await asyncio.sleep(seconds)
             with contextlib.suppress(ClusterError, WireError, MalformedBatch):
@@ -226,12 +226,12 @@ async def _report(
     then, of all.
 
     They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it takes
-    nothing, for a second or because it refuses, the driver is told straight, so that it knows at once what waits.
+    nothing, for a second or because it refuses, the driver gets them straight, so that it knows at once what waits.
     """
     log = logs.get("mirror.relay")
-    written, straight, blockers = _Told(), _Told(), LogOnce()
+    written, straight, blockers = _Reported(), _Reported(), LogOnce()
     while True:
-        with contextlib.suppress(TimeoutError):  # a stop is told at once
+        with contextlib.suppress(TimeoutError):  # a stop is reported at once
             async with asyncio.timeout(REPORT_SECONDS):
                 await pipeline.stopped.wait()
         pipeline.stopped.clear()
@@ -240,23 +240,23 @@ async def _report(
         writing = asyncio.create_task(_write_while_ours(guard, pipeline, reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
-                await _tell(channel, straight, pipeline.figures(task.instance))
+                await _send(channel, straight, pipeline.figures(task.instance))
             writing.result()
         except (ClusterError, WireError, MalformedBatch) as problem:
             if blockers.is_new(problem):  # the data does not depend on it: say so, go on
                 log.warning("figures_not_written", flow=task.flow, reason=str(problem))
-            await _tell(channel, straight, pipeline.figures(task.instance))
+            await _send(channel, straight, pipeline.figures(task.instance))
         else:
             blockers.over()
-            written.told(moved)
-            straight.told(moved)  # the driver reads it in the journal
+            written.add(moved)
+            straight.add(moved)  # the driver reads it in the journal
         finally:
             writing.cancel()  # it may be of an epoch that ends; and the last word is not to meet it
             await asyncio.wait([writing])
 
 
 @dataclass(slots=True, eq=False)
-class _Told:
+class _Reported:
     """What was reported last of each partition, to somebody."""
 
     standing: dict[bytes, tuple[object, ...]] = field(default_factory=dict)
@@ -264,7 +264,7 @@ class _Told:
     rounds: int = 0
 
     def moved(self, figures: list[PartitionStatus]) -> list[PartitionStatus]:
-        """Those that stand elsewhere since, or were not told for so many rounds; first those that wait longest."""
+        """Those that stand elsewhere since, or were not reported for so many rounds; first those that wait longest."""
         self.rounds += 1
         due = [
             one
@@ -273,18 +273,18 @@ class _Told:
         ]
         return sorted(due, key=lambda one: self.in_round.get(one.key(), 0))
 
-    def told(self, figures: Iterable[PartitionStatus]) -> None:
+    def add(self, figures: Iterable[PartitionStatus]) -> None:
         for one in figures:
             self.standing[one.key()], self.in_round[one.key()] = _standing(one), self.rounds
 
 
-async def _tell(channel: Voice, straight: _Told, figures: list[PartitionStatus]) -> None:
-    """Tell the driver as much as it takes; what it does not take comes first the next time."""
+async def _send(channel: Voice, straight: _Reported, figures: list[PartitionStatus]) -> None:
+    """Send the driver as much as it takes; what it does not take comes first the next time."""
     for count, one in enumerate(straight.moved(figures), start=1):
-        if not channel.tell(one.to_json()):
+        if not channel.send(one.to_json()):
             return
-        straight.told([one])
-        if count % _TOLD_AT_ONCE == 0:
+        straight.add([one])
+        if count % _REPORTS_AT_ONCE == 0:
             await asyncio.sleep(0)
 
 
@@ -318,7 +318,7 @@ async def _write(
     figures: list[PartitionStatus],
     task: TaskStatus,
 ) -> None:
-    """Runs first: a position must not tell of more than they do. Where no partition moved, no request was worth telling
+    """Runs first: a position must not cover more than they do. Where no partition moved, no request was worth sending
     of either.
     """
     positions, stops = pipeline.positions(), pipeline.stops()

@@ -20,7 +20,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import computing_task_count
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
-from mirror.spark.session import Engine, close_context, open_context, rows_of, slots_of, told_by
+from mirror.spark.session import Engine, close_context, failure_text, open_context, rows_of, slots_of
 from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
 
@@ -78,7 +78,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
             self._context.cancelJobGroup(self._group)
             raise
         except Exception as failure:  # whatever Spark raises
-            text = f"Spark gave up a part of the proof: {told_by(failure)}. Finished ranges are kept"
+            text = f"Spark gave up a part of the proof: {failure_text(failure)}. Finished ranges are kept"
             raise EngineLost(text) from failure
         reports: list[Found] = []
         for one in found:
@@ -92,7 +92,7 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
         """In a thread of its own: Spark's job properties belong to the thread that submits."""
         first = share.ranges[0]
         more = f" and {len(share.ranges) - 1} more ranges" if len(share.ranges) > 1 else ""
-        told = f"{first.pair.source} {first.bounds.begin} to {first.bounds.end}{more}"
-        context.setJobGroup(self._group, told, interruptOnCancel=True)
+        description = f"{first.pair.source} {first.bounds.begin} to {first.bounds.end}{more}"
+        context.setJobGroup(self._group, description, interruptOnCancel=True)
         found: list[Found | Hindered] = rows_of(context, [share]).mapPartitions(compared).collect()
         return found

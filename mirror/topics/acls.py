@@ -176,7 +176,7 @@ def delete_acls(target: Admin, revoked: Iterable[Acl]) -> None:
 
 
 def given_in(journal: Mapping[bytes, bytes]) -> set[Acl]:
-    """What a flow gave, as the newest records of its journal tell; records that no mirror wrote are passed over."""
+    """What a flow gave, as the newest records of its journal say; records that no mirror wrote are passed over."""
     found: set[Acl] = set()
     for key, value in journal.items():
         with contextlib.suppress(*NOT_OURS):
@@ -197,8 +197,8 @@ def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) 
     entries = list[tuple[bytes, bytes | None]]()
     for kind, name in sorted(set(resources)):
         rules = sorted(one for one in given if one.resource == (kind, name))
-        told = [[one.principal, one.host, one.operation, one.allowed] for one in rules]
-        entries.append((f"{_PREFIX}{kind}/{name}".encode(), json.dumps(told).encode() if told else None))
+        fields = [[one.principal, one.host, one.operation, one.allowed] for one in rules]
+        entries.append((f"{_PREFIX}{kind}/{name}".encode(), json.dumps(fields).encode() if fields else None))
     return entries
 
 

@@ -50,10 +50,10 @@ from mirror.topics.history import Claim, History
 _AT_ONCE: Final = 16
 #: A log that grows while it is read is read again, so often.
 _TRIES: Final = 3
-#: A copy whose tail was found not to be its source's is looked at again after so many seconds.
+#: A copy whose tail was found not to be its source's is checked again after so many seconds.
 _AGAIN_SECONDS: Final = 30.0
-#: How often the journal is asked whether tasks acknowledged all that a copy holds, and seconds in between: they tell it
-#: once a second.
+#: How often the journal is asked whether tasks acknowledged all that a copy holds, and seconds in between: they report
+#: it once a second.
 _ACKS, _ACKS_SECONDS = 3, 0.6
 #: Plans until what is left of the last one may be changed; each new one leaves more topics alone.
 _PLANS: Final = 3
@@ -97,7 +97,7 @@ def standing_of(
     *,
     has_records: bool,
 ) -> Verdict:
-    """What the target topic of a pair is to the flow whose journal tells `seen` of it, and that of another flow `claim`
+    """What the target topic of a pair is to the flow whose journal says `seen` of it, and that of another flow `claim`
     (pure). `ours` is the source topic, `theirs` the target topic as it is now; `has_records`: it holds or held some.
     """
     if theirs is None:

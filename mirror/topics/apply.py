@@ -138,7 +138,9 @@ class TopicPlan:
 
     def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
         """The plan without the target topics that could not be made as it says."""
-        return self.refusing(refused(topic, str(problem), Fix.AS_TOLD) for topic, problem in failures.items()).allowed()
+        return self.refusing(
+            refused(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items()
+        ).allowed()
 
     def raise_refusals(self) -> None:
         """`PreflightError` that lists every refusal, if there is one."""
@@ -172,7 +174,7 @@ def plan_topics(
     may_fill = offsets == "translate" or target.may_write_markers()
     if not may_fill:
         what = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
-        findings.append(_advise("", Fix.GRANT_MARKERS.told(what, {})))
+        findings.append(_advise("", Fix.GRANT_MARKERS.text(what, {})))
 
     findings += _name_findings(selection, target_topics)
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
@@ -255,8 +257,8 @@ def plan_topics(
 
 
 def _on_change(topic: str, before: Mapping[str, ConfigValue] | None, after: Mapping[str, str]) -> Iterator[Finding]:
-    if before is not None and (told := shortened(plain_values(before), after)):
-        yield _advise(topic, told)
+    if before is not None and (warning := shortened(plain_values(before), after)):
+        yield _advise(topic, warning)
 
 
 def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:
@@ -317,7 +319,7 @@ def apply(
             log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
     _await_leaders(target, {one.topic: one.partitions for one in grown if one.topic not in failed}, failed)
     for topic in existed:
-        failed.setdefault(topic, PreflightError("somebody else created it just now; it is looked at again"))
+        failed.setdefault(topic, PreflightError("somebody else created it just now; it is checked again"))
     if failures is None:
         for problem in failed.values():
             raise problem
@@ -463,7 +465,7 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[
 
 
 def broker_defaults(target: Admin) -> dict[str, str]:
-    """What a new topic gets on this cluster unless told otherwise, as topic configs."""
+    """What a new topic gets on this cluster unless set otherwise, as topic configs."""
     try:
         broker = plain_values(target.broker_configs())
     except AccessDenied as error:  # preflight then knows less; the broker still refuses what does not fit

@@ -16,7 +16,7 @@ whichever that is, since its readers know it.
 
 L1  only what the lost cluster set on the topic itself is known. What its brokers' own files said is in no log
 L2  what would delete, stamp or refuse records that are still to be restored is not set: retention and times. The
-    command that sets it is told
+    command that sets it is shown
 L3  what a person has set on the copy meanwhile stays: a value changes where it is a default, or what the restore made
 L4  what names the lost cluster's brokers, or its tier of remote storage, means nothing on another cluster
 """

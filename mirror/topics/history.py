@@ -1,4 +1,4 @@
-"""What journals tell before a plan is made: this flow's own, those of flows that end where this one begins, and those
+"""What journals say before a plan is made: this flow's own, those of flows that end where this one begins, and those
 of other flows into the same target.
 
 Every flow keeps its journal on its target. So a journal on our source is that of a flow towards our source. It names
@@ -168,7 +168,7 @@ async def read_own(settings: Settings) -> Own:
 async def read_history(
     settings: Settings, own: Own, source_topics: Collection[str] | None, target_topics: Collection[str] = ()
 ) -> History:
-    """What `own` tells, and the journals among the topics of both clusters. `source_topics`: None where the source is
+    """What `own` says, and the journals among the topics of both clusters. `source_topics`: None where the source is
     gone, and is not asked. Raises MalformedBatch for a journal.
     """
     unread: list[str] = []
@@ -232,7 +232,7 @@ async def _standing(
     where: Endpoint, flows: Sequence[str] | None
 ) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool]:
     """The journals of flows that were not failed over, None for one that cannot be read; and whether there may be
-    others, since the cluster does not tell of topics by such names. Nobody is asked for None.
+    others, since the cluster does not list topics by such names. Nobody is asked for None.
     """
     if flows is None:
         return {}, False
@@ -246,7 +246,7 @@ async def _standing(
                 except ClusterError:
                     return None
 
-        with contextlib.suppress(AccessDenied):  # of those that may be described, it tells all the same
+        with contextlib.suppress(AccessDenied):  # of those that may be described, it says all the same
             await cluster.refresh([_ANY, *map(journal_topic, flows)])
         there = [
             flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))

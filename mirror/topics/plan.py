@@ -191,7 +191,7 @@ class FlowPlan:
 
 
 def plan_flow(settings: Settings) -> FlowPlan:
-    """Look at both clusters. Raises ClusterError where one cannot be asked at all."""
+    """Read both clusters. Raises ClusterError where one cannot be asked at all."""
     source, target = Admin(settings.source), Admin(settings.target)
     names = source.topic_names()
     own = asyncio.run(read_own(settings))
@@ -271,7 +271,7 @@ def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[
         if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
             what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
             values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
-            advice = ". ".join(one.told(values) for one in remedies_for(what))
+            advice = ". ".join(one.text(values) for one in remedies_for(what))
             yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
 
 
@@ -286,7 +286,7 @@ def _otherwise(plan: TopicPlan, journal: Mapping[bytes, bytes]) -> Iterator[str]
                 continue
             if last.is_moved:
                 what = "the copy was begun with topics.offsets: translate"
-                advice = Remedy.AS_BEGUN.told({"offsets": "translate"})
+                advice = Remedy.AS_BEGUN.text({"offsets": "translate"})
                 yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
                 break
 
@@ -333,7 +333,7 @@ def _fillings(
             reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
             begin = since or span.start
-            # a copy that ends elsewhere before its source begins has lost records: its task tells
+            # a copy that ends elsewhere before its source begins has lost records: its task reports it
             if (offsets := begin - reached) > 0 and (not reached or reached < since):
                 padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
             left = span.end - max(reached, begin)
@@ -367,6 +367,6 @@ def _target_rights(
 
 
 def _lacking(cluster: Endpoint, needed: Collection[str], info: TopicInfo, topic: str) -> Iterator[MissingRight]:
-    held = needed if info.rights is None else info.rights  # brokers before 2.3 do not tell
+    held = needed if info.rights is None else info.rights  # brokers before 2.3 do not say
     for operation in sorted(set(needed) - set(held)):
         yield MissingRight(cluster.alias, operation, topic, allow(cluster, operation, topic=topic))

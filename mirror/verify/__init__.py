@@ -7,11 +7,11 @@ compared. Every stored CRC must hold, too.
 
     V1  ends are fixed before the first batch is read, the target's before the source's: a running mirror does no harm
     V2  what the source holds beyond the target's end is lag; whatever else is on one side only is a difference, except
-        what the source's retention deleted, which is told in a note
+        what the source's retention deleted, which a note names
     V3  memory is bounded: for each partition under way, one fetch answer of each side and the next one on its way, and
         where records are compared, one decompressed batch of each side
     V4  what was not compared is never called equal: a log that gives nothing before its end is a difference, and
-        timestamps that the target's broker set by its own clock (append time) are told in a note
+        timestamps that the target's broker set by its own clock (append time) are named in a note
     V5  only what a consumer of committed records gets is compared: control markers, batches of aborted transactions and
         batches that compaction emptied are no records, on either side
     V6  a proof is the same however it is cut: ranges end with a batch of the source; reports and digests add up

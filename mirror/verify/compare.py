@@ -62,21 +62,21 @@ class Bounds:
     @property
     def lag(self) -> int:
         """Offsets that the source held when the proof began, beyond the target's end."""
-        return max(0, self.upto - max(self.target_written, self.source_start))
+        return max(0, self.until - max(self.target_written, self.source_start))
 
     @property
-    def upto(self) -> int:
+    def until(self) -> int:
         """Where the source ended when the proof began."""
         return max(self.source_end, self.source_written) if self.wanted < 0 else self.wanted
 
     @property
     def open_from(self) -> int | None:
         """Where a transaction is open on the source that holds back what the target lacks; None where none does."""
-        return self.source_end if self.source_end < self.upto and self.lag else None
+        return self.source_end if self.source_end < self.until and self.lag else None
 
     def within(self, begin: int, end: int) -> Self:
         """The same for the offsets from `begin` to before `end`: of how the logs begin and end, only the first range
-        and the last one tell.
+        and the last one say.
         """
         starts = {} if begin == self.begin else {"source_start": begin, "target_start": begin}
         names = "source_end", "target_end", "target_written", "source_written"
@@ -162,7 +162,7 @@ class _Comparison:
         source, target = self._source, self._target
         await asyncio.gather(self._advance(source), self._advance(target))
         while min(source.first, target.first) < _BEYOND and not (source.is_stuck or target.is_stuck):
-            if not await self._take_twins():
+            if not await self._take_counterparts():
                 await self._compare_stretch()
         self._judge_ends()
 
@@ -216,8 +216,8 @@ class _Comparison:
         for side in (source, target):
             if side.is_stuck:
                 at = max(b.begin, side.until + 1)
-                self._differ(at, Kind.UNREADABLE, *self._told_of(side, side.reader.damage))
-        if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends still tell
+                self._differ(at, Kind.UNREADABLE, *self._sides(side, side.reader.damage))
+        if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends show it
             ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
             self._differ(b.source_end, Kind.EXTRA, *ends)
         if self._own_clock:
@@ -238,13 +238,13 @@ class _Comparison:
                     self._lose(lost, max(0, header.count))
                     side.until = header.last_offset
                     continue
-                self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._told_of(side, "does not hold"))
+                self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._sides(side, "does not hold"))
             if head is None or head.is_visible:
                 return
             side.hidden += 1
             side.until = head.raw.header.last_offset
 
-    async def _take_twins(self) -> bool:
+    async def _take_counterparts(self) -> bool:
         """Take the batches at hand where they are the same."""
         source, target = self._source, self._target
         if source.head is None or target.head is None:
@@ -306,7 +306,7 @@ class _Comparison:
             self._lose(lost, header.last_offset - first + 1)
         elif side is self._source or header.last_offset >= self._source.reader.start:
             records = "1 record" if header.count == 1 else f"{header.count} records"
-            ours, theirs = self._told_of(side, f"1 batch with {records} up to offset {header.last_offset}")
+            ours, theirs = self._sides(side, f"1 batch with {records} up to offset {header.last_offset}")
             kind = Kind.MISSING if side is self._source else Kind.EXTRA
             self._differ(first, kind, ours or NOTHING, theirs or NOTHING)
         await self._advance(side)
@@ -320,7 +320,7 @@ class _Comparison:
         self._codecs.add(raw.header.codec_name)
         return raw
 
-    def _told_of(self, side: _Side, text: str) -> tuple[str, str]:
+    def _sides(self, side: _Side, text: str) -> tuple[str, str]:
         """What to say of the source and of the target where only one of them matters."""
         return (text, "") if side is self._source else ("", text)
 
@@ -362,7 +362,7 @@ def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
 
 
 def _records_from(header: BatchHeader, start: int) -> int:
-    """How many records the header tells of, where the log begins inside the batch those behind its `start`; 0 where
+    """How many records the header counts, where the log begins inside the batch those behind its `start`; 0 where
     the header does not say.
     """
     hidden = max(0, start - header.base_offset) if header.magic == 2 and header.is_dense else 0

@@ -1,7 +1,7 @@
 """A proof from its plan to its report: both logs of every partition, in ranges compared at the same time.
 
 The ranges are cut once and their ends fixed; whoever compares them, tasks of this process or of Spark, runs `prove`.
-A partition that cannot be read, for want of a leader say, is told of as `Unread`, and the others are compared.
+A partition that cannot be read, for want of a leader say, is reported as `Unread`, and the others are compared.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_str
 
 # --- One partition that cannot be read must not end a proof of the others ---------------------------------------------
 
-Told = TypeVar("Told")
+Answered = TypeVar("Answered")
 
 
-async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitable[Told]) -> Told | Unread:
+async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitable[Answered]) -> Answered | Unread:
     """What comes of a question about a partition, or why it cannot be answered, as long as both clusters themselves
     answer. Raises ClusterUnreachable where one does not, and AccessDenied.
     """
@@ -58,25 +58,25 @@ async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitab
 
 
 async def each(
-    source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Told]]
-) -> list[Told | Unread]:
+    source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Answered]]
+) -> list[Answered | Unread]:
     """The same of several partitions at the same time, in their order."""
     asked = (or_unread(source, target, pair, one) for pair, one in zip(pairs, doing, strict=True))
     return await asyncio.gather(*asked)
 
 
-def readable(found: Iterable[tuple[Pair, Told | Unread]], unread: dict[Pair, Unread]) -> dict[Pair, Told]:
+def readable(found: Iterable[tuple[Pair, Answered | Unread]], unread: dict[Pair, Unread]) -> dict[Pair, Answered]:
     """What was found, by partition; those that could not be read are added to `unread`."""
-    told: dict[Pair, Told] = {}
+    answered: dict[Pair, Answered] = {}
     for pair, one in found:
         if isinstance(one, Unread):
             unread[pair] = one
         else:
-            told[pair] = one
-    return told
+            answered[pair] = one
+    return answered
 
 
-# --- The target's side of a partition whose offsets moved, told in the source's offsets -------------------------------
+# --- The target's side of a partition whose offsets moved, in the source's offsets ------------------------------------
 
 _UNCOMPRESSED: Final = 0
 
@@ -111,7 +111,7 @@ def moved_batches(raw: RawBatch, index: OffsetRangeIndex) -> Sequence[RawBatch]:
     header = raw.header
     first, last = index.to_source(header.base_offset), index.to_source(header.last_offset)
     if first is None or last is None or header.is_control:
-        return (raw,)  # nobody knows where it comes from: as it is, it will be told to be too much
+        return (raw,)  # nobody knows where it comes from: as it is, it will be reported as too much
     if last - first == header.last_offset_delta:
         return (raw.at(first),)
 
@@ -124,7 +124,7 @@ def moved_batches(raw: RawBatch, index: OffsetRangeIndex) -> Sequence[RawBatch]:
 
 #: Seconds between two questions about a target that is waited for.
 WAIT_PAUSE: Final = 0.25
-#: Ranges of an interrupted proof that are looked at again at the same time.
+#: Ranges of an interrupted proof that are checked again at the same time.
 CHECKS_AT_ONCE: Final = 16
 _FAR: Final = 1 << 63
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -136,7 +136,7 @@ SHARES_AT_ONCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Where the offsets of a flow moved to, by target partition, as far as its journal tells."""
+    """Where the offsets of a flow moved to, by target partition, as far as its journal says."""
 
     flow: str
     indexes: dict[TopicPartition, OffsetRangeIndex]
@@ -163,11 +163,11 @@ class Waiting:
     partitions: Collection[TopicPartition]
 
 
-#: Told how many offsets were compared since it was last called, and how many there are in all.
+#: Answered how many offsets were compared since it was last called, and how many there are in all.
 Watch = Callable[[int, int], None]
 #: What became of a range.
 Found = PartitionReport | Unread
-#: Compares a share, telling how many offsets it has read as it goes; what it found of each range, in their order.
+#: Compares a share, counting how many offsets it has read as it goes; what it found of each range, in their order.
 Prover = Callable[[Share, Callable[[int], None]], Awaitable[Sequence[Found]]]
 
 
@@ -215,7 +215,7 @@ async def plan_proof(
         former = resume_saved(file, subject) if file is not None else None
         if former is not None:
             await _keep_what_holds(former, one, other)
-        unread = {told.pair: told for told in former.plan.unread} if former else {}
+        unread = {left.pair: left for left in former.plan.unread} if former else {}
         asked = [] if former else pairs
         bounds = readable(zip(asked, await bounds_of(one, other, asked, known.since), strict=True), unread)
         begun_ms = int(time.time() * 1000)
@@ -258,7 +258,7 @@ async def _wait(
 ) -> None:
     """Until the targets have got to where the sources ended at first, or the time is over."""
     indexes = known.moves.indexes if known.moves else {}
-    first = {pair: at.upto for pair, at in bounds.items()}
+    first = {pair: at.until for pair, at in bounds.items()}
     until = time.monotonic() + waiting.seconds
 
     def is_behind(pair: Pair) -> bool:
@@ -303,7 +303,7 @@ async def _keep_what_holds(former: SavedProof, source: Cluster, target: Cluster)
                 both = holds(source, one.pair.source, ours), holds(target, one.pair.target, theirs)
                 return all(await asyncio.gather(*both))
             except (BrokerError, ClusterUnreachable):
-                return False  # the comparison will tell
+                return False  # the comparison will show it
 
     same = await asyncio.gather(*(is_same(one) for one in ranges.values()))
     changed = [one for one, holds_good in zip(ranges.values(), same, strict=True) if not holds_good]
@@ -442,7 +442,7 @@ def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[t
 
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:
-    """Find out where everything on the target is from; what it has that is from nowhere, as a mirror would tell it."""
+    """Find out where everything on the target is from; what is from nowhere, as a mirror would report it."""
     index = moves.indexes.setdefault(pair.target, OffsetRangeIndex())
     since, losses = known.since.get(pair.target, 0), known.losses.get(pair.target, ())
     try:
@@ -455,7 +455,7 @@ async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, 
 async def bounds_of(
     source: Cluster, target: Cluster, pairs: Sequence[Pair], since: Mapping[TopicPartition, int] = {}
 ) -> list[Bounds | Unread]:
-    """Starts and ends of now, the target's first (V1), or why they cannot be told. A source begins where the flow began
+    """Starts and ends of now, the target's first (V1), or why they are unknown. A source begins where the flow began
     in it, `since` by target partition.
     """
 

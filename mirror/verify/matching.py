@@ -21,9 +21,9 @@ from mirror.verify.report import NOTHING, Kind, covering
 
 _ONE: Final = "a record"
 
-#: Told a difference: its offset, its kind, and what the source and the target have there.
-Tell = Callable[[int, Kind, str, str], None]
-#: Told of an accepted loss that was met, and how many records of the source lie there that the target has not.
+#: Called with a difference: its offset, its kind, and what the source and the target have there.
+Report = Callable[[int, Kind, str, str], None]
+#: Called with an accepted loss that was met, and how many records of the source lie there that the target has not.
 Lose = Callable[[tuple[int, int], int], None]
 
 
@@ -87,28 +87,28 @@ class Run:
 class Matching:
     """A stretch under comparison: batches are added in offset order, and their records matched as far as both sides go.
 
-    Told are the first record on one side only, after which nothing more is matched, and the first with another content,
-    after which only offsets are.
+    Reported are the first record on one side only, after which nothing more is matched, and the first with another
+    content, after which only offsets are.
     """
 
     def __init__(
         self,
         source: Run,
         target: Run,
-        tell: Tell,
+        report: Report,
         lost: Sequence[tuple[int, int]] = (),
         lose: Lose | None = None,
         *,
         own_clock: bool = False,
     ) -> None:
         """`source` and `target` are fresh runs. Records of the source at offsets `lost`, from and to before, which the
-        target has not, are told to `lose` and are no difference. `own_clock`: a target that stamps records itself is to
-        do so; else that is no difference only where the source does, too.
+        target has not, are passed to `lose` and are no difference. `own_clock`: a target that stamps records itself is
+        to do so; else that is no difference only where the source does, too.
         """
-        self._source, self._target, self._tell = source, target, tell
+        self._source, self._target, self._report = source, target, report
         self._lost, self._lose = lost, lose
         self._own_clock, self._stamps = own_clock, {True: False, False: False}  # by whether it is the source's side
-        self._is_over = self._has_content_told = self._has_lost = False
+        self._is_over = self._has_content_difference = self._has_lost = False
 
     @property
     def timed(self) -> bool:
@@ -117,8 +117,8 @@ class Matching:
 
     @property
     def is_equal(self) -> bool:
-        """Nothing was told, and nothing is lost."""
-        return not (self._is_over or self._has_content_told or self._has_lost)
+        """Nothing was reported, and nothing is lost."""
+        return not (self._is_over or self._has_content_difference or self._has_lost)
 
     def add(self, raw: RawBatch, floor: int, *, is_source: bool) -> int:
         """The next batch of one side; how many records it has, 0 where that was not looked at.
@@ -129,11 +129,11 @@ class Matching:
         if self._is_over:
             return 0
         self._cut(floor)
-        self._tell_single(run)  # the other side has gone beyond what was left of the last batch
+        self._report_single(run)  # the other side has gone beyond what was left of the last batch
         try:
             count = run.take(raw)
         except BadRecords as problem:
-            self._told_unreadable(run, problem)
+            self._add_unreadable(run, problem)
             return 0
         self._stamps[is_source] = bool(raw.header.attributes & APPEND_TIME)
         self._open(run)
@@ -148,7 +148,7 @@ class Matching:
             (self._target, self._source, source_goes_on),
         ):
             if run.first is not None and not (goes_on and run.first > other.until):
-                self._tell_single(run)
+                self._report_single(run)
 
     def _cut(self, floor: int) -> None:
         for run in (self._source, self._target):
@@ -159,15 +159,15 @@ class Matching:
         try:
             run.open()
         except BadRecords as problem:
-            self._told_unreadable(run, problem)
+            self._add_unreadable(run, problem)
 
-    def _told_unreadable(self, run: Run, problem: BadRecords) -> None:
+    def _add_unreadable(self, run: Run, problem: BadRecords) -> None:
         """A batch cannot be read, or not to its end: an accepted loss, or the end of the comparison."""
         is_source = run is self._source
         if is_source and (lost := covering(self._lost, max(run.at, run.floor), run.until)):
             self._has_lost = True
             run.drop()
-            self._told_lost(lost, run.count)
+            self._add_lost(lost, run.count)
             return
         sides = (problem.detail, "") if is_source else ("", problem.detail)
         self._end(run.base, Kind.UNDECODABLE, *sides)
@@ -190,9 +190,9 @@ class Matching:
                 continue
             both = int(source.offsets[count]), int(target.offsets[count])
             if both[0] > both[1]:
-                self._tell_single(self._target)
+                self._report_single(self._target)
             elif not self._pass_lost(both[1]):
-                self._tell_single(self._source)
+                self._report_single(self._source)
 
     def _pass_lost(self, before: int | None = None) -> bool:
         """Leave out the source's next records that are known to be lost, up to offset `before`; whether any were."""
@@ -200,26 +200,26 @@ class Matching:
         lost = covering(self._lost, first, first) if first is not None else None
         if rows is None or lost is None:
             return False
-        upto = lost[1] if before is None else min(lost[1], before)
-        count = int(np.searchsorted(rows.offsets, upto))
+        until = lost[1] if before is None else min(lost[1], before)
+        count = int(np.searchsorted(rows.offsets, until))
         self._source.rows = rows.rows(count, len(rows))
         self._open(self._source)
         self._has_lost = True
-        self._told_lost(lost, count)
+        self._add_lost(lost, count)
         return True
 
-    def _told_lost(self, lost: tuple[int, int], records: int) -> None:
+    def _add_lost(self, lost: tuple[int, int], records: int) -> None:
         if self._lose:
             self._lose(lost, records)
 
     def _compare(self, ours: Records, theirs: Records) -> None:
         """Records at the same offsets."""
         one, other = _content(ours, self.timed), _content(theirs, self.timed)
-        if one != other and not self._has_content_told:
-            self._has_content_told = True
-            self._tell(*_first_unlike(ours, theirs, self.timed))
+        if one != other and not self._has_content_difference:
+            self._has_content_difference = True
+            self._report(*_first_unlike(ours, theirs, self.timed))
 
-    def _tell_single(self, run: Run) -> None:
+    def _report_single(self, run: Run) -> None:
         while run is self._source and not self._is_over and self._pass_lost():
             pass
         if run.first is not None and not self._is_over:
@@ -232,7 +232,7 @@ class Matching:
         self._is_over = True
         self._source.drop()
         self._target.drop()
-        self._tell(offset, kind, source, target)
+        self._report(offset, kind, source, target)
 
 
 def _content(rows: Records, timed: bool) -> bytes:
@@ -251,17 +251,17 @@ def _first_unlike(ours: Records, theirs: Records, timed: bool) -> tuple[int, Kin
     offset = int(ours.offsets[at])
     for kind, field in ((Kind.KEY, key), (Kind.VALUE, value)):
         if field(ours, at) != field(theirs, at):
-            return offset, kind, _told(field(ours, at)), _told(field(theirs, at))
+            return offset, kind, _text(field(ours, at)), _text(field(theirs, at))
     if timed and ours.timestamps[at] != theirs.timestamps[at]:
         return offset, Kind.TIMESTAMP, str(ours.timestamps[at]), str(theirs.timestamps[at])
-    return offset, Kind.HEADERS, _told_headers(ours, at), _told_headers(theirs, at)
+    return offset, Kind.HEADERS, _headers_text(ours, at), _headers_text(theirs, at)
 
 
-def _told(field: bytes | None) -> str:
+def _text(field: bytes | None) -> str:
     """A field without its content, which may be nobody's business."""
     return "null" if field is None else f"{len(field)} bytes with CRC {crc32c(field):08x}"
 
 
-def _told_headers(rows: Records, at: int) -> str:
+def _headers_text(rows: Records, at: int) -> str:
     section = rows.data[rows.headers_at[at] : rows.headers_end[at]]
-    return f"{len(headers(rows, at))} in {_told(section.tobytes())}"
+    return f"{len(headers(rows, at))} in {_text(section.tobytes())}"

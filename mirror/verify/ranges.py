@@ -128,7 +128,7 @@ async def _behind(source: Cluster, partition: TopicPartition, offset: int) -> in
 
 
 async def _batches_at(cluster: Cluster, partition: TopicPartition, offset: int, size: int) -> Sequence[RawBatch]:
-    """Nothing where the log begins later by now, or holds what is no batch: the comparison will tell."""
+    """Nothing where the log begins later by now, or holds what is no batch: the comparison will show it."""
     try:
         return list(split((await fetch_at(cluster, partition, offset, max_bytes=size)).records))
     except MalformedBatch:
@@ -246,10 +246,10 @@ def resume_saved(path: Path, subject: Subject) -> SavedProof | None:
     return SavedProof(path, plan, {one.number: one.report for one in every})
 
 
-def _difference(told: Subject, wanted: Subject) -> str:
-    if told.flow != wanted.flow:
-        return f"flow {told.flow}, not {wanted.flow}"
-    if (told.source_id, told.target_id) != (wanted.source_id, wanted.target_id):
+def _difference(recorded: Subject, wanted: Subject) -> str:
+    if recorded.flow != wanted.flow:
+        return f"flow {recorded.flow}, not {wanted.flow}"
+    if (recorded.source_id, recorded.target_id) != (wanted.source_id, wanted.target_id):
         return "other clusters"
-    others = sorted({one[0] for one in set(told.topics) ^ set(wanted.topics)})
+    others = sorted({one[0] for one in set(recorded.topics) ^ set(wanted.topics)})
     return f"other topics, or others by their ids ({', '.join(others[:3])})"

@@ -61,7 +61,7 @@ class Reader:
         moved: Callable[[RawBatch], Sequence[RawBatch]] | None = None,
         losses: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """`moved` tells a batch at other offsets than its own, as several if need be; it may raise BadRecords. What
+        """`moved` gives a batch at other offsets than its own, as several if need be; it may raise BadRecords. What
         lies at offsets `losses`, from and to before, need not be readable.
         """
         self.head: Stored | None = None
@@ -106,7 +106,7 @@ class Reader:
             log_start = await self._log_start()
             if log_start > before:
                 self.start = self._at = log_start
-            else:  # not deleted but cut back: the rest is gone, which the comparison will tell
+            else:  # not deleted but cut back: the rest is gone, which the comparison will show it
                 self._at = self._end
         else:
             try:
@@ -128,7 +128,7 @@ class Reader:
                 raise BadRecords(f"a batch of magic {header.magic}", header.base_offset)
             is_aborted = aborted.covers(raw)  # asked about each, since it follows the transactions
             hidden = is_aborted or header.is_control or (header.magic == 2 and not header.count)
-            # before magic 2, a compressed set tells its last offset alone
+            # before magic 2, a compressed set has its last offset alone
             first = min(self._at, header.base_offset) if header.magic < 2 and header.codec else header.base_offset
             if first < self._end and header.last_offset >= asked:
                 self.mark = Mark(header.base_offset, header.crc, header.partition_leader_epoch)

@@ -63,7 +63,7 @@ def added_up(digests: Iterable[str]) -> str:
 
 # --- What a comparison found, as values -------------------------------------------------------------------------------
 
-#: What is told of a side that has no record where the other has one.
+#: What is shown of a side that has no record where the other has one.
 NOTHING: Final = "nothing"
 #: Differences kept of each partition; all are counted.
 KEPT: Final = 100
@@ -182,12 +182,12 @@ class Shortfall:
 
     def __str__(self) -> str:
         where = self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
-        told = [f"{where}: {self.kind}"]
+        parts = [f"{where}: {self.kind}"]
         if self.next_offset > self.first >= 0:
-            told.append(f"offsets {self.first} to {self.next_offset - 1} ({self.offsets:,})")
+            parts.append(f"offsets {self.first} to {self.next_offset - 1} ({self.offsets:,})")
         elif self.offsets:
-            told.append(f"{self.offsets:,} offsets")
-        return ": ".join((", ".join(told), self.reason) if self.reason else (", ".join(told),))
+            parts.append(f"{self.offsets:,} offsets")
+        return ": ".join((", ".join(parts), self.reason) if self.reason else (", ".join(parts),))
 
 
 def covering(lost: Sequence[tuple[int, int]], first: int, last: int) -> tuple[int, int] | None:
@@ -197,7 +197,7 @@ def covering(lost: Sequence[tuple[int, int]], first: int, last: int) -> tuple[in
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The last batch that was read of one side of a range, as stored: by it can be told later that the log is the one
+    """The last batch that was read of one side of a range, as stored: it shows later that the log is the one
     that was compared. `epoch` is the leader epoch that the broker wrote into it; -1 before magic 2.
     """
 
@@ -211,14 +211,15 @@ class PartitionReport:
     """What was compared of one partition: the offsets from `begin` to before `end`.
 
     `batches`, `records`, `bytes` and `codecs` are the source's, of what a consumer of committed records gets; `hidden`
-    are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a twin on
-    the target, `as_stored` those among them whose twin has the same CRC, and so the same producer; `rewritten` those
-    whose records are there in other batches, `own_timestamps` those of which one or the other is true but for the
-    timestamps, which the target's broker set by its own clock. Together they are all batches where nothing differs.
-    `different` counts all differences, `differences` holds the first of them. `lag` is in offsets. The digests cover
-    what was compared, and are the same exactly where nothing differs and nothing was lost. `lost` are the
-    accepted losses that were met, as source offsets from and to before, `lost_records` the records that the source has
-    there and the target has not. `source_mark` and `target_mark` are the last batches read; None where there was none.
+    are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a
+    counterpart on the target, `as_stored` those among them whose counterpart has the same CRC, and so the same
+    producer; `rewritten` those whose records are there in other batches, `own_timestamps` those of which one or the
+    other is true but for the timestamps, which the target's broker set by its own clock. Together they are all batches
+    where nothing differs. `different` counts all differences, `differences` holds the first of them. `lag` is in
+    offsets. The digests cover what was compared, and are the same exactly where nothing differs and nothing was lost.
+    `lost` are the accepted losses that were met, as source offsets from and to before, `lost_records` the records that
+    the source has there and the target has not. `source_mark` and `target_mark` are the last batches read; None where
+    there was none.
     """
 
     pair: Pair
@@ -472,7 +473,7 @@ def _gaps(report: VerifyReport) -> str:
 
 def lacking(report: VerifyReport) -> str:
     """What keeps a copy from being whole, by kind and in numbers; empty where nothing does."""
-    told = []
+    parts = []
     for kind in Lack:
         some = [one for one in report.shortfalls if one.kind is kind]
         if not some:
@@ -481,8 +482,8 @@ def lacking(report: VerifyReport) -> str:
         where = Counter("topic" if one.partition < 0 else "partition" for one in some)
         places = " and ".join(f"{many:,} {what}{'s' if many > 1 else ''}" for what, many in sorted(where.items()))
         count = f"{offsets:,} offset{'' if offsets == 1 else 's'} " if offsets else ""
-        told.append(f"{count}{kind} ({places})")
-    return ", ".join(told)
+        parts.append(f"{count}{kind} ({places})")
+    return ", ".join(parts)
 
 
 def headline(report: VerifyReport) -> str:

@@ -20,6 +20,6 @@ What must hold after each step, by name:
     I5  a group never moves to where the target has no record for it, or past what its reader has read
     I6  a stop stays, over restarts, until a person acts
     I7  each step ends in bounded time, with a named state, and a live mirror does not end by itself with 0
-    I8  `verify` says 0 of what is equal and whole alone, and `offsets translate` tells where the same record is
+    I8  `verify` says 0 of what is equal and whole alone, and `offsets translate` says where the same record is
     I9  no command ends with a bug
 """

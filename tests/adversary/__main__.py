@@ -64,8 +64,8 @@ def _hunt(options: argparse.Namespace) -> int:
         played = 0
         for one in hunt.play(seeds, options.at_once, began + options.seconds, only, until_found=options.until_found):
             played += 1
-            is_told = one.findings or one.failure or options.schedules == 1
-            print(one if is_told else str(one).splitlines()[0], flush=True)
+            is_reported = one.findings or one.failure or options.schedules == 1
+            print(one if is_reported else str(one).splitlines()[0], flush=True)
             if one.findings and options.logs:
                 print(one.logs, flush=True)
             if one.findings:
@@ -91,8 +91,10 @@ def _missed(hunt: Any, name: str, at_once: int) -> int:
         kinds = {kind for one in found for kind in one.kinds}
         is_right = not whole and bool(kinds & set(mend.finds))
         wrong += not is_right
-        told = ", ".join(sorted(kinds)) or "nothing"
-        print(f"{'ok   ' if is_right else 'WRONG'} {mend.name}: {told} [{time.monotonic() - began:.1f} s]", flush=True)
+        output = ", ".join(sorted(kinds)) or "nothing"
+        print(
+            f"{'ok   ' if is_right else 'WRONG'} {mend.name}: {output} [{time.monotonic() - began:.1f} s]", flush=True
+        )
         for one in (*whole, *(() if is_right else found)):
             print(one, flush=True)
     return bool(wrong)

@@ -120,8 +120,8 @@ class Hunt:
             return bool(set(self.one(shown.seed, places).kinds) & set(shown.kinds))
 
         places = shrunk(shown.only or range(len(whole.operations)), shows)
-        told = "; ".join(f"{place} {whole.operations[place]}" for place in places)
-        return f"--only {','.join(map(str, places))}: {told}"
+        output = "; ".join(f"{place} {whole.operations[place]}" for place in places)
+        return f"--only {','.join(map(str, places))}: {output}"
 
     def summary(self, played: int, seconds: float) -> None:
         """Print what was found, by kind."""

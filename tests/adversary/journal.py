@@ -28,7 +28,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(slots=True)
-class Told:
+class Recorded:
     """The newest reports by target partition, ranges of offsets that are recorded as lost (from, to before), and the
     target topics that the flow names as its copies, with their ids.
     """
@@ -38,16 +38,16 @@ class Told:
     copies: dict[str, str] = field(default_factory=dict)
 
 
-def told_in(entries: Iterable[tuple[int, bytes, bytes | None]]) -> Told:
+def found_in(entries: Iterable[tuple[int, bytes, bytes | None]]) -> Recorded:
     """What the entries of a journal say, in their order."""
-    found = Told()
+    found = Recorded()
     for _, key, value in entries:
         with suppress(ValueError, KeyError, TypeError, UnicodeDecodeError):
             _learn(found, key.decode(), value)
     return found
 
 
-def _learn(found: Told, key: str, value: bytes | None) -> None:
+def _learn(found: Recorded, key: str, value: bytes | None) -> None:
     kind, _, rest = key.partition("/")
     if kind == "state":
         topic, _, partition = rest.rpartition("/")
@@ -55,14 +55,14 @@ def _learn(found: Told, key: str, value: bytes | None) -> None:
         if value is None:
             found.states.pop(place, None)
             return
-        told: dict[str, Any] = json.loads(value)
+        fields: dict[str, Any] = json.loads(value)
         found.states[place] = Standing(
-            told["state"], int(told["next_offset"]), str(told.get("detail", "")), int(told["at_ms"])
+            fields["state"], int(fields["next_offset"]), str(fields.get("detail", "")), int(fields["at_ms"])
         )
     elif kind == "topic" and value is not None:
         found.copies[rest] = str(json.loads(value).get("target_topic_id"))
     elif kind == "loss" and value is not None:
         place_text, _, first = rest.rpartition("/")
         topic, _, partition = place_text.rpartition("/")
-        told = json.loads(value)
-        found.losses.setdefault((topic, int(partition)), []).append((int(first), int(told["next"])))
+        fields = json.loads(value)
+        found.losses.setdefault((topic, int(partition)), []).append((int(first), int(fields["next"])))

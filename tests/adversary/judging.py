@@ -1,4 +1,4 @@
-"""What is wrong between two logs, and between two looks at one: pure."""
+"""What is wrong between two logs, and between two reads of one: pure."""
 
 from __future__ import annotations
 
@@ -144,11 +144,11 @@ def moved_differences(place: str, source: Log, copy: Log, allowed: Allowed) -> I
 def vanished(
     place: str, before: Log, after: Log, start: int | None, end: int | None, *, compacted: bool = False
 ) -> Iterator[Finding]:
-    """What is gone of a copy, or another one, since a look before, besides what may be: all below `start` (None: any),
+    """What is gone of a copy, or another one, since a read before, besides what may be: all below `start` (None: any),
     and all from `end` on (None: nothing).
     """
-    upto = before.end if end is None else end
-    if after.end < upto:
+    until = before.end if end is None else end
+    if after.end < until:
         yield Finding("I1", "a log got shorter", f"{place}: {before.end}, now {after.end}")
     begins = before.start if start == 0 else after.start if start is None else max(start, before.start)
     if min(after.start, before.end) > begins:  # of what was there
@@ -156,7 +156,7 @@ def vanished(
     gone = [
         offset
         for offset, one in before.records.items()
-        if begins <= offset < upto
+        if begins <= offset < until
         and after.start <= offset
         and after.records.get(offset) != one
         and not (compacted and _superseded(offset, before.records, after))

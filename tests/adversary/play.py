@@ -19,7 +19,7 @@ from uuid import UUID
 from confluent_kafka import KafkaError, KafkaException
 
 from .driving import Command
-from .journal import PASSING, STOPS, Told, told_in
+from .journal import PASSING, STOPS, Recorded, found_in
 from .judging import Allowed, Finding, differences, moved_differences, text_of, vanished
 from .logs import Log, Reader, Record, Topic
 from .operations import COPY_CONFIGS, JOURNAL_CONFIGS, TOPIC_CONFIGS, Op, Schedule
@@ -30,7 +30,7 @@ COMMAND_SECONDS: Final = 60.0
 #: Within which a mirror has copied what was produced, and most likely reported nothing of it.
 UNREPORTED_SECONDS: Final = 0.2
 SETTLE_SECONDS: Final = 60.0
-#: When it should have told of all but what it refuses.
+#: When it should have reported all but what it refuses.
 REFUSED_SECONDS: Final = 8.0
 #: In which a broker notices what a setting destroys.
 RETENTION_SECONDS: Final = 1.0
@@ -39,7 +39,7 @@ HEARD_SECONDS: Final = 10.0
 #: In which a broker writes where its logs begin, now, to its disk.
 RESTORE_SECONDS: Final = 0.3
 #: In which a live mirror looks at both clusters, and does what it found there.
-LOOK_SECONDS: Final = 2.5
+REFRESH_SECONDS: Final = 2.5
 #: Within which a task that lasts sees that it lost its connection to the target.
 SEEN_SECONDS: Final = 3.0
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
@@ -127,7 +127,7 @@ def play(world: World, schedule: Schedule, ignored: frozenset[str] = frozenset()
         player = _Player(world, schedule, played, ignored)
         try:
             player.play()
-        except Exception:  # of the adversary itself: told, and no finding
+        except Exception:  # of the adversary itself: reported, and no finding
             played.failure = traceback.format_exc()
         finally:
             player.clear()
@@ -186,19 +186,19 @@ class _Player:
         self._rebase()
         for self._place, op in enumerate(schedule.operations):
             began = time.monotonic()
-            told = getattr(self, f"_op_{op.name}")(op)
-            if op.name in UNSEEN and told != "-" and self._live:
+            output = getattr(self, f"_op_{op.name}")(op)
+            if op.name in UNSEEN and output != "-" and self._live:
                 self._disturbed_at = time.time()
                 self._is_unseen |= schedule.lasts and op.name != "cut_target"
-            self._played.steps.append(f"{self._place:2} {op}: {told} [{time.monotonic() - began:.1f} s]")
-            if told != "-":
+            self._played.steps.append(f"{self._place:2} {op}: {output} [{time.monotonic() - began:.1f} s]")
+            if output != "-":
                 self._judge()
             if self._played.findings:
                 break
         else:
             copies = self._copies.values()
             if any(copy.source_id != self._id_of(copy) or not copy.owned or copy.kept for copy in copies):
-                time.sleep(LOOK_SECONDS if any(copy.kept for copy in copies) else RETENTION_SECONDS)
+                time.sleep(REFRESH_SECONDS if any(copy.kept for copy in copies) else RETENTION_SECONDS)
                 self._judge()
         if self._played.findings:
             self._played.logs = "\n".join(
@@ -226,9 +226,9 @@ class _Player:
         if finding.invariant not in self._ignored and finding.kind not in self._ignored:
             self._played.findings.append(finding)
 
-    # --- looks --------------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _read_logs(self) -> None:
         """Read both sides anew, and keep what the source held."""
         self._source = self._readers["source"].topics(self._names)
         names = {f"{prefix}{name}" for name in self._names for prefix in ("", "p.")} | self._strangers
@@ -250,9 +250,9 @@ class _Player:
         self._groups = self._world.target.committed(self._group, places)
 
     def _judge(self) -> None:
-        """Hold what is on the target now against what was there at the last look."""
+        """Hold what is on the target now against what was there at the last read."""
         before, configs, groups = self._baseline
-        self._look()
+        self._read_logs()
         for name, topic in before.items():
             if name not in self._copies:
                 continue
@@ -429,8 +429,8 @@ class _Player:
         every |= copy.causes | ({"foreign"} if not copy.owned else set()) if copy else set()
         return bool(every & REFUSABLE) or target.replace(".", "_") in self._strangers
 
-    def _told(self, flow: str = "") -> Told:
-        return told_in(self._readers["target"].entries(f"mirror.{flow or self._tag}.offsets"))
+    def _recorded(self, flow: str = "") -> Recorded:
+        return found_in(self._readers["target"].entries(f"mirror.{flow or self._tag}.offsets"))
 
     def _target_of(self, name: str) -> str:
         return f"{self._prefix}{name}"
@@ -445,7 +445,7 @@ class _Player:
                 copied = there.partitions.get(partition) if there else None
                 yield name, partition, log, copied, self._copies.get(self._target_of(name))
 
-    def _unequal(self, told: Told, *, moves: bool | None = None) -> list[Finding]:
+    def _unequal(self, expected: Recorded, *, moves: bool | None = None) -> list[Finding]:
         """In what both sides differ, partition by partition; where offsets move (None: as the flow has it)."""
         moves = self._schedule.translates if moves is None else moves
         found: list[Finding] = []
@@ -458,7 +458,7 @@ class _Player:
             start = None if copy.expires else copy.start.get(partition, 0)
             allowed = Allowed(
                 start=start,
-                losses=tuple(told.losses.get((self._target_of(name), partition), ())),
+                losses=tuple(expected.losses.get((self._target_of(name), partition), ())),
                 history=self._history.get((name, partition), {}),
                 former=self._former.get((name, partition), {}),
                 copied=self._copied.get((self._target[self._target_of(name)].id, partition)),
@@ -471,9 +471,9 @@ class _Player:
             found += compare(place, log, copied, allowed)
         return found
 
-    def _equal(self, said: str, told: Told, invariant: str = "I2", *, moves: bool | None = None) -> None:
+    def _equal(self, said: str, expected: Recorded, invariant: str = "I2", *, moves: bool | None = None) -> None:
         """Something was said that implies equality."""
-        for one in self._unequal(told, moves=moves):
+        for one in self._unequal(expected, moves=moves):
             self._add(Finding(invariant, one.what, f"{said}, but {one.detail}"))
 
     # --- the mirror ---------------------------------------------------------------------------------------------------
@@ -538,25 +538,25 @@ class _Player:
         late = LATE_SECONDS if op.amount == LATE else 0.0
         path = self._config(epoch_s=LATE_EPOCH_SECONDS if late else ONCE_SECONDS)
         code, command = self._command("run", str(path), "--once", "--json", late=late)
-        self._look_again()
-        told = self._told()
-        self._judge_states(told, command)
+        self._read_again()
+        reported = self._recorded()
+        self._judge_states(reported, command)
         if code == 0:
             if self._failed_over:
                 self._found("I3", "a flow that was failed over ran", "exit 0")
-            self._equal("run --once said 0", told)
+            self._equal("run --once said 0", reported)
             for name, copy in self._copies.items():
                 if copy.standing and not self._is_left(name) and self._names[copy.source] in self._source:
                     self._found("I6", "a stop lifted itself", f"{name}: {copy.standing}, and now exit 0")
         elif code == 3 and not self._may_refuse() and not self._failed_over:
             self._found("I7", "refused without a cause", command.logged[-1500:])
-        elif code == 4 and not any(one.state in STOPS for one in told.states.values()):
+        elif code == 4 and not any(one.state in STOPS for one in reported.states.values()):
             self._found("I7", "data at risk, but no stop is named", command.logged[-1500:])
-        elif code == 6 and any(one.state == "PAUSED" for one in told.states.values()):
+        elif code == 6 and any(one.state == "PAUSED" for one in reported.states.values()):
             pass  # what rests is named as incomplete
         elif code in {2, 6}:
             self._found("I7", f"ended with {code}, with both clusters there", command.logged[-2500:])
-        return f"exit {code}{self._states(told)}"
+        return f"exit {code}{self._states(reported)}"
 
     def _op_other_way(self, _op: Op) -> str:
         """A run with the other offsets, by mistake: whatever it says is copied is there once and in order."""
@@ -564,32 +564,32 @@ class _Player:
             return "-"
         self._flow_causes.add("other way")
         code, command = self._command("run", str(self._config(epoch_s=ONCE_SECONDS, turns=True)), "--once", "--json")
-        self._look_again()
-        told = self._told()
-        self._judge_states(told, command)
+        self._read_again()
+        reported = self._recorded()
+        self._judge_states(reported, command)
         if code == 0:
-            self._equal("run --once said 0 with other offsets", told, moves=True)
-        return f"exit {code}{self._states(told)}"
+            self._equal("run --once said 0 with other offsets", reported, moves=True)
+        return f"exit {code}{self._states(reported)}"
 
-    def _look_again(self) -> None:
-        """A look besides the one with which each operation ends."""
-        self._look()
+    def _read_again(self) -> None:
+        """A read besides the one with which each operation ends."""
+        self._read_logs()
         for name in self._target:
             self._adopt_new(name)
 
     def _rebase(self) -> None:
         """What is on the target now was done by somebody else."""
-        self._look()
+        self._read_logs()
         self._baseline = self._target, self._configs, self._groups
 
-    def _states(self, told: Told) -> str:
-        found = {f"{one.state}@{one.next_offset}" for one in told.states.values()}
+    def _states(self, expected: Recorded) -> str:
+        found = {f"{one.state}@{one.next_offset}" for one in expected.states.values()}
         return f" {' '.join(sorted(found))}"
 
-    def _judge_states(self, told: Told, command: Command | None) -> None:
+    def _judge_states(self, expected: Recorded, command: Command | None) -> None:
         """Stops name causes that there are, and stay."""
         began = int(command.began * 1000) if command else 0
-        for (name, partition), standing in told.states.items():
+        for (name, partition), standing in expected.states.items():
             copy = self._copies.get(name)
             if copy is None or standing.at_ms < began or self._names[copy.source] in self._paused:
                 continue
@@ -632,13 +632,13 @@ class _Player:
         command = self._live[-1]
         while time.monotonic() < deadline and command.is_alive:
             self._source = self._readers["source"].topics(self._names)
-            told = self._told()
+            reported = self._recorded()
             missing.clear()
-            if not (rest := self._unsettled(told, command, missing)):
-                self._look_again()
-                self._judge_states(told, command)
-                self._caught_up(told)
-                return f"settled{self._states(told)}"
+            if not (rest := self._unsettled(reported, command, missing)):
+                self._read_again()
+                self._judge_states(reported, command)
+                self._caught_up(reported)
+                return f"settled{self._states(reported)}"
             if time.monotonic() > deadline - SETTLE_SECONDS + REFUSED_SECONDS and self._excused(rest, missing):
                 return f"not settled: {rest}"
             time.sleep(0.2)
@@ -649,17 +649,17 @@ class _Player:
         return f"not settled: {rest}"
 
     def _excused(self, rest: list[str], missing: Collection[str]) -> bool:
-        """Whether what is not mirrored, of the source topics `missing`, has been told to be refused: a live mirror goes
-        on with the others. A partition more of a topic that rests or was made anew has no copy.
+        """Whether what is not mirrored, of the source topics `missing`, has been reported as refused: a live mirror
+        goes on with the others. A partition more of a topic that rests or was made anew has no copy.
         """
         may_be_refused = all(self._may_refuse_topic(name) or name in self._paused for name in missing)
         return may_be_refused and all("not reported" in text for text in rest)
 
-    def _unsettled(self, told: Told, command: Command, missing: set[str] | None = None) -> list[str]:
-        """What is not at rest; `missing` is told of source topics with a partition of which nothing is reported."""
+    def _unsettled(self, expected: Recorded, command: Command, missing: set[str] | None = None) -> list[str]:
+        """What is not at rest; `missing` gets source topics with a partition of which nothing is reported."""
         found = []
         for name, partition, log, _, _ in self._pairs():
-            at = told.states.get((self._target_of(name), partition))
+            at = expected.states.get((self._target_of(name), partition))
             place = f"{name}-{partition}"
             if at is None or at.at_ms < command.began * 1000:
                 found.append(f"{place} is not reported")
@@ -679,16 +679,16 @@ class _Player:
                 found.append(f"{place} is {at.state} at {at.next_offset}, the source ends at {log.stable}: {at.detail}")
         return found
 
-    def _caught_up(self, told: Told) -> None:
+    def _caught_up(self, expected: Recorded) -> None:
         """What is said to be caught up is equal, but for what a task that lasts need not see."""
         if self._is_unseen:
             return
         mine = {
             f"{self._target_of(name)}-{partition}"
             for name, partition, _, _, _ in self._pairs()
-            if (at := told.states.get((self._target_of(name), partition))) and at.state == "CAUGHT_UP"
+            if (at := expected.states.get((self._target_of(name), partition))) and at.state == "CAUGHT_UP"
         }
-        for one in self._unequal(told):
+        for one in self._unequal(expected):
             if one.detail.split(":")[0] in mine:
                 self._add(Finding("I2", one.what, f"CAUGHT_UP was said, but {one.detail}"))
 
@@ -718,8 +718,8 @@ class _Player:
             command.end()
         elif code == 1:
             self._found("I9", "a command ended with a bug", command.logged[-2500:])
-        self._look_again()
-        self._judge_states(self._told(), command)
+        self._read_again()
+        self._judge_states(self._recorded(), command)
         return f"exit {code}"
 
     def _op_twin(self, op: Op) -> str:
@@ -729,10 +729,10 @@ class _Player:
         self._flow_causes.add("twin")
         older = self._live[-1]
         self._live.append(Command(self._folder, "run", str(self._config()), "--json"))
-        told = self._op_settle(op)
+        reported = self._op_settle(op)
         if self._live and older in self._live and len(self._live) > 1 and older.wait(20) is not None:
             self._live.remove(older)
-        return told
+        return reported
 
     def _op_overtake(self, op: Op) -> str:
         """A live mirror is frozen with what it has not reported yet, another one copies all, and the first one goes on:
@@ -746,7 +746,7 @@ class _Player:
         time.sleep(UNREPORTED_SECONDS)
         command.send(signal.SIGSTOP)
         self._op_produce(more)
-        told = self._op_run(op)
+        reported = self._op_run(op)
         command.send(signal.SIGCONT)
         code = command.wait(COMMAND_SECONDS)
         if code is None:
@@ -754,36 +754,36 @@ class _Player:
             command.end()
         elif code == 1:
             self._found("I9", "a command ended with a bug", command.logged[-2500:])
-        self._look_again()
-        now = self._told()
+        self._read_again()
+        now = self._recorded()
         self._judge_states(now, command)
-        if told.startswith("exit 0"):
+        if reported.startswith("exit 0"):
             self._equal("run --once said 0, before the first mirror went on", now)
-            if (states := self._states(now)) not in told:
-                self._found("I8", "reports went back", f"{told}, and once the first mirror went on:{states}")
-        return f"overtaken: {told}; went on: exit {code}{self._states(now)}"
+            if (states := self._states(now)) not in reported:
+                self._found("I8", "reports went back", f"{reported}, and once the first mirror went on:{states}")
+        return f"overtaken: {reported}; went on: exit {code}{self._states(now)}"
 
     def _op_second(self, op: Op) -> str:
         """Another flow into the same target topics."""
         self._flow_causes.add("second flow")
         flow = f"{self._tag}-2"
-        before = self._told().copies
+        before = self._recorded().copies
         code, _ = self._command("run", str(self._config(flow)), "--once", "--json")
-        after = self._told(flow).copies if not self._failed_over and "journal lost" not in self._flow_causes else {}
+        after = self._recorded(flow).copies if not self._failed_over and "journal lost" not in self._flow_causes else {}
         for name in before.items() & after.items():
             if name[0] in self._target and name[1] == str(self._target[name[0]].id):
                 self._found("I1", "two flows write to one topic", f"{name[0]}: exit {code}")
         copy = self._copies.get(self._target_of(self._names[op.topic]))
         if code == 0 and copy is not None and copy.owned and copy.causes:
-            self._look_again()
-            self._equal("another flow's run --once said 0", Told())
+            self._read_again()
+            self._equal("another flow's run --once said 0", Recorded())
         return f"exit {code}"
 
     def _op_verify(self, _op: Op) -> str:
         code, command = self._command("verify", str(self._config()), "--json", "--no-spark")
-        self._look_again()
-        told = self._told()
-        unequal = self._unequal(told)
+        self._read_again()
+        reported = self._recorded()
+        unequal = self._unequal(reported)
         if code == 0:
             for side in SIDES:
                 topics = self._source if side == "source" else self._target
@@ -803,8 +803,8 @@ class _Player:
             for name, topic in self._source.items():
                 there = self._target.get(self._target_of(name))
                 excused |= there is None or there.partitions.keys() != topic.partitions.keys()
-            if not excused and not any(told.losses.values()):
-                self._found("I8", "equal, but told to be different", command.printed[-1500:])
+            if not excused and not any(reported.losses.values()):
+                self._found("I8", "equal, but reported as different", command.printed[-1500:])
         return f"exit {code}"
 
     def _logs(self, topics: Mapping[str, Topic]) -> Iterator[tuple[Place, Log]]:
@@ -816,13 +816,13 @@ class _Player:
         target = self._target_of(name)
         if (copy := self._copies.get(target)) is not None and "target set" in copy.causes:
             return "-"  # other times would be accepted, and stay differences
-        advised = [one.detail for place, one in self._told().states.items() if place[0] == target]
+        advised = [one.detail for place, one in self._recorded().states.items() if place[0] == target]
         options = ("--unconfirmed",) if any("--unconfirmed" in detail for detail in advised) else ()
         code, command = self._command("accept", str(self._config()), name, "--json", *options)
-        told = json.loads(command.printed) if code in {0, 4} else {}
-        resolved = {one["partition"] for kind in ("losses", "confirmed", "lifted") for one in told.get(kind, ())}
+        fields = json.loads(command.printed) if code in {0, 4} else {}
+        resolved = {one["partition"] for kind in ("losses", "confirmed", "lifted") for one in fields.get(kind, ())}
         if not options:
-            self._judge_lifted(target, told.get("lifted", ()))
+            self._judge_lifted(target, fields.get("lifted", ()))
         if copy is not None and code:
             for partition in resolved:  # others stay stopped
                 copy.standing.pop(partition, None)
@@ -833,7 +833,7 @@ class _Player:
                 copy.resolved_at = time.monotonic()
                 copy.others = copy.kept = False
         if copy is not None and options and copy.causes & {"stranger", "second flow"}:
-            copy.vouched |= {one["partition"]: one["offset"] for one in told.get("confirmed", ())}
+            copy.vouched |= {one["partition"]: one["offset"] for one in fields.get("confirmed", ())}
         return f"exit {code}"
 
     def _judge_lifted(self, target: str, lifted: Collection[Mapping[str, Any]]) -> None:
@@ -843,7 +843,7 @@ class _Player:
         copy = self._copies.get(target)
         if copy is None or copy.compacted or "target deleted" in copy.causes:
             return
-        self._look_again()
+        self._read_again()
         source, there = self._source.get(self._names[copy.source]), self._target.get(target)
         for one in lifted:
             number, state = one["partition"], one["state"]
@@ -861,7 +861,7 @@ class _Player:
             copy.owned, copy.source_id = True, self._source_id(op.topic)
             copy.others = copy.kept = False
             copy.standing.clear()
-            self._look_again()
+            self._read_again()
         return f"exit {code}"
 
     def _op_pause(self, op: Op) -> str:
@@ -890,12 +890,12 @@ class _Player:
         ended = all(one.wait(15) is not None for one in self._live)
         if code == 0 and not ended:
             self._found("I3", "the mirror did not end", command.printed[-1500:])
-        self._look_again()
-        told = self._told()
+        self._read_again()
+        reported = self._recorded()
         if code == 0:
-            self._equal("failover said 0", told, "I3")
+            self._equal("failover said 0", reported, "I3")
             self._groups_stand(command)
-        return f"exit {code}{self._states(told)}"
+        return f"exit {code}{self._states(reported)}"
 
     def _op_failover_killed(self, op: Op) -> str:
         """One that is lost as soon as the journal has it, and another one that finishes it."""
@@ -907,11 +907,11 @@ class _Player:
         if "failover_recorded" not in command.logged:
             return f"exit {command.wait(0)}"
         self._failed_over = True
-        was_told = bool(command.printed)
-        told = self._op_failover(op)
-        if told == "exit 3" and not was_told:
+        was_reported = bool(command.printed)
+        reported = self._op_failover(op)
+        if reported == "exit 3" and not was_reported:
             self._found("I3", "a failover cannot be finished", command.logged[-1500:])
-        return f"killed; {told}"
+        return f"killed; {reported}"
 
     def _op_translate(self, op: Op) -> str:
         """Where an offset of a source partition is, at a share of what the copy holds: the same record is there."""
@@ -923,20 +923,20 @@ class _Player:
         code, command = self._command(
             "offsets", "translate", str(self._config()), name, str(op.partition), asked, "--json"
         )
-        self._look_again()
+        self._read_again()
         now, theirs = self._target.get(target), self._source.get(name)
         if code != 0 or now is None or theirs is None:
             return f"exit {code}"
         found, place = json.loads(command.printed), f"{target}-{op.partition}"
         if copy is None or not copy.owned:
-            self._found("I8", "offsets are told of no copy", f"{place}: {command.printed}")
+            self._found("I8", "offsets are translated for no copy", f"{place}: {command.printed}")
         elif not self._failed_over and found["target_offset"] >= copy.vouched.get(op.partition, 0):
             empty, allowed = Log(0, 0, 0), Allowed(own_times=copy.own_times)
             mine = now.partitions.get(op.partition, empty).records.get(found["target_offset"])
             other = theirs.partitions.get(op.partition, empty).records.get(found["source_offset"])
             if mine is not None and other is not None and text_of(mine, allowed) != text_of(other, allowed):
                 detail = f"{place}: {command.printed}: {mine.text}, the source's is {other.text}"
-                self._found("I8", "an offset is told of another record", detail)
+                self._found("I8", "an offset is translated to another record", detail)
         return f"exit {code}"
 
     def _groups_stand(self, command: Command) -> None:
@@ -1059,7 +1059,7 @@ class _Player:
         chance = Random(f"{self._schedule.seed} {self._place}")
         value = f"s{self._schedule.seed}.{self._place}"
         delivered = self._world.source.produce(name, partition, op.amount, op.kind, chance, value)
-        # before a look: what retention deletes at once is never seen in the source's log
+        # before a read: what retention deletes at once is never seen in the source's log
         self._history.setdefault((name, partition), {}).update(delivered)
         return "done"
 
@@ -1232,9 +1232,9 @@ class _Player:
         code, command = self._command("restore", str(path), "--from", str(folder), "--json", *skips)
         if code == 2 and "No such file" in command.logged:
             return "met a folder of another schedule that the broker deleted"
-        self._look_again()
+        self._read_again()
         there = self._readers["target"].topics([f"{prefix}{name}" for name in self._source])
-        told = told_in(self._readers["target"].entries(f"mirror.{flow}.offsets"))
+        output = found_in(self._readers["target"].entries(f"mirror.{flow}.offsets"))
         is_damaged = False
         for name, topic in self._source.items():
             if self._excluded and name == self._names[-1]:
@@ -1243,7 +1243,7 @@ class _Player:
                 if self._damage("source", (name, partition), log):
                     is_damaged = True
                 elif log.stable == log.end:
-                    self._judge_restored(code, there.get(f"{prefix}{name}"), name, partition, told)
+                    self._judge_restored(code, there.get(f"{prefix}{name}"), name, partition, output)
         if code == 0 and is_damaged:
             self._found("I8", "restored over damage", command.printed[-1500:])
         is_whole = not is_damaged and all(log.stable == log.end for _, _, log, _, _ in self._pairs())
@@ -1251,7 +1251,9 @@ class _Player:
             self._found("I7", f"restore ended with {code}", f"{command.printed[-1500:]} {command.logged[-1500:]}")
         return f"exit {code}"
 
-    def _judge_restored(self, code: int | None, there: Topic | None, name: str, partition: int, told: Told) -> None:
+    def _judge_restored(
+        self, code: int | None, there: Topic | None, name: str, partition: int, expected: Recorded
+    ) -> None:
         if there is None or partition not in there.partitions:
             if code == 0 and self._source[name].partitions[partition].stable:
                 self._found("I8", "restored without a partition", f"{name}-{partition}")
@@ -1261,7 +1263,7 @@ class _Player:
         expires = kind == "short" or (kind in {"default", "week", "small", "segments"} and self._has_old(number))
         allowed = Allowed(
             start=None if expires else 0,
-            losses=tuple(told.losses.get((f"r{self._place}.{name}", partition), ())),
+            losses=tuple(expected.losses.get((f"r{self._place}.{name}", partition), ())),
             history=self._history.get((name, partition), {}),
             former=self._former.get((name, partition), {}),
             own_times=kind == "append",

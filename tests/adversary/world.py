@@ -151,7 +151,7 @@ class OneSide:
         self, topic: str, partition: int, records: int, kind: str, chance: Random, name: str
     ) -> dict[int, Record]:
         """So many records in batches of a few, and what was delivered where, unless it was aborted. `kind`: as in
-        `operations.KINDS`, or "alike", of which each batch is the same; values are told apart by `name`.
+        `operations.KINDS`, or "alike", of which each batch is the same; values are distinguished by `name`.
         """
         delivered = dict[int, Record]()
 

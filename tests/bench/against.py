@@ -61,8 +61,8 @@ print(json.dumps({
 }))
 """
 WORKLOADS = {"1 MB zstd": ("zstd", 1_000_000, 800), "8 KB lz4": ("lz4", 8_000, 150)}
-#: Seconds between two looks at the target, and until a mirror must have copied a record.
-TICK, PATIENCE = 0.02, 120.0
+#: Seconds between two ends at the target, and until a mirror must have copied a record.
+TICK, TIMEOUT = 0.02, 120.0
 
 
 def environment(tree: Path) -> dict[str, str]:
@@ -99,7 +99,7 @@ def started(tree: Path, folder: Path, source: str, target: str, topic: str, pref
     sides = ("source", "eu", source), ("target", "us", target)
     ends = {side: {"alias": alias, "bootstrap.servers": servers} for side, alias, servers in sides}
     config.write_text(json.dumps({"name": flow, "topics": {"include": [topic], "naming": {"prefix": prefix}}} | ends))
-    looks, copy = Ends(target), {f"{prefix}{topic}": 1}
+    log_ends, copy = Ends(target), {f"{prefix}{topic}": 1}
     began = time.monotonic()
     with (
         (folder / f"{flow}.log").open("w") as log,
@@ -111,8 +111,8 @@ def started(tree: Path, folder: Path, source: str, target: str, topic: str, pref
             stderr=log,
         ) as mirror,
     ):
-        while not sum(looks.of(copy, growing=True).values()):
-            if mirror.poll() is not None or time.monotonic() - began > PATIENCE:
+        while not sum(log_ends.of(copy, growing=True).values()):
+            if mirror.poll() is not None or time.monotonic() - began > TIMEOUT:
                 mirror.kill()
                 raise SystemExit(f"the mirror of {tree} copied nothing:\n{(folder / log.name).read_text()[-2000:]}")
             time.sleep(TICK)

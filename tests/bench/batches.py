@@ -96,8 +96,8 @@ def census(folder: Path) -> tuple[dict[str, object], dict[str, float]]:
         time.sleep(EVERY)
     assert process.stdout is not None
     assert process.returncode == 0, process.returncode
-    told: dict[str, object] = json.loads(process.stdout.read())
-    return told, {**{key: round(value) for key, value in most.items()}, "wall_s": round(time.monotonic() - began, 1)}
+    output: dict[str, object] = json.loads(process.stdout.read())
+    return output, {**{key: round(value) for key, value in most.items()}, "wall_s": round(time.monotonic() - began, 1)}
 
 
 def memory(process: psutil.Process) -> float:
@@ -117,10 +117,10 @@ def main() -> None:
         folder = Path(made)
         batches = fill(folder, int(given.gigabytes * 1e9), given.batch)
         alone = scan(folder)
-        told, usage = census(folder)
-    seconds = float(str(told["seconds"]))
-    size = int(str(told["bytes"]))
-    assert told["batches"] == batches
+        reported, usage = census(folder)
+    seconds = float(str(reported["seconds"]))
+    size = int(str(reported["bytes"]))
+    assert reported["batches"] == batches
     result = {
         "batches": batches,
         "bytes": size,

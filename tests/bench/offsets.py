@@ -27,8 +27,9 @@ from mirror.lab.bench.workloads import Shape, create, fill, records
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
+from mirror.replication.both_logs import producer_id
 from mirror.replication.log_start import Alignment, align
-from mirror.replication.position import Position, producer_id
+from mirror.replication.position import Position
 
 from .against import ROOT, copied, fill_small
 

@@ -53,7 +53,7 @@ LANDING_SECONDS = 0.05
 FAULTS = ("task", "source network", "target network", "target leader", "driver")
 #: Records a second: 10 ms is what a time may be too long.
 RATE = 100
-PATIENCE = 300.0
+TIMEOUT = 300.0
 _STAMPED = {
     "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",
@@ -95,7 +95,7 @@ class Reader(threading.Thread):
             message = self._consumer.poll(0.1)
             if message is not None and not message.error():
                 stamped, at = message.timestamp()
-                assert stamped == TIMESTAMP_LOG_APPEND_TIME, "the target does not tell when it appended"
+                assert stamped == TIMESTAMP_LOG_APPEND_TIME, "the target does not say when it appended"
                 self.appended[int(message.value() or b"0")] = at / 1000
         self._consumer.close()
 
@@ -203,8 +203,8 @@ class Bench:
 
 
 def wait_for(condition: Callable[[], bool], otherwise: str, pause: float = 0.02) -> None:
-    """Look every `pause` seconds. Raises TimeoutError after PATIENCE seconds."""
-    deadline = time.monotonic() + PATIENCE
+    """Poll every `pause` seconds. Raises TimeoutError after TIMEOUT seconds."""
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(otherwise)

@@ -241,7 +241,7 @@ def lag(folder: Path, source: Cluster, target: Cluster, rate: int, seconds: int,
     }
 
 
-def told(name: str, found: Sequence[float], form: str) -> str:
+def line(name: str, found: Sequence[float], form: str) -> str:
     """A median and its range."""
     low, middle, high = (format(one, form) for one in (min(found), statistics.median(found), max(found)))
     return f"  {name:<58}{middle}  ({low} to {high})"
@@ -250,16 +250,16 @@ def told(name: str, found: Sequence[float], form: str) -> str:
 def summary(name: str, parts: Sequence[Sequence[Measured]], count: int) -> None:
     """Print what came of one arm; `parts`: of each round the processes, one after another."""
     print(name)
-    print(told("records per CPU-second", [count / sum(c.cpu_s for c in row) for row in parts], ",.0f"))
+    print(line("records per CPU-second", [count / sum(c.cpu_s for c in row) for row in parts], ",.0f"))
     running = [1 / sum(1 / per_cpu_second(c, count) for c in row) for row in parts]
-    print(told("  the same, start-up left out", running, ",.0f"))
-    print(told("CPU-seconds", [sum(c.cpu_s for c in row) for row in parts], ".1f"))
-    print(told("  of the JVM", [sum(c.java_cpu_s for c in row) for row in parts], ".1f"))
-    print(told("  until the first records are there", [sum(c.start_cpu_s for c in row) for row in parts], ".1f"))
-    print(told("seconds", [sum(c.wall_s for c in row) for row in parts], ".1f"))
-    print(told("  until the first records are there", [sum(c.start_s for c in row) for row in parts], ".1f"))
-    print(told("peak resident memory, MB", [max(c.peak_rss_bytes / 1e6 for c in row) for row in parts], ".0f"))
-    print(told("  with shared pages once", [max((c.peak_pss_bytes or 0) / 1e6 for c in row) for row in parts], ".0f"))
+    print(line("  the same, start-up left out", running, ",.0f"))
+    print(line("CPU-seconds", [sum(c.cpu_s for c in row) for row in parts], ".1f"))
+    print(line("  of the JVM", [sum(c.java_cpu_s for c in row) for row in parts], ".1f"))
+    print(line("  until the first records are there", [sum(c.start_cpu_s for c in row) for row in parts], ".1f"))
+    print(line("seconds", [sum(c.wall_s for c in row) for row in parts], ".1f"))
+    print(line("  until the first records are there", [sum(c.start_s for c in row) for row in parts], ".1f"))
+    print(line("peak resident memory, MB", [max(c.peak_rss_bytes / 1e6 for c in row) for row in parts], ".0f"))
+    print(line("  with shared pages once", [max((c.peak_pss_bytes or 0) / 1e6 for c in row) for row in parts], ".0f"))
 
 
 def main() -> None:
@@ -309,7 +309,7 @@ def main() -> None:
         summary("MirrorMaker 2 and a loop behind it", makers, count)
         summary("of these, MirrorMaker 2, which changes no key", [(copied,) for copied, _ in makers], count)
         ratios = [sum(c.cpu_s for c in maker) / mirror.cpu_s for mirror, maker in zip(mirrors, makers, strict=True)]
-        print(told("CPU of MirrorMaker 2 and the loop, the mirror's being 1", ratios, ".2f"))
+        print(line("CPU of MirrorMaker 2 and the loop, the mirror's being 1", ratios, ".2f"))
     if late:
         print(
             f"from a record's timestamp to a consumer of committed records, at {options.rate}/s:"

@@ -48,11 +48,11 @@ def main() -> None:
     began = time.process_time()
     for offset in asked:
         index.to_target(offset)
-    looking = time.process_time() - began
+    lookups = time.process_time() - began
     stored = sum(len(entry.key) + len(entry.value or b"") for entry in entries)
     print(f"{runs:,} runs in {len(entries):,} records of the journal, {stored / runs:.1f} bytes a run there")
     print(f"{held / len(index):.1f} bytes a run in memory, read in {reading:.2f} CPU-s")
-    print(f"{looking / LOOKUPS * 1e6:.1f} microseconds a lookup")
+    print(f"{lookups / LOOKUPS * 1e6:.1f} microseconds a lookup")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Bench:
     def __init__(self, source: Cluster, target: Cluster, folder: Path) -> None:
         self._source, self._target, self._folder = source, target, folder
         self._admin = AdminClient({"bootstrap.servers": source.bootstrap})
-        # A broker may need more than the half minute that a producer gives it to tell of a thousand topics.
+        # A broker may need more than the half minute that a producer gives it to list a thousand topics.
         patient = {"topic.metadata.propagation.max.ms": 180_000}
         self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5, **patient})
         self._mirror: subprocess.Popen[bytes] | None = None
@@ -101,7 +101,7 @@ class Bench:
             self._mirror = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config)], stderr=out)
         found = {}
         for event in ("flow_prepared", "spark_started"):
-            wait_for(partial(self._told, log, event), f"no {event}")
+            wait_for(partial(self._has_logged, log, event), f"no {event}")
             found[event] = round(time.monotonic() - began, 1)
         wait_for(lambda: self._copied(self.topics[:1]) > 0, "nothing was mirrored")
         found["first_record"] = round(time.monotonic() - began, 1)
@@ -154,7 +154,7 @@ class Bench:
     def _lives(self) -> bool:
         return self._mirror is not None and self._mirror.poll() is None
 
-    def _told(self, log: Path, event: str) -> bool:
+    def _has_logged(self, log: Path, event: str) -> bool:
         assert self._lives(), log.read_text()
         return f"event={event}" in log.read_text()
 

@@ -47,7 +47,7 @@ def spark_of(master: str) -> dict[str, Any]:
     return {"master": master, "tasks": TASKS, "conf": conf}
 
 
-def told(name: str, found: Sequence[float], form: str) -> str:
+def line(name: str, found: Sequence[float], form: str) -> str:
     """A median and its range."""
     low, middle, high = (format(one, form) for one in (min(found), statistics.median(found), max(found)))
     return f"  {name:<44}{middle}  ({low} to {high})"
@@ -98,11 +98,11 @@ def main() -> None:
     for way, copies in found.items():
         print(way)
         for name, (figure, form) in rows.items():
-            print(told(name, [figure(copy) for copy in copies], form))
+            print(line(name, [figure(copy) for copy in copies], form))
     pairs = zip(found["local"], found["standalone"], strict=True)
     ratios = [local.copy_s / cluster.copy_s for local, cluster in pairs]
     print("standalone beside local")
-    print(told("speed", ratios, ".2f"))
+    print(line("speed", ratios, ".2f"))
     print(json.dumps({way: [asdict(copy) for copy in copies] for way, copies in found.items()}))
 
 

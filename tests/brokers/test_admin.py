@@ -55,8 +55,8 @@ def flow(
     source: Admin, target: Admin, include: list[str], sync: dict[str, bool] | None = None, **topics: Any
 ) -> Settings:
     sides = {"source": source.settings, "target": target.settings}
-    told = {"name": "eu-to-us", "topics": {"include": include, **topics}, "sync": sync or {}}
-    return Settings.model_validate(sides | told)
+    fields = {"name": "eu-to-us", "topics": {"include": include, **topics}, "sync": sync or {}}
+    return Settings.model_validate(sides | fields)
 
 
 def refusals(plan: TopicPlan) -> list[str]:
@@ -109,7 +109,7 @@ def test_topics_that_do_not_exist_are_left_out(source: Admin, topic_name: str) -
     assert "no-such-topic" not in source.topics()
 
 
-def test_configs_tell_what_is_set_on_the_topic(source: Admin, topic_name: str) -> None:
+def test_configs_say_what_is_set_on_the_topic(source: Admin, topic_name: str) -> None:
     made(source, topic_name, configs={"retention.ms": "1234567", "cleanup.policy": "delete"})
     configs = source.topic_configs([topic_name])[topic_name]
     assert (configs["retention.ms"].value, configs["retention.ms"].is_default) == ("1234567", False)
@@ -205,7 +205,7 @@ def test_configs_are_not_copied_when_that_is_switched_off(source: Admin, target:
     }
 
 
-def test_the_times_at_which_the_source_took_records_are_kept_and_told_of(
+def test_the_times_at_which_the_source_took_records_are_kept_and_reported(
     source: Admin, target: Admin, topic_name: str
 ) -> None:
     made(source, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
@@ -239,7 +239,7 @@ def test_append_times_become_the_records_own_at_a_cost(source: Admin, target: Ad
     assert any("topics.append_time: target costs nothing" in text for text in advice(plan))
 
 
-def test_every_wrong_name_is_told(source: Admin, target: Admin, topic_name: str) -> None:
+def test_every_wrong_name_is_reported(source: Admin, target: Admin, topic_name: str) -> None:
     made(source, topic_name)
     made(source, f"{topic_name}-2")
     include = [topic_name, f"{topic_name}-2", f"{topic_name}x"]

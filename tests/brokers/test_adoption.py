@@ -158,7 +158,7 @@ def recreate(bootstrap: str, topic: str, partitions: int = 1, configs: Mapping[s
 
 
 def journal(settings: Settings) -> dict[str, FirstSeen]:
-    """What the flow's journal tells of its topics."""
+    """What the flow's journal says of its topics."""
 
     async def read() -> dict[str, FirstSeen]:
         async with Wire(Endpoint.of(settings.target)) as target:
@@ -202,16 +202,16 @@ def test_a_recreated_source_changes_nothing_on_the_target(settings: Settings, to
     seen = journal(settings)
     assert seen[topic_name].made
     living = Replanner(settings)
-    current = living.look((), seen).assignments
+    current = living.replan((), seen).assignments
     before = configs_of(target, topic_name)
     assert before["retention.ms"] == "-1"
     recreate(source, topic_name, 2, FLEETING)
     again = run_once(settings)
     assert again.exit_code == ExitCode.DATA_AT_RISK
     assert {one.state for one in again.figures.values()} == {State.RECREATED}
-    for looking in (living, Replanner(settings)):
+    for replanner in (living, Replanner(settings)):
         for _ in range(2):
-            assert looking.look(current, seen).assignments == current
+            assert replanner.replan(current, seen).assignments == current
     assert configs_of(target, topic_name) == before
     assert held(target, topic_name) == (0, 100)
     assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
@@ -229,13 +229,13 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings(
     admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
     awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
     for _ in range(2):
-        Replanner(settings).look((), seen)
+        Replanner(settings).replan((), seen)
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert held(target, topic_name) == (0, 105)
     assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
-    told = capfd.readouterr().err
-    assert "topic_left_as_it_is" in told
-    assert "DIVERGED" in told
+    output = capfd.readouterr().err
+    assert "topic_left_as_it_is" in output
+    assert "DIVERGED" in output
 
 
 @pytest.mark.brokers
@@ -246,19 +246,19 @@ def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
     source, target = addresses(settings)
     assert run_once(settings).exit_code == ExitCode.DONE
     seen, living = journal(settings), Replanner(settings)
-    current = living.look((), seen).assignments
+    current = living.replan((), seen).assignments
     keep_for(source, topic_name, "99999999999")
-    living.look(current, seen, [topic_name])
+    living.replan(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999", "tasks acknowledged all that it holds"
     produce(target, topic_name, values(5, "somebody else's"))
     keep_for(source, topic_name, "1000")
     for _ in range(2):
-        living.look(current, seen, [topic_name])
+        living.replan(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
     assert held(target, topic_name) == (0, 105)
-    told = capfd.readouterr().err
-    assert "topic_left_as_it_is" in told
-    assert "DIVERGED" in told
+    output = capfd.readouterr().err
+    assert "topic_left_as_it_is" in output
+    assert "DIVERGED" in output
 
 
 @pytest.mark.brokers
@@ -274,16 +274,16 @@ def test_a_copy_of_what_its_source_lost_since_it_was_compared_keeps_its_settings
             produce(source.bootstrap, topic_name, values(50, f"{first}"), begin_ms=DAYS_AGO_MS)
         assert run_once(settings).exit_code == ExitCode.DONE
         seen, living = journal(settings), Replanner(settings)
-        current = living.look((), seen, [topic_name]).assignments
+        current = living.replan((), seen, [topic_name]).assignments
         crash_and_cut(source, topic_name, 0, below=50)
         produce(source.bootstrap, topic_name, values(100, "other"), begin_ms=DAYS_AGO_MS)
         keep_for(source.bootstrap, topic_name, "1000")
-        living.look(current, seen, [topic_name])
+        living.replan(current, seen, [topic_name])
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert held(target, topic_name) == (0, 100)
-    told = capfd.readouterr().err
-    assert "topic_left_as_it_is" in told
-    assert "TRUNCATED" in told
+    output = capfd.readouterr().err
+    assert "topic_left_as_it_is" in output
+    assert "TRUNCATED" in output
 
 
 @pytest.mark.brokers
@@ -295,15 +295,15 @@ def test_a_sound_copy_follows_its_source(
     assert run_once(settings).exit_code == ExitCode.DONE
     keep_for(source, topic_name, "99999999999")
     old = {topic_name: replace(journal(settings)[topic_name], made=False, adopted=False, origins=())}
-    Replanner(settings).look((), old)
+    Replanner(settings).replan((), old)
     assert configs_of(target, topic_name)["retention.ms"] == "99999999999"
     assert "topic_config_changed" in capfd.readouterr().err
 
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("lost", ["failover", "owner"])
-def test_a_look_changes_nothing_for_a_flow_that_is_lost(settings: Settings, topic_name: str, lost: str) -> None:
-    """A mirror was frozen in the midst of a look: the flow was failed over meanwhile, or taken over, and its source is
+def test_a_round_changes_nothing_for_a_flow_that_is_lost(settings: Settings, topic_name: str, lost: str) -> None:
+    """A mirror was frozen in the midst of a round: the flow was failed over meanwhile, or taken over, and its source is
     emptied, since it is done with.
     """
     source, target = addresses(settings)
@@ -318,7 +318,7 @@ def test_a_look_changes_nothing_for_a_flow_that_is_lost(settings: Settings, topi
         admin_of(source).alter_configs([ConfigChange(topic=topic_name, name=name, before=None, after=value)])
     admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
     with pytest.raises(PreflightError, match="failed over" if lost == "failover" else "took the flow over"):
-        living.look((), seen)
+        living.replan((), seen)
     assert configs_of(target, topic_name)["retention.ms"] == "-1"
     assert len(admin_of(target).describe([topic_name])[topic_name].partitions) == 1
     assert held(target, topic_name) == (0, 100)
@@ -356,17 +356,17 @@ def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topi
     file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name)
     both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
     living = Replanner(both)
-    current = living.look((), {}).assignments
+    current = living.replan((), {}).assignments
     assert [one.source.topic for one in current] == [topic_name]
     make_topic(source, stranger, 2, FLEETING)
     produce(source, stranger, values(7))
-    look = living.look(current, {})
-    assert look.assignments == current
-    (refusal,) = look.refused
+    new_plan = living.replan(current, {})
+    assert new_plan.assignments == current
+    (refusal,) = new_plan.refused
     assert (refusal.source, refusal.partitions) == (stranger, 2)
-    told = CliRunner().invoke(app, ["plan", str(file), "--json"])
-    assert told.exit_code == ExitCode.PREFLIGHT
-    (text,) = json.loads(told.stdout)["refused"]
+    result = CliRunner().invoke(app, ["plan", str(file), "--json"])
+    assert result.exit_code == ExitCode.PREFLIGHT
+    (text,) = json.loads(result.stdout)["refused"]
     assert "50 offsets in 1 of 1 partition, 0 to 49 in partition 0" in text
     assert "has 7 offsets in 1 of 2 partitions" in text
     assert f"mirror adopt CONFIG {stranger}" in text
@@ -411,7 +411,7 @@ def test_a_strangers_topic_gets_no_acl(topic_name: str) -> None:
         ensure_flow_topic(admin_of(target), topic_name)
         renewal = Replanner(settings)
         for _ in range(2):
-            renewal.look((), {})
+            renewal.replan((), {})
         found = admin_of(target).acls(every_acl(ResourceType.TOPIC, topic_name))
         held_there = {rule.name: rule.operation for rule in found}
         assert held_there == {topic_name: AclOperation.READ}
@@ -451,18 +451,18 @@ def test_what_comes_from_the_target_is_not_taken_over(
 
 
 @pytest.mark.brokers
-def test_who_adopts_a_copy_is_told_what_it_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
+def test_adopt_names_what_the_copy_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
     """It keeps what its source has no more, and then follows that."""
     source, target = addresses(settings)
     make_topic(target, topic_name, configs=KEPT)
     produce(target, topic_name, values(100), begin_ms=DAYS_AGO_MS)
     keep_for(source, topic_name, "99999999999")
     file = config_file(tmp_path, source, target, [topic_name], settings.flow)
-    told = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
+    expected = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
     done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
-    assert (done.exit_code, told in done.stdout) == (ExitCode.DONE, True), done.stdout
+    assert (done.exit_code, expected in done.stdout) == (ExitCode.DONE, True), done.stdout
     planned = " ".join(CliRunner().invoke(app, ["plan", str(file)]).stdout.split())
-    assert told in planned
+    assert expected in planned
     assert "have retention.ms in sync.configs_exclude" in planned
     assert run_once(settings).exit_code == ExitCode.DONE
     assert "sync.configs_exclude" not in CliRunner().invoke(app, ["plan", str(file)]).stdout
@@ -499,19 +499,19 @@ def test_one_topics_failure_is_its_own(settings: Settings, topic_name: str, capf
     both = settings_between(source, target, [f"{topic_name}.*"], topic_name)
     make_topic(target, f"{topic_name}_x")
     living = Replanner(both)
-    current = living.look((), {}).assignments
+    current = living.replan((), {}).assignments
     admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=2)])
     awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 2)
     for more in (".x", "-fine"):
         make_topic(source, f"{topic_name}{more}")
     seen = made_by(both, [topic_name])
-    look = living.look(current, seen)
-    assert {(one.source.topic, one.source.partition) for one in look.assignments} == {
+    new_plan = living.replan(current, seen)
+    assert {(one.source.topic, one.source.partition) for one in new_plan.assignments} == {
         (topic_name, 0),
         (topic_name, 1),
         (f"{topic_name}-fine", 0),
     }
-    assert [one.source for one in look.refused] == [f"{topic_name}.x"]
+    assert [one.source for one in new_plan.refused] == [f"{topic_name}.x"]
     assert f"would collide with topic {topic_name}_x" in capfd.readouterr().err
     assert run_once(both).exit_code == ExitCode.PREFLIGHT
     failures: dict[str, MirrorError] = {}
@@ -559,14 +559,14 @@ def test_a_copy_of_a_recreated_topic_is_never_deleted(settings: Settings, topic_
     asked = policy(settings, deletions="delete")
     assert run_once(asked).exit_code == ExitCode.DONE
     seen, living = journal(asked), Replanner(asked)
-    current = living.look((), seen).assignments
+    current = living.replan((), seen).assignments
     recreate(source, topic_name)
     for known in (current, tuple(replace(one, topic_id=None) for one in current)):
         for _ in range(2):
-            assert living.look(known, seen, [topic_name]).assignments == known
+            assert living.replan(known, seen, [topic_name]).assignments == known
     delete_topics(source, topic_name)
     for _ in range(2):
-        assert living.look(current, seen, [topic_name]).assignments == current
+        assert living.replan(current, seen, [topic_name]).assignments == current
     assert held(target, topic_name) == (0, 100)
 
 
@@ -620,7 +620,7 @@ def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Setting
 
     async def story() -> None:
         flow = replace(await asyncio.to_thread(prepare, asked), epoch_seconds=2.0)
-        live = Supervisor(context, flow, states.update, lookout=TopicWatcher(Replanner(asked), lambda: asked))
+        live = Supervisor(context, flow, states.update, topic_watcher=TopicWatcher(Replanner(asked), lambda: asked))
         run = asyncio.create_task(live.run())
         at = TopicPartition(topic_name, 0)
 
@@ -669,11 +669,11 @@ def test_a_copy_is_taken_over_after_it_was_compared(
         done = CliRunner().invoke(app, ["adopt", str(file), *arguments])
         return done.exit_code, done.stdout
 
-    code, told = adopted(other)
-    assert code == ExitCode.DIFFERENT, told
-    assert "is not taken over" in told
-    code, told = adopted(equal)
-    assert (code, "compared were 40 records of 1 partition" in told) == (ExitCode.DONE, True), told
+    code, reported = adopted(other)
+    assert code == ExitCode.DIFFERENT, reported
+    assert "is not taken over" in reported
+    code, reported = adopted(equal)
+    assert (code, "compared were 40 records of 1 partition" in reported) == (ExitCode.DONE, True), reported
     assert adopted(equal) == (ExitCode.DONE, f"{equal}: {equal} is this flow's already\n")
     assert adopted("--all")[0] == ExitCode.DIFFERENT
     done = run_once(settings)

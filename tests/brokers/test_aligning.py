@@ -24,8 +24,9 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import MOST, is_padding, padding, read
+from mirror.replication.both_logs import producer_id
 from mirror.replication.log_start import Alignment, align
-from mirror.replication.position import producer_id, resume
+from mirror.replication.position import resume
 from mirror.states import State
 
 DEFAULT_SIZE = 1_048_588
@@ -235,12 +236,12 @@ def test_the_padding_of_another_mirror_is_no_record(
     for servers in ends:
         make_topic(servers, topic_name)
 
-    async def pad(upto: int) -> None:
+    async def pad(until: int) -> None:
         host, port = ends[0].split(":")
         async with Wire(Endpoint("any", ((host, int(port)),))) as cluster:
             await cluster.refresh([topic_name])
             first, stamp = 0, ProducerState(producer_id("the one before", at))
-            while first < upto:
+            while first < until:
                 raw = padding(first, first + 40, codec=None, max_bytes=DEFAULT_SIZE)
                 await append(cluster, at, (restamp(raw, stamp), raw.records), timeout=20, once=True)
                 first, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)

@@ -42,9 +42,9 @@ from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 #: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
-# --- what a task tells its driver (loopback) --------------------------------------------------------------------------
+# --- what a task sends its driver (loopback) --------------------------------------------------------------------------
 
 
 @in_loop
@@ -53,22 +53,22 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
     opened = await ControlServer.open(HOST, hear=lambda task, report: heard.append((task, report)))
     try:
         channel = Voice()
-        assert not channel.tell(b"nobody is there yet")
+        assert not channel.send(b"nobody is there yet")
         task = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, channel))
         await known(opened, 7)
         while channel.frames is None:  # the task hears a moment later that it is known
             await asyncio.sleep(0.01)
         reports = [b"+" * 1000, b"", b"=", b"x" * control.LARGEST_REPORT]
         for one in reports:
-            assert channel.tell(one)
+            assert channel.send(one)
             assert await opened.hand(7, ())
         assert heard == [(7, one) for one in reports]
-        assert channel.tell(b"x" * (control.LARGEST_REPORT + 1)), "no later try would do"
+        assert channel.send(b"x" * (control.LARGEST_REPORT + 1)), "no later try would do"
         assert await opened.hand(7, ())
         assert len(heard) == len(reports)
         opened.set()
         await ended(task)
-        assert not channel.tell(b"nobody is there any more")
+        assert not channel.send(b"nobody is there any more")
     finally:
         await opened.close()
 
@@ -82,15 +82,15 @@ async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatc
         while channel.frames is None:
             await asyncio.sleep(0)
         taken = 0
-        while channel.tell(b"x" * 10_000):  # without a turn of the loop nothing is read
+        while channel.send(b"x" * 10_000):  # without a turn of the loop nothing is read
             taken += 1
         assert channel.frames.unsent < 2 * control._UNSENT_BYTES
-        assert not channel.tell(b"one more"), "it says so, that it may be told again"
+        assert not channel.send(b"one more"), "it says so, that it may be sent again"
         opened.set()
         await ended(task)
 
 
-# --- what a task tells, and when (no brokers) -------------------------------------------------------------------------
+# --- what a task sends, and when (no brokers) -------------------------------------------------------------------------
 
 
 class Still:
@@ -112,14 +112,14 @@ class Listener:
 
     def __init__(self, room: int = 1 << 30) -> None:
         self.room = self.left = room
-        self.told: list[PartitionStatus] = []
+        self.reports: list[PartitionStatus] = []
 
-    def tell(self, told: bytes) -> bool:
+    def send(self, expected: bytes) -> bool:
         if not self.left:
             self.left = self.room
             return False
         self.left -= 1
-        self.told.append(PartitionStatus.from_json(told))
+        self.reports.append(PartitionStatus.from_json(expected))
         return True
 
 
@@ -156,10 +156,10 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @in_loop
-async def test_a_journal_that_refuses_at_once_is_told_around(
+async def test_reports_go_around_a_journal_that_refuses_at_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And what hinders it is told once for each reason, until it is over."""
+    """And what hinders it is logged once for each reason, until it is over."""
     pipeline, driver = Still(1), Listener()
     problem: Exception | None = ClusterUnreachable("no broker answered")
     written: list[PartitionStatus] = []
@@ -170,30 +170,30 @@ async def test_a_journal_that_refuses_at_once_is_told_around(
         written.extend(figures)
 
     def warnings() -> int:
-        return told.count("figures_not_written")
+        return output.count("figures_not_written")
 
     async with reporting(monkeypatch, pipeline, driver, write):
-        await until(lambda: driver.told)
+        await until(lambda: driver.reports)
         problem = AccessDenied("append to the journal needs WRITE")
         for offset in range(20, 23):
             pipeline.standing[0] = report(next_offset=offset)
-            await until(lambda: pipeline.standing[0] in driver.told)
-        told = capfd.readouterr().err
-        assert warnings() == 2, told
-        assert "no broker answered" in told
-        assert "needs WRITE" in told
+            await until(lambda: pipeline.standing[0] in driver.reports)
+        output = capfd.readouterr().err
+        assert warnings() == 2, output
+        assert "no broker answered" in output
+        assert "needs WRITE" in output
         problem = None
         pipeline.standing[0] = report(next_offset=30)
         await until(lambda: written)
         problem = AccessDenied("append to the journal needs WRITE")
         pipeline.standing[0] = last = report(next_offset=31)
-        await until(lambda: last in driver.told)
-        told = capfd.readouterr().err
-        assert warnings() == 1, told
+        await until(lambda: last in driver.reports)
+        output = capfd.readouterr().err
+        assert warnings() == 1, output
 
 
 @in_loop
-async def test_what_a_slow_journal_has_is_not_told_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_slow_journal_has_is_not_sent_straight(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, driver = Still(50), Listener()
     gate, waiting = asyncio.Event(), asyncio.Event()
 
@@ -208,10 +208,10 @@ async def test_what_a_slow_journal_has_is_not_told_straight(monkeypatch: pytest.
         gate.clear()
         waiting.clear()
         await waiting.wait()  # the next one has begun, so that the first counts as written
-        driver.told.clear()
+        driver.reports.clear()
         pipeline.standing[7] = moved = report(partition=7, next_offset=11)
-        await until(lambda: driver.told)
-        assert driver.told == [moved]
+        await until(lambda: driver.reports)
+        assert driver.reports == [moved]
 
 
 @in_loop
@@ -228,7 +228,7 @@ async def test_all_of_many_partitions_get_through_to_a_driver_that_takes_few_at_
         raise AccessDenied("no")
 
     async with reporting(monkeypatch, pipeline, driver, write):
-        await until(lambda: len({one.partition for one in driver.told}) == 1000)
+        await until(lambda: len({one.partition for one in driver.reports}) == 1000)
 
 
 # --- what the driver makes of it (pure) -------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ def journal_state(metrics: Metrics | None = None) -> JournalState:
     return JournalState("eu-to-us", "one", lambda _: None, lambda _: None, metrics or Metrics("eu-to-us"))
 
 
-def learn(told: JournalState, *reports: PartitionStatus) -> None:
-    told.learn([Entry(offset, one.key(), one.to_json()) for offset, one in enumerate(reports)])
+def learn(expected: JournalState, *reports: PartitionStatus) -> None:
+    expected.learn([Entry(offset, one.key(), one.to_json()) for offset, one in enumerate(reports)])
 
 
 def now_ms() -> int:
@@ -251,42 +251,42 @@ def now_ms() -> int:
 
 def test_what_was_heard_stands_over_what_its_task_wrote_before() -> None:
     metrics = Metrics("eu-to-us")
-    told = journal_state(metrics)
+    reported = journal_state(metrics)
     waiting = report(state=State.UNAVAILABLE, lag_records=None)
     older, later = (
         replace(waiting, state=State.MIRRORING, at_ms=waiting.at_ms - 1),
         replace(waiting, state=State.CAUGHT_UP),
     )
-    told.hear(0, waiting.to_json(), {AT})
-    learn(told, older)
-    assert told.live == {AT: waiting}
+    reported.hear(0, waiting.to_json(), {AT})
+    learn(reported, older)
+    assert reported.live == {AT: waiting}
     assert value(metrics, "mirror_partition_state", state="UNAVAILABLE") == 1
-    told.hear(0, replace(later, instance="another").to_json(), {AT})
-    assert told.live == {AT: waiting}
-    learn(told, later)
-    assert told.live[AT].state is State.CAUGHT_UP
-    learn(told, older)
-    assert told.live[AT].state is State.MIRRORING, "the journal's order is what counts again"
+    reported.hear(0, replace(later, instance="another").to_json(), {AT})
+    assert reported.live == {AT: waiting}
+    learn(reported, later)
+    assert reported.live[AT].state is State.CAUGHT_UP
+    learn(reported, older)
+    assert reported.live[AT].state is State.MIRRORING, "the journal's order is what counts again"
 
 
 def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """By our own clock: a task whose clock is ahead may be followed by one whose is not."""
-    told = journal_state()
-    told.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
+    reported = journal_state()
+    reported.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
     corrupt = report(state=State.CORRUPT, at_ms=now_ms())
-    learn(told, corrupt)
-    assert told.live[AT].state is State.UNAVAILABLE
+    learn(reported, corrupt)
+    assert reported.live[AT].state is State.UNAVAILABLE
     clock = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: clock + HEARD_SECONDS + 1)
-    learn(told, corrupt)
-    assert told.live[AT].state is State.CORRUPT
+    learn(reported, corrupt)
+    assert reported.live[AT].state is State.CORRUPT
 
 
 def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.CaptureFixture[str]) -> None:
     """For all who look at the newest report: metrics, the log, and who follows groups."""
     metrics, stops = Metrics("eu-to-us"), StopLog()
-    told = journal_state(metrics)
-    results = {AT: told.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
+    reported = journal_state(metrics)
+    results = {AT: reported.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
     reports = [
         report(state=State.UNAVAILABLE, at_ms=now_ms() + MINUTES),
         report(state=State.CAUGHT_UP, at_ms=now_ms() + 2 * MINUTES),
@@ -294,36 +294,40 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
         report(state=State.CORRUPT, at_ms=now_ms() + 1),
         report(state=State.DIVERGED, at_ms=now_ms() - MINUTES),
     ]
-    learn(told, reports[0])
+    learn(reported, reports[0])
     for one in reports[1:]:
-        learn(told, one)
-        stops.tell(told.live.values())
-        assert told.live[AT].state is one.state
-        assert told.live[AT].at_ms <= now_ms()
+        learn(reported, one)
+        stops.log(reported.live.values())
+        assert reported.live[AT].state is one.state
+        assert reported.live[AT].at_ms <= now_ms()
         assert value(metrics, "mirror_partition_state", state=str(one.state)) == 1
-        assert told.newest(results)[AT].state is one.state or told.live[AT].at_ms == results[AT].at_ms
-    assert not is_vouched(told.live[AT], results[AT])
+        assert reported.newest(results)[AT].state is one.state or reported.live[AT].at_ms == results[AT].at_ms
+    assert not is_vouched(reported.live[AT], results[AT])
     assert capfd.readouterr().err.count("partition_stopped") == 2
 
 
 def test_a_result_stands_over_what_its_task_wrote_before() -> None:
     """However far its clock is ahead; so nothing is counted twice."""
     metrics = Metrics("eu-to-us")
-    told = journal_state(metrics)
+    reported = journal_state(metrics)
     ahead = now_ms() + MINUTES
     before, after = ({"PASS/": many} for many in (3, 5))
-    done = told.receive(report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
-    learn(told, report(verdicts=before, at_ms=ahead - 1), report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
-    assert told.newest({AT: done})[AT].state is State.CAUGHT_UP
+    done = reported.receive(report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
+    learn(
+        reported, report(verdicts=before, at_ms=ahead - 1), report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead)
+    )
+    assert reported.newest({AT: done})[AT].state is State.CAUGHT_UP
     assert value(metrics, "mirror_batches_total", verdict="PASS", reason="") == 5
 
 
 @pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])
-def test_what_a_task_cannot_mean_is_told_once_with_its_name(garbled: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    told = journal_state()
+def test_what_a_task_cannot_mean_is_reported_once_with_its_name(
+    garbled: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reported = journal_state()
     for _ in range(3):
-        told.hear(12, garbled, {AT})
-    assert told.live == {}
+        reported.hear(12, garbled, {AT})
+    assert reported.live == {}
     err = capfd.readouterr().err
     assert err.count("report_unread") == 1, err
     assert "task=12" in err
@@ -332,11 +336,11 @@ def test_what_a_task_cannot_mean_is_told_once_with_its_name(garbled: bytes, capf
 @pytest.mark.parametrize("changed", [{"topic": "a\ud800b"}, {"detail": "\udfff"}, {"verdicts": {"PASS/\ud800": 1}}])
 def test_text_that_cannot_be_encoded_never_gets_into_the_metrics(changed: dict[str, Any]) -> None:
     metrics = Metrics("eu-to-us")
-    told = journal_state(metrics)
-    learn(told, report(), report(**changed))
-    assert told.live == {AT: report()}
-    learn(told, fine := report(detail="ein Stück \N{OPEN BOOK}", at_ms=now_ms()))
-    assert told.live == {AT: fine}
+    reported = journal_state(metrics)
+    learn(reported, report(), report(**changed))
+    assert reported.live == {AT: report()}
+    learn(reported, fine := report(detail="ein Stück \N{OPEN BOOK}", at_ms=now_ms()))
+    assert reported.live == {AT: fine}
     registry = CollectorRegistry()
     registry.register(metrics)
     generate_latest(registry)
@@ -355,20 +359,20 @@ class Unreadable:
 
 
 @in_loop
-async def test_each_reason_why_a_journal_is_not_read_is_told_once() -> None:
+async def test_each_reason_why_a_journal_is_not_read_is_reported_once() -> None:
     with pytest.MonkeyPatch.context() as patched:
         said: list[str] = []
-        told = journal_state()
+        reported = journal_state()
         patched.setattr(
-            told, "_log", SimpleNamespace(warning=lambda event, **of: said.append(f"{event} {of['reason']}"))
+            reported, "_log", SimpleNamespace(warning=lambda event, **of: said.append(f"{event} {of['reason']}"))
         )
         away, denied = ClusterUnreachable("away"), AccessDenied("no READ")
         broken = [BrokerError(code, "WHATEVER", "reading") for code in (3, 5)]
         journal: Any = Unreadable(away, away, denied, away, *broken, broken[0])
-        while not await told.read(journal):
+        while not await reported.read(journal):
             pass
         journal = Unreadable(away, away)
-        while not await told.read(journal):
+        while not await reported.read(journal):
             pass
     reasons = ["away", "no READ", str(broken[0]), str(broken[1]), "away"]
     assert said == [f"journal_not_read {reason}" for reason in reasons]
@@ -377,7 +381,7 @@ async def test_each_reason_why_a_journal_is_not_read_is_told_once() -> None:
 # --- all of it (brokers) ----------------------------------------------------------------------------------------------
 
 
-#: What is told of a journal that is away: by the driver, and by a task.
+#: What is logged of a journal that is away: by the driver, and by a task.
 EVENTS = ("journal_not_read", "figures_not_written")
 
 
@@ -404,12 +408,12 @@ class Gone(Proxy):
         self._await(self._cut())
 
     async def _cut(self) -> None:
-        for one in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio tells it nowhere else
+        for one in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
             one.abort()
 
 
 @pytest.mark.brokers
-def test_a_target_that_is_away_is_told_at_once(
+def test_a_target_that_is_away_is_reported_at_once(
     source_cluster: Cluster,
     target_cluster: Cluster,
     topic_name: str,
@@ -417,24 +421,24 @@ def test_a_target_that_is_away_is_told_at_once(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Not only when the epoch ends, which here it never does; and one warning is enough for a journal that is away."""
-    told: list[str] = []
+    reported: list[str] = []
     source = source_cluster.bootstrap
     make_topic(source, topic_name)
     produce(source, topic_name, [b"before"] * 20)
     with Gone(target_cluster.bootstrap, monkeypatch) as target:
         settings = settings_between(source, target.bootstrap, [topic_name], topic_name)
-        flow = replace(prepare(settings), epoch_seconds=10 * PATIENCE, tasks=1)
+        flow = replace(prepare(settings), epoch_seconds=10 * TIMEOUT, tasks=1)
         metrics, context = Metrics(flow.name), InThisProcess()
         mirror = Supervisor(context, flow, lambda _: None, metrics)  # type: ignore[arg-type] # as much as is used
 
         def warnings(event: str) -> list[str]:
-            told.append(capfd.readouterr().err)
-            return [line for line in "".join(told).splitlines() if f"event={event}" in line]
+            reported.append(capfd.readouterr().err)
+            return [line for line in "".join(reported).splitlines() if f"event={event}" in line]
 
         def until(state: State) -> None:
             wait_for(
                 lambda: value(metrics, "mirror_partition_state", state=str(state)),
-                PATIENCE,
+                TIMEOUT,
                 lambda: str(mirror._journal_state.live),
             )
 
@@ -444,9 +448,9 @@ def test_a_target_that_is_away_is_told_at_once(
             produce(source, topic_name, [b"meanwhile"] * 20)
             until(State.UNAVAILABLE)
             for event in EVENTS:
-                wait_for(partial(warnings, event), PATIENCE, lambda: str(told))
+                wait_for(partial(warnings, event), TIMEOUT, lambda: str(reported))
             asked = target.asked
-            wait_for(lambda: target.asked > asked + 20, PATIENCE, lambda: str(target.asked))
+            wait_for(lambda: target.asked > asked + 20, TIMEOUT, lambda: str(target.asked))
             target.away.clear()
             until(State.CAUGHT_UP)
 
@@ -460,6 +464,6 @@ def test_a_target_that_is_away_is_told_at_once(
 
         asyncio.run(run())
     for event in EVENTS:  # both were met, many times
-        assert 1 <= len(warnings(event)) <= 2, told
-    assert "Name or service not known" in "".join(told)
+        assert 1 <= len(warnings(event)) <= 2, reported
+    assert "Name or service not known" in "".join(reported)
     assert assert_same_records(source, target_cluster.bootstrap, topic_name, 1) == 40

@@ -153,9 +153,9 @@ def test_contents_are_equal_or_the_first_difference_is_named() -> None:
 
 
 def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = {"looked": 0, "wrong": 0, "keys": []}
+    nothing = {"checked": 0, "wrong": 0, "keys": []}
     mine = [{**nothing, "records": 2, "sum": 5}, {**nothing, "records": 1, "sum": 6}]
-    good = {"records": 3, "sum": 11, "looked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
+    good = {"records": 3, "sum": 11, "checked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
     source, copy = ("here", "orders", 2), ("there", "orders", 12)
 
     def compared(its: dict[str, object]) -> tuple[bool, str]:
@@ -167,7 +167,7 @@ def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkey
         ({"records": 4}, "It holds 4 records, its source 3"),
         ({"sum": 12}, "differ"),
         ({"wrong": 1}, "1 records have a wrong key"),
-        ({"looked": 0}, "Of none of its records the key was looked at"),
+        ({"checked": 0}, "Of none of its records the key was looked at"),
         ({"keys": [["a", "b"], ["b"]]}, "records of 1 keys lie in more than one partition"),
     ):
         equal, text = compared({**good, **change})
@@ -216,8 +216,8 @@ def test_the_kernel_says_what_another_process_sent() -> None:
                 left -= len(taken.recv(left))
             seen, without = Traffic([port], []), Traffic([port], [process.pid])
             while seen.total(0, 1_000_000)[1] is None:  # the last bytes may still have to be acknowledged
-                seen.look()
-            without.look()
+                seen.sample()
+            without.sample()
     assert seen.total(0, 1_000_000)[0] == 0
     assert without.total(1, 1) == (None, None)
 
@@ -255,9 +255,9 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
     assert source_of(source_cluster, TINY, f"{topic_name}-other").content.bytes == source.content.bytes
     with pytest.raises(UnequalCopy, match=f"{topic_name}: loop: its copy is not equal .* 0: timestamps differ"):
         copied(Wrong(), source, target_cluster, f"{topic_name[-8:]}-wrong")
-    told = SimpleNamespace(failed=lambda _: None)
+    reported = SimpleNamespace(failed=lambda _: None)
     plan: Any = None
-    measuring = _Measuring(plan, cast("Any", told), source_cluster, target_cluster)
+    measuring = _Measuring(plan, cast("Any", reported), source_cluster, target_cluster)
     measuring.copy(Wrong(), source, 1, 0)
     assert [(one.equal, one.arm) for one in measuring.runs] == [(False, "loop")]
     assert measuring.unequal
@@ -266,7 +266,7 @@ def test_copies_are_measured_and_compared(source_cluster: Cluster, target_cluste
 
 
 class Late:
-    """Log ends of a cluster that tells of a new topic when it likes."""
+    """Log ends of a cluster that lists a new topic when it likes."""
 
     def __init__(self, *answers: dict[tuple[str, int], int]) -> None:
         self._answers = list(answers)
@@ -276,10 +276,10 @@ class Late:
 
 
 @pytest.mark.parametrize(("on_disk", "began_at"), [(0, 3), (100, 2)])
-def test_a_topic_that_is_not_told_of_is_empty_only_where_nothing_is_on_disk(
+def test_a_topic_that_is_not_reported_is_empty_only_where_nothing_is_on_disk(
     on_disk: int, began_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a copy that is over when the brokers tell of its topic would have taken no time at all."""
+    """Else a copy that is over when the brokers list its topic would have taken no time at all."""
     clock = iter(range(100))
     monkeypatch.setattr(watching, "on_disk", lambda *_: on_disk)
     monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -335,9 +335,9 @@ def test_an_interrupted_comparison_leaves_nothing_but_its_figures(environment: d
         assert any("round 1" in line for line in islice(lines, 60))
         tree = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == ExitCode.BUG
-    assert "interrupted: what was not measured" in told
+    assert "interrupted: what was not measured" in output
     assert Result.from_json(raw.read_text()).runs
     _, alive = psutil.wait_procs(tree, timeout=30)
     assert not alive

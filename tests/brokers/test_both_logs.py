@@ -76,7 +76,7 @@ class Pair:
         return [one[4] for one in source], [one[4] for one in target]
 
     def fill(self, topic: str, first: int, count: int, prefix: str = "", begin_ms: int = OLD_MS) -> None:
-        """Records that tell their number, ten in a batch."""
+        """Records that have their number, ten in a batch."""
         values = (f"{prefix}{number:06d}".encode() for number in range(first, first + count))
         produce(self.source.bootstrap, topic, values, begin_ms=begin_ms + first)
 
@@ -180,7 +180,7 @@ def assert_stands(pair: Pair, topic: str, offsets: str, *states: State) -> Parti
 @pytest.mark.parametrize("what", ["commits", "unrecorded"])
 def test_other_transactions_in_place_of_those_that_were_mirrored(pair: Pair, offsets: str, what: str) -> None:
     """The source lost half, and grew past the copy with markers at the same offsets: where a journal was not written,
-    the last records before the marker tell.
+    the last records before the marker show it.
     """
     topic = named(what, offsets)
     transactions(pair.source.bootstrap, topic, [True] * 6, size=4, name="other")
@@ -219,20 +219,20 @@ def test_a_source_that_lost_its_disk_stays_truncated(pair: Pair, offsets: str, t
 
 @pytest.mark.parametrize("offsets", MODES)
 def test_a_stop_whose_evidence_expired_is_lifted_by_name_alone(pair: Pair, tmp_path: Path, offsets: str) -> None:
-    """The source was filled again and deleted what would tell it from the copy: that 400 of its records never got over
-    is known by the stop alone, and a person who accepts the loss of what came later has not been told of them.
+    """The source was filled again and deleted what would distinguish it from the copy: that 400 of its records never
+    got over is known by the stop alone, and a person who accepts the loss of what came later has not learned of them.
     """
     topic = named("refilled", offsets)
     pair.fill(topic, 600, 900, prefix="new ")
     assert_stands(pair, topic, offsets, State.TRUNCATED)
     pair.expire(pair.source, topic, 1200)
-    told = pair.accept(tmp_path, topic, offsets, code=ExitCode.DATA_AT_RISK)
-    assert f"{topic}-0: nothing is accepted; it stays stopped: TRUNCATED at offset 1000: nothing confirms" in told
-    assert f"run `mirror accept CONFIG {topic} --partition 0 --unconfirmed`" in told
+    reported = pair.accept(tmp_path, topic, offsets, code=ExitCode.DATA_AT_RISK)
+    assert f"{topic}-0: nothing is accepted; it stays stopped: TRUNCATED at offset 1000: nothing confirms" in reported
+    assert f"run `mirror accept CONFIG {topic} --partition 0 --unconfirmed`" in reported
     assert_stands(pair, topic, offsets, State.TRUNCATED)
-    told = pair.accept(tmp_path, topic, offsets, "--unconfirmed")
-    assert f"{topic}-0: accepted the copy as it stands, up to offset 1,000" in told
-    assert f"{topic}-0: TRUNCATED does not stand any more" in told
+    reported = pair.accept(tmp_path, topic, offsets, "--unconfirmed")
+    assert f"{topic}-0: accepted the copy as it stands, up to offset 1,000" in reported
+    assert f"{topic}-0: TRUNCATED does not stand any more" in reported
     assert pair.copied(topic, offsets).lost == 200
 
 
@@ -249,7 +249,7 @@ def test_what_the_target_lost_is_copied_again(pair: Pair, offsets: str, what: st
     theirs, ours = pair.records(topic)
     assert ours == theirs
     assert len(ours) == 1100
-    assert pair.copied(topic, offsets).target_lost == 0, "told once"
+    assert pair.copied(topic, offsets).target_lost == 0, "reported once"
 
 
 @pytest.mark.parametrize("offsets", MODES)
@@ -384,15 +384,15 @@ def test_a_copy_that_expired_goes_on(pair: Pair, offsets: str) -> None:
 
 
 @pytest.mark.parametrize("offsets", MODES)
-def test_an_expired_copy_of_which_no_journal_tells_is_not_believed(pair: Pair, offsets: str) -> None:
+def test_an_expired_copy_that_no_journal_names_is_not_believed(pair: Pair, offsets: str) -> None:
     make_topic(pair.source.bootstrap, topic := f"unknown-{offsets}", configs=KEPT)
     pair.fill(topic, 0, 100)
     pair.copied(topic, offsets, records_runs=False)
     pair.expire(pair.target, topic, 100)
     pair.fill(topic, 100, 20)
     found = assert_stands(pair, topic, offsets, State.DIVERGED)
-    told = {"preserve": "nothing confirms the copy", "translate": "the journal does not say where offset 100"}
-    assert told[offsets] in found.detail
+    fields = {"preserve": "nothing confirms the copy", "translate": "the journal does not say where offset 100"}
+    assert fields[offsets] in found.detail
 
 
 def test_a_copy_that_nothing_confirms_is_accepted(pair: Pair, tmp_path: Path) -> None:
@@ -403,8 +403,8 @@ def test_a_copy_that_nothing_confirms_is_accepted(pair: Pair, tmp_path: Path) ->
     pair.fill(topic, 100, 20)
     assert "--unconfirmed" in pair.copy(topic, "preserve").detail
     assert "nothing is accepted" in pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
-    told = pair.accept(tmp_path, topic, "preserve", "--unconfirmed")
-    assert "accepted the copy as it stands, up to offset 100" in told
+    reported = pair.accept(tmp_path, topic, "preserve", "--unconfirmed")
+    assert "accepted the copy as it stands, up to offset 100" in reported
     assert pair.copied(topic, "preserve").records == 20
 
 
@@ -433,7 +433,7 @@ def test_a_loss_behind_records_of_others_is_accepted(pair: Pair, tmp_path: Path,
 def test_who_accepts_a_loss_does_not_vouch_for_records_of_somebody_else(
     pair: Pair, tmp_path: Path, offsets: str
 ) -> None:
-    """They came after the loss was told of, and the source has nothing left that they could be compared with."""
+    """They came after the loss was reported, and the source has nothing left that they could be compared with."""
     make_topic(pair.source.bootstrap, topic := f"overwritten-{offsets}", configs=KEPT)
     pair.fill(topic, 0, 100)
     pair.copied(topic, offsets)
@@ -478,14 +478,14 @@ def test_what_cannot_be_accepted_is_named(pair: Pair, tmp_path: Path) -> None:
     produce(pair.target.bootstrap, topic, [b"foreign"] * 10, begin_ms=OLD_MS)
     pair.fill(topic, 100, 50)
     assert pair.copy(topic, "preserve").state is State.DIVERGED
-    told = pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
-    assert f"{topic}-0: nothing is accepted; it stays stopped: DIVERGED at offset 110" in told
-    assert f"--bootstrap-server {pair.target.bootstrap} --delete --topic {topic}" in told, "ready to be pasted"
+    reported = pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
+    assert f"{topic}-0: nothing is accepted; it stays stopped: DIVERGED at offset 110" in reported
+    assert f"--bootstrap-server {pair.target.bootstrap} --delete --topic {topic}" in reported, "ready to be pasted"
     assert_stands(pair, topic, "preserve", State.DIVERGED)
     seen = FirstSeen(source_topic=topic, topic_id=uuid4(), target_topic_id=None, cluster_id=None)
     pair.write(topic, FirstSeen.key(topic), seen.to_json())
-    told = pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
-    assert "nothing is accepted; it stays stopped: RECREATED" in told
+    reported = pair.accept(tmp_path, topic, "preserve", code=ExitCode.DATA_AT_RISK)
+    assert "nothing is accepted; it stays stopped: RECREATED" in reported
 
 
 def test_a_stop_that_does_not_hold_any_more_is_lifted(pair: Pair, tmp_path: Path) -> None:

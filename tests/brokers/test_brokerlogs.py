@@ -167,7 +167,7 @@ def test_what_no_coordinator_wrote_is_refused() -> None:
             cluster_logs.decode_value(stored)
 
 
-def told(at: int, *values: bytes, epoch: int = 0) -> bytes:
+def batch_of(at: int, *values: bytes, epoch: int = 0) -> bytes:
     """A batch of the metadata log."""
     payload = encoded([Record(number, 0, None, value) for number, value in enumerate(values)])
     return batch(at, count=len(values), leader_epoch=epoch, payload=payload)
@@ -178,21 +178,21 @@ def test_what_a_later_controller_cut_off_is_no_metadata(tmp_path: Path) -> None:
     orders, late, clicks = (
         metadata_record(TopicMade(name, IDS[number])) for number, name in enumerate(("orders", "late", "clicks"))
     )
-    more = told(2, late, epoch=3) + told(3, late, epoch=3)
-    common = told(0, orders, epoch=3)
-    stale = replica(tmp_path / "a", (0, common + told(1, late, epoch=3) + more), name="__cluster_metadata-0")
-    newer = replica(tmp_path / "b", (0, common + told(1, clicks, epoch=4)), name="__cluster_metadata-0")
+    more = batch_of(2, late, epoch=3) + batch_of(3, late, epoch=3)
+    common = batch_of(0, orders, epoch=3)
+    stale = replica(tmp_path / "a", (0, common + batch_of(1, late, epoch=3) + more), name="__cluster_metadata-0")
+    newer = replica(tmp_path / "b", (0, common + batch_of(1, clicks, epoch=4)), name="__cluster_metadata-0")
     for folders in ([stale, newer], [newer, stale]):
         found = topics_in(folders)
         assert found is not None
         assert (sorted(found.topics), found.end) == (["clicks", "orders"], 2)
 
 
-def test_a_record_that_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_left_out_and_reported(tmp_path: Path) -> None:
     """One of a kind that says nothing of topics may hold whatever it likes."""
     values = [metadata_record(TopicMade("orders", IDS[0])), b"\0\2\0\1", b"\1\x0c\x7f whatever"]
     values.append(metadata_record(PartitionMade(IDS[0], 2)))
-    found = topics_in([replica(tmp_path, (0, told(0, *values)), name="__cluster_metadata-0")])
+    found = topics_in([replica(tmp_path, (0, batch_of(0, *values)), name="__cluster_metadata-0")])
     assert found is not None
     assert found.topics["orders"].partitions == 3
     (note,) = found.notes
@@ -211,7 +211,7 @@ def committed(at: int, group: str, offset: int, producer: int = -1) -> bytes:
 
 
 def offsets_of(log: Path) -> tuple[dict[str, int], set[str], list[str]]:
-    """What counts of each group, whose transactions have no end, and what is told."""
+    """What counts of each group, whose transactions have no end, and what is reported."""
     found = offsets_in({0: [log]})
     return {group: of[READER].committed.offset for group, of in found.groups.items()}, {*found.undecided}, found.notes
 
@@ -232,7 +232,7 @@ def test_an_offset_of_a_transaction_counts_from_its_marker_on(tmp_path: Path) ->
     assert found == ({"plain": 6, "behind": 30, "aborted": 5, "between": 50}, set(), [])
 
 
-def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_told(tmp_path: Path) -> None:
+def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_reported(tmp_path: Path) -> None:
     """Nor one whose marker may be among what is damaged, whatever marker comes behind that."""
     parts = [committed(0, "open", 5), committed(1, "open", 30, producer=1), committed(2, "other", 7)]
     found = offsets_of(replica(tmp_path / "a", (0, b"".join(parts)), name="__consumer_offsets-0"))
@@ -261,7 +261,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.brokers
 def test_topics_and_settings_of_a_real_cluster(source_cluster: Cluster, topic_name: str) -> None:
-    """As its brokers tell them, from the log alone; a topic that was deleted is known to be."""
+    """As its brokers report them, from the log alone; a topic that was deleted is known to be."""
     admin = Admin(settings_between(source_cluster.bootstrap, source_cluster.bootstrap, [topic_name]).source)
     gone = f"{topic_name}-gone"
     make_topic(source_cluster.bootstrap, topic_name, 3, {"cleanup.policy": "compact", "retention.ms": "77"})
@@ -294,7 +294,7 @@ def test_topics_and_settings_of_a_real_cluster(source_cluster: Cluster, topic_na
 
 @pytest.mark.brokers
 def test_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
-    """A cluster that takes snapshots, and deletes its log below them. Without its snapshots nothing is told."""
+    """A cluster that takes snapshots, and deletes its log below them. Without its snapshots nothing is known."""
     config = {
         "metadata.log.max.record.bytes.between.snapshots": 500,
         "metadata.log.segment.bytes": 8 << 20,

@@ -13,12 +13,12 @@ from checker import (
     Expected,
     Kind,
     Record,
-    Told,
+    Recorded,
     check,
     check_translated,
     compare,
     compare_translated,
-    read_told,
+    read_recorded,
 )
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -133,11 +133,11 @@ def test_planted_faults_are_found_and_nothing_where_nothing_is_wrong(
     found = check(source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
     for producer in kept:
         producer.abort_transaction(20)
-    told = [[one for one in found if one.partition == partition] for partition in every]
-    assert told[0] == []
-    for (fault, (_, kind, offset)), findings in zip(PLANTED.items(), told[1:], strict=True):
+    reported = [[one for one in found if one.partition == partition] for partition in every]
+    assert reported[0] == []
+    for (fault, (_, kind, offset)), findings in zip(PLANTED.items(), reported[1:], strict=True):
         assert (kind, offset) in [(one.kind, one.first) for one in findings], "\n".join([fault, *map(str, findings)])
-    assert sum(map(len, told)) == len(found)
+    assert sum(map(len, reported)) == len(found)
 
 
 @pytest.mark.brokers
@@ -249,7 +249,7 @@ def test_what_was_deleted_on_the_source_is_compared_with_an_older_dump() -> None
     assert (Kind.LOG_START, 0, 0) in found_in(now, dumped(records))
 
 
-def test_what_cannot_be_read_is_told() -> None:
+def test_what_cannot_be_read_is_reported() -> None:
     records = [Record(0, 0, 0, None, b"", ())]
     assert (Kind.UNREADABLE, -1, -1) in found_in(dumped(records), replace(dumped(records), error="a bad CRC"))
 
@@ -264,15 +264,15 @@ Moves = list[tuple[int, int, list[int], int]]
 RUNS: Moves = [(0, 0, [20, 2, 18], 44), (44, 38, [22], 66)]
 
 
-def tell(bootstrap: str, topic: str, runs: Sequence[Moves], losses: Iterable[tuple[int, int]] = ()) -> str:
+def journal_of(bootstrap: str, topic: str, runs: Sequence[Moves], losses: Iterable[tuple[int, int]] = ()) -> str:
     """A journal with the runs of each partition, and losses of partition 0; its name."""
     journal = f"mirror.{topic}.offsets"
     make_topic(bootstrap, journal, configs={"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": bootstrap})
     for partition, of_one in enumerate(runs):
         for source, target, lengths, following in of_one:
-            told = {"source": source, "target": target, "runs": lengths, "next": following}
-            producer.produce(journal, json.dumps(told), f"runs/{topic}/{partition}/{target}")
+            fields = {"source": source, "target": target, "runs": lengths, "next": following}
+            producer.produce(journal, json.dumps(fields), f"runs/{topic}/{partition}/{target}")
     for first, following in losses:
         producer.produce(journal, json.dumps({"first": first, "next": following}), f"loss/{topic}/0/{first}")
     producer.produce(journal, b"{}", b"owner")
@@ -335,7 +335,7 @@ def test_planted_faults_are_found_where_offsets_move(
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     for cluster in (source, target):
         make_topic(cluster, topic_name, partitions=len(MOVED))
-    journal = tell(target, topic_name, [misrecord(RUNS) for _, misrecord, _, _ in MOVED.values()])
+    journal = journal_of(target, topic_name, [misrecord(RUNS) for _, misrecord, _, _ in MOVED.values()])
     write(source, topic_name, MARKED, range(len(MOVED)))
     for partition, (plant, _, position, _) in enumerate(MOVED.values()):
         write(target, topic_name, plant(healthy()), [partition])
@@ -344,10 +344,10 @@ def test_planted_faults_are_found_where_offsets_move(
     found = check_translated(source, target, topic_name, journal, groups=[topic_name])
     for partition, (fault, (_, _, _, kinds)) in enumerate(MOVED.items()):
         findings = [one for one in found if one.partition == partition]
-        told = [(one.kind, one.first) for one in findings]
+        reported = [(one.kind, one.first) for one in findings]
         if fault == "nothing" or fault.startswith("group"):
-            assert told == kinds, fault
-        assert set(kinds) <= set(told), "\n".join([fault, *map(str, findings)])
+            assert reported == kinds, fault
+        assert set(kinds) <= set(reported), "\n".join([fault, *map(str, findings)])
     assert {one.partition for one in found} <= {*range(len(MOVED))}
 
 
@@ -355,17 +355,17 @@ def test_planted_faults_are_found_where_offsets_move(
 def test_a_declared_loss_is_the_real_one(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> None:
     runs: Moves = [(0, 0, [10, 5, 45], 60)]
     both = source_cluster.bootstrap, target_cluster.bootstrap, topic_name
-    journal = tell(target_cluster.bootstrap, topic_name, [runs], [(10, 15)])
+    journal = journal_of(target_cluster.bootstrap, topic_name, [runs], [(10, 15)])
     for cluster, records in ((source_cluster, healthy()), (target_cluster, [*healthy()[:10], *healthy()[15:]])):
         make_topic(cluster.bootstrap, topic_name)
         write(cluster.bootstrap, topic_name, records)
     assert check_translated(*both, journal) == []
-    other = tell(target_cluster.bootstrap, f"{topic_name}.other", [])
+    other = journal_of(target_cluster.bootstrap, f"{topic_name}.other", [])
     assert Kind.LOST in {one.kind for one in check_translated(*both, other)}
 
 
-def in_runs(records: Sequence[Record], size: int) -> Told:
-    """What a right journal tells, `size` records in one of its own."""
+def in_runs(records: Sequence[Record], size: int) -> Recorded:
+    """What a right journal says, `size` records in one of its own."""
     written = []
     for begin in range(0, len(records), size):
         part = [record.offset for record in records[begin : begin + size]]
@@ -378,11 +378,13 @@ def in_runs(records: Sequence[Record], size: int) -> Told:
             behind = offset + 1
         value = json.dumps({"source": part[0], "target": begin, "runs": lengths, "next": behind}).encode()
         written.append(Record(0, 0, 0, b"runs/a/b/1/%d" % begin, value, ()))
-    return read_told(written, "a/b", 1)
+    return read_recorded(written, "a/b", 1)
 
 
-def moves_found(source: Dump, target: Dump, told: Told, history: Sequence[Record] = ()) -> list[tuple[Kind, int]]:
-    _, found = compare_translated(source, target, told, Expected(), history)
+def moves_found(
+    source: Dump, target: Dump, expected: Recorded, history: Sequence[Record] = ()
+) -> list[tuple[Kind, int]]:
+    _, found = compare_translated(source, target, expected, Expected(), history)
     return [(kind, at) for kind, at, _ in found]
 
 
@@ -392,23 +394,23 @@ def closed_up(records: Sequence[Record]) -> Dump:
 
 @given(logs(), st.integers(1, 5), st.data())
 def test_moves_are_judged(records: list[Record], size: int, data: st.DataObject) -> None:
-    told, target = in_runs(records, size), closed_up(records)
-    assert moves_found(dumped(records), target, told) == []
+    reported, target = in_runs(records, size), closed_up(records)
+    assert moves_found(dumped(records), target, reported) == []
     at = data.draw(st.integers(0, len(records) - 1))
-    assert moves_found(dumped([*records[:at], *records[at + 1 :]], end=50), target, told) != []
-    assert moves_found(dumped(records), closed_up([*records[:at], *records[at + 1 :]]), told) != []
-    assert moves_found(dumped(records), closed_up([*records[: at + 1], *records[at:]]), told) != []
-    number = data.draw(st.integers(0, len(told.claims) - 1))
-    claim = told.claims[number]
-    without = [*told.claims[:number], *told.claims[number + 1 :]]
-    assert moves_found(dumped(records), target, replace(told, claims=tuple(without))) != []
+    assert moves_found(dumped([*records[:at], *records[at + 1 :]], end=50), target, reported) != []
+    assert moves_found(dumped(records), closed_up([*records[:at], *records[at + 1 :]]), reported) != []
+    assert moves_found(dumped(records), closed_up([*records[: at + 1], *records[at:]]), reported) != []
+    number = data.draw(st.integers(0, len(reported.claims) - 1))
+    claim = reported.claims[number]
+    without = [*reported.claims[:number], *reported.claims[number + 1 :]]
+    assert moves_found(dumped(records), target, replace(reported, claims=tuple(without))) != []
     for by in (-1, 1):
         shifted = claim._replace(sources=tuple(source + by for source in claim.sources))
-        assert moves_found(dumped(records), target, replace(told, claims=(*without, shifted))) != []
+        assert moves_found(dumped(records), target, replace(reported, claims=(*without, shifted))) != []
 
 
 @given(logs(), st.data())
-def test_a_record_that_the_source_deleted_since_may_be_told_of_anywhere_between_its_neighbours(
+def test_a_record_that_the_source_deleted_since_may_be_mapped_anywhere_between_its_neighbours(
     records: list[Record], data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(records) - 1))
@@ -416,19 +418,19 @@ def test_a_record_that_the_source_deleted_since_may_be_told_of_anywhere_between_
     behind = records[at + 1].offset if at + 1 < len(records) else records[-1].offset + 1
     left = dumped([*records[:at], *records[at + 1 :]], end=records[-1].offset + 1)
     for offset in range(max(0, before), behind + 1):
-        told = in_runs(records, 100)
-        sources = [*told.claims[0].sources]
+        reported = in_runs(records, 100)
+        sources = [*reported.claims[0].sources]
         sources[at] = offset
-        told = replace(told, claims=(told.claims[0]._replace(sources=tuple(sources)),))
-        found = moves_found(left, closed_up(records), told, records)
+        reported = replace(reported, claims=(reported.claims[0]._replace(sources=tuple(sources)),))
+        found = moves_found(left, closed_up(records), reported, records)
         assert (found == []) is (before < offset < behind or (offset == behind and at + 1 == len(records)))
 
 
 def test_later_records_of_a_journal_count() -> None:
     value = b'{"source":%d,"target":0,"runs":[2],"next":9}'
     written = [
-        Record(number, 0, 0, key, told, ())
-        for number, (key, told) in enumerate(
+        Record(number, 0, 0, key, item, ())
+        for number, (key, item) in enumerate(
             [
                 (b"runs/a/0/0", value % 3),
                 (b"runs/a/0/0", value % 4),
@@ -441,15 +443,15 @@ def test_later_records_of_a_journal_count() -> None:
             ]
         )
     ]
-    told = read_told(written, "a", 0)
-    assert (told.places, told.losses, told.unreadable) == ({0: 4, 1: 5}, ((7, 9),), ("runs/a/0/1",))
+    item = read_recorded(written, "a", 0)
+    assert (item.places, item.losses, item.unreadable) == ({0: 4, 1: 5}, ((7, 9),), ("runs/a/0/1",))
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_loss_that_is_declared_though_it_is_there(*, forgotten: bool) -> None:
     records = [Record(offset, 0, 0, None, b"%d" % offset, ()) for offset in range(10)]
-    told = replace(in_runs(records, 100), losses=((3, 6),))
+    reported = replace(in_runs(records, 100), losses=((3, 6),))
     left = dumped([*records[:4], *records[5:]])
-    _, found = compare_translated(left, closed_up(records), told, Expected(forgotten=forgotten), records)
+    _, found = compare_translated(left, closed_up(records), reported, Expected(forgotten=forgotten), records)
     wrong = [3, 5] if forgotten else [3, 4, 5]
     assert [(kind, at) for kind, at, _ in found] == [(Kind.GAP_UNTRUE, at) for at in wrong]

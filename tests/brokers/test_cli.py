@@ -131,7 +131,7 @@ def test_a_wrong_address(free_port: int, tmp_path: Path) -> None:
         assert err.startswith("mirror: cluster "), command
         assert address in err
         assert "bootstrap.servers" in err, "what to look at"
-        assert err.count("\n") == 1, f"{command} told more than one sentence: {err}"
+        assert err.count("\n") == 1, f"{command} printed more than one sentence: {err}"
 
 
 @pytest.mark.brokers
@@ -157,7 +157,7 @@ def test_a_topic_that_the_flow_does_not_mirror(
 
 
 @pytest.mark.brokers
-def test_what_spark_lacks_is_told_before_anything_is_created(
+def test_what_spark_lacks_is_reported_before_anything_is_created(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     make_topic(source_cluster.bootstrap, topic_name)
@@ -222,25 +222,25 @@ def test_embedded_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("into", "code", "told"),
+    ("into", "code", "expected"),
     [
-        (">/dev/full", 1, "mirror: what this command told could not be written: No space left on device\n"),
+        (">/dev/full", 1, "mirror: what this command printed could not be written: No space left on device\n"),
         (">&-", 0, ""),
         ("| true; exit ${PIPESTATUS[0]}", 141, ""),
     ],
 )
-def test_results_that_nobody_gets(tmp_path: Path, into: str, code: int, told: str) -> None:
+def test_results_that_nobody_gets(tmp_path: Path, into: str, code: int, expected: str) -> None:
     """One sentence and no trace; where nobody wants them, none."""
     file = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:2", ["orders"])
     command = f"{sys.executable} -m mirror config show {file} {into}"
     done = subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False
     )
-    assert (done.returncode, done.stderr) == (code, told)
+    assert (done.returncode, done.stderr) == (code, expected)
 
 
 @pytest.mark.brokers
-def test_the_exit_code_is_what_was_done_though_nobody_can_be_told(
+def test_the_exit_code_is_what_was_done_though_nobody_reads_it(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """It was 1, as of a bug, also behind a failover that was whole or a copy that differed."""

@@ -24,7 +24,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from deployment import HOME, SERVICES, STACK
 from jsonschema.validators import validator_for
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 
 from mirror.config import load
 from mirror.lab.demo.clients import Lost, Place, Progress, Reader, Writer, create, ends_of, stands
@@ -246,7 +246,7 @@ def test_a_reader_knows_what_comes_next() -> None:
 
 
 def written_and_read(place: Place, records: int) -> Progress:
-    """What a reader has come to, once at least so many records lie in the log and one of both has told that it lives;
+    """What a reader has come to, once at least so many records lie in the log and one of both has said that it lives;
     both have then ended.
     """
     no_more, enough = threading.Event(), threading.Event()
@@ -258,13 +258,13 @@ def written_and_read(place: Place, records: int) -> Progress:
     try:
         wait_for(
             lambda: sum(reader.progress.next.values()) > records and place.alive.exists(),
-            PATIENCE,
+            TIMEOUT,
             lambda: str(reader.progress),
         )
         no_more.set()
         writes.join()
         ends = ends_of(place.bootstrap, place.topic)
-        wait_for(lambda: reader.progress.next == ends, PATIENCE, lambda: str(reader.progress))
+        wait_for(lambda: reader.progress.next == ends, TIMEOUT, lambda: str(reader.progress))
     finally:
         no_more.set()
         enough.set()

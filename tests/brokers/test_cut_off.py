@@ -27,7 +27,7 @@ from mirror.states import State
 
 pytestmark = pytest.mark.brokers
 
-#: The broker that is cut off: it led the topics in `_LED`, whose names tell what for.
+#: The broker that is cut off: it led the topics in `_LED`, whose names say what for.
 _OLD = 1
 _LED = ("co-once", "co-stands", "co-over", "co-alone")
 _DAY_MS = 86_400_000
@@ -109,7 +109,7 @@ def test_a_failover_takes_what_the_leader_of_now_has(deposed: Trio, target_clust
     assert '"source_end":150' in done.output
 
 
-def test_administration_is_told_the_settings_of_now(deposed: Trio) -> None:
+def test_administration_gets_the_settings_of_now(deposed: Trio) -> None:
     admin = Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": _first(deposed)}))
     for _ in range(3):
         assert admin.topic_configs(["co-kept"])["co-kept"]["retention.ms"].value == str(60 * _DAY_MS)
@@ -143,6 +143,10 @@ def test_nothing_is_certain_where_the_old_one_alone_answers(
     assert compared.exit_code == ExitCode.NOT_WHOLE, compared.output
     assert "may know of other leaders" in json.loads(compared.stdout)["not_whole"][0]["reason"]
     assert done.exit_code == ExitCode.DATA_AT_RISK, done.output
-    told = json.loads(done.stdout)
-    assert "may know of other leaders" in " ".join(told["warnings"])
-    assert (told["rpo"]["certain"], told["rpo"]["seconds"], told["partitions"][0]["certain"]) == (False, None, False)
+    output = json.loads(done.stdout)
+    assert "may know of other leaders" in " ".join(output["warnings"])
+    assert (output["rpo"]["certain"], output["rpo"]["seconds"], output["partitions"][0]["certain"]) == (
+        False,
+        None,
+        False,
+    )

@@ -27,7 +27,7 @@ from mirror.kafka.fetch import Fetched
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
 from mirror.records.codecs import ZSTD
-from mirror.replication.damage import Damaged, look
+from mirror.replication.damage import Damaged, find_damage
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
@@ -48,28 +48,28 @@ def answer(records: bytes, end: int) -> Fetched:
 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 22, 26, 60, 61, 70])
 def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
-    """In whatever field it is; at the log's end that end tells, unless the batch does not end where the bytes do."""
+    """In whatever field it is; at the log's end that end shows it, unless the batch does not end where the bytes do."""
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20)]
-    assert look(answer(b"".join(parts), 30), 10, is_all=True) is None
+    assert find_damage(answer(b"".join(parts), 30), 10, is_all=True) is None
     parts[1][at] ^= 1
-    found = look(answer(b"".join(parts), 30), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 30), 10, is_all=True)
     assert found is not None
     assert (found.first, found.next_offset) == (10, 20)
     assert found.is_between((0, 20))
     assert not found.is_between((0, 19))
     assert found.epoch == 0
-    last = look(answer(b"".join(parts[:2]), 20), 10, is_all=True)
+    last = find_damage(answer(b"".join(parts[:2]), 20), 10, is_all=True)
     assert last is not None
     assert last.next_offset == (10 if at in (8, 11) else 20)
-    cut = look(answer(b"".join(parts[:2]), 30), 10, is_all=False)
+    cut = find_damage(answer(b"".join(parts[:2]), 30), 10, is_all=False)
     assert cut == replace(last, next_offset=10), "there may be more"
 
 
-def test_a_next_batch_whose_offset_lies_tells_nothing() -> None:
+def test_a_next_batch_whose_offset_lies_says_nothing() -> None:
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][70] ^= 1
     parts[2][5] ^= 1  # offset 20 becomes 65,556
-    found = look(answer(b"".join(parts), 40), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 40), 10, is_all=True)
     assert found == Damaged(10, 10, found.detail if found else "")
 
 
@@ -78,11 +78,11 @@ def test_a_batch_whose_offset_lies_ahead_is_damaged(ahead: int) -> None:
     """Its CRC holds. The log ends before, or the next one falls back."""
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][:8] = (10 + ahead).to_bytes(8, "big")
-    found = look(answer(b"".join(parts), 40), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 40), 10, is_all=True)
     assert found is not None
     assert (found.first, found.next_offset) == (10, 10), "its leader gives it to whoever asks for what follows"
     hole = b"".join(bytes(parts[at]) for at in (0, 2, 3))
-    assert look(answer(hole, 40), 10, is_all=True) is None, "a cleaner leaves one"
+    assert find_damage(answer(hole, 40), 10, is_all=True) is None, "a cleaner leaves one"
 
 
 def turn_a_bit(cluster: Cluster, topic: str, at: int) -> None:
@@ -145,11 +145,11 @@ def test_damage_where_a_leader_epoch_begins(
         turn_a_bit(source, topic_name, sum(sizes[:number]) + 70)
         at = TopicPartition(topic_name, 0)
         with WatchedTask(*ends, [at], rules=Rules(offsets=offsets, skips_damage=True)) as task:  # type: ignore[arg-type]
-            upto = 10 * len(sizes)
-            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == upto)
+            until = 10 * len(sizes)
+            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == until)
             assert (found.state.is_stop, found.lost) == (False, 10), found.detail
             produce(source.bootstrap, topic_name, values)
-            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == upto + 10)
+            found = task.until(at, lambda one: one.state.is_stop or one.next_offset == until + 10)
             assert not found.state.is_stop, found.detail
 
 
@@ -277,8 +277,8 @@ def test_a_record_that_is_too_large_and_that_a_person_accepts(
     config = config_file(tmp_path, *pair, [topic_name], flow=topic_name)
     mirror_once(*pair, [topic_name], topic_name)
     for first, last in ((14, 15), (29, 29)):
-        told = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
-        (loss,) = told["losses"]
+        fields = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
+        (loss,) = fields["losses"]
         assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (first, last, "too_large")
         found = mirror_once(*pair, [topic_name], topic_name)[TopicPartition(topic_name, 0)]
     assert (found.state, found.next_offset) == (State.CAUGHT_UP, 30)
@@ -303,8 +303,8 @@ def test_a_damaged_batch_that_a_person_accepts(
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
 
     assert mirror(tmp_path, "run", str(config), "--once").wait(0) == 4
-    told = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
-    (loss,) = told["losses"]
+    fields = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
+    (loss,) = fields["losses"]
     assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (40, 49, "damage")
     after = mirror(tmp_path, "run", str(config), "--once")
     assert after.wait(0) == 0, after.logged

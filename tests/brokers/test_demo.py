@@ -84,7 +84,7 @@ def test_a_tree_holds_descendants_and_remembers_them() -> None:
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert process.stdout.readline() == b"over\n"
-            assert tree.sample() >= burnt >= 0.28  # user's and system's time are told in whole ticks of 0.01 s
+            assert tree.sample() >= burnt >= 0.28  # user's and system's time are given in whole ticks of 0.01 s
             assert tree.counters.peak_rss == with_child > psutil.Process(process.pid).memory_info().rss
         finally:
             process.kill()
@@ -102,7 +102,7 @@ def test_a_bound_process_stops_with_its_block(tmp_path: Path) -> None:
     assert bound.exit_code == 128 + signal.SIGTERM
 
 
-def test_a_bound_process_tells_its_exit_code_and_last_words(tmp_path: Path) -> None:
+def test_a_bound_process_says_its_exit_code_and_last_words(tmp_path: Path) -> None:
     words = {"LAST_WORDS": "so long"}
     with Bound(["sh", "-c", 'echo "$LAST_WORDS"; exit 3'], tmp_path / "log", grace=5.0, environment=words) as bound:
         deadline = time.monotonic() + 10

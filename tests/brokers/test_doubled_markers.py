@@ -15,7 +15,7 @@ from mirror.kafka.produce import markers_request, read_markers
 from mirror.kafka.protocol import WRITE_TXN_MARKERS
 from mirror.lab.embedded import Cluster
 from mirror.records.header import ProducerState
-from mirror.replication.position import producer_id
+from mirror.replication.both_logs import producer_id
 from mirror.states import State
 
 

@@ -1,6 +1,6 @@
 """Three brokers a side, and leaders that change under live mirrors while applications write: brokers that are killed
 one by one lose nothing, and nothing stops; an election of a replica that lagged (unclean) takes acknowledged records
-back, and each loss is told: the target's is copied again, the source's is TRUNCATED.
+back, and each loss is reported: the target's is copied again, the source's is TRUNCATED.
 
 `pytest -m soak tests/brokers/test_elections.py` takes five minutes; MIRROR_ELECTIONS_SEED chooses other elections, and
 MIRROR_ELECTIONS how many.
@@ -178,8 +178,8 @@ class Elections:
         asked = Command(self._folder, "status", str(config), "--json", "--log-level", "error")
         if asked.wait(60):
             return {}
-        told = json.loads(asked.printed)["partitions"]
-        return {(one["topic"], one["partition"]): (one["state"], one["lag_records"]) for one in told}
+        fields = json.loads(asked.printed)["partitions"]
+        return {(one["topic"], one["partition"]): (one["state"], one["lag_records"]) for one in fields}
 
     def _logged(self, prefix: str) -> str:
         return self.mirrors[prefix].logged
@@ -241,7 +241,7 @@ def held(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Mapping[st
 
 
 def test_brokers_that_are_killed_one_by_one(held: Callable[..., Elections]) -> None:
-    """Of either side: nothing acknowledged is lost, so that nothing may stop, and nothing be told as lost."""
+    """Of either side: nothing acknowledged is lost, so that nothing may stop, and nothing be reported as lost."""
     elections, chance = held(SAFE), Random(SEED)
     with elections.running():
         for _ in range(EVENTS):
@@ -253,7 +253,7 @@ def test_brokers_that_are_killed_one_by_one(held: Callable[..., Elections]) -> N
 
 
 def test_the_target_elects_replicas_that_lagged(held: Callable[..., Elections]) -> None:
-    """What it lost of the copies is told, and copied again, exactly."""
+    """What it lost of the copies is reported, and copied again, exactly."""
     elections, chance = held(UNCLEAN), Random(SEED)
     with elections.running():
         for _ in range(EVENTS):

@@ -395,7 +395,7 @@ def test_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.parametrize(
-    ("release", "answer", "told"),
+    ("release", "answer", "expected"),
     [
         ('JAVA_VERSION="17.0.9"', "exit 9", None),
         ('JAVA_VERSION="11.0.2"', "exit 9", "is 11: install"),
@@ -406,7 +406,7 @@ def test_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tm
     ],
 )
 def test_the_age_of_a_java(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str | None, answer: str, told: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str | None, answer: str, expected: str | None
 ) -> None:
     binary = tmp_path / "bin" / "java"
     binary.parent.mkdir()
@@ -415,10 +415,10 @@ def test_the_age_of_a_java(
     if release:
         (tmp_path / "release").write_text(f"{release}\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    if told is None:
+    if expected is None:
         assert jars.java() == str(binary)
     else:
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=expected):
             jars.java()
 
 

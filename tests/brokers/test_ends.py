@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
-from running import PATIENCE
+from running import TIMEOUT
 from samerecords import read
 from sparkless import InThisProcess
 from syncing import delete_topics
@@ -30,7 +30,7 @@ from mirror.cli import app
 from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
 from mirror.driver.journal_state import JournalState
-from mirror.driver.topic_watcher import Look, Replanner, TopicWatcher
+from mirror.driver.topic_watcher import NewPlan, Replanner, TopicWatcher
 from mirror.groups.follower import GroupFollower
 from mirror.journal.entries import FirstSeen, pause_entry, resume_entry
 from mirror.journal.heartbeats import Heart
@@ -51,7 +51,7 @@ pytestmark = pytest.mark.brokers
 
 
 async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.05)
 
@@ -61,7 +61,7 @@ def count(bootstrap: str, topic: str) -> int:
 
 
 @pytest.fixture
-def told(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
+def shown(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """What was logged so far."""
     so_far = [""]
 
@@ -105,8 +105,8 @@ class Live:
         settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
         flow = replace(prepare(settings), epoch_seconds=2.0)
         context: Any = InThisProcess()
-        self.lookout = TopicWatcher(Replanner(settings), self.load)
-        self.supervisor = Supervisor(context, flow, lambda _: None, lookout=self.lookout)
+        self.watcher = TopicWatcher(Replanner(settings), self.load)
+        self.supervisor = Supervisor(context, flow, lambda _: None, topic_watcher=self.watcher)
 
     def load(self) -> Settings:
         return config.load(self.file)
@@ -114,14 +114,14 @@ class Live:
     def configure(self, **topics: Any) -> None:
         found = json.loads(self.file.read_text())
         self.file.write_text(json.dumps(found | {"topics": found["topics"] | topics}))
-        self.lookout.read_again()
+        self.watcher.read_again()
 
     def end(self) -> None:
         self.supervisor._interrupt(signal.SIGTERM)
 
 
 def test_a_configuration_that_is_refused_in_part_is_refused_whole(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, told: Callable[[], str]
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, shown: Callable[[], str]
 ) -> None:
     """A typo in an include, and a pattern that matches nothing; with it another topic would have been added. The mirror
     goes on as it was; and where the configuration leaves nothing to mirror, it waits.
@@ -138,22 +138,22 @@ def test_a_configuration_that_is_refused_in_part_is_refused_whole(
         try:
             await eventually(lambda: count(target, orders) == 10)
             live.configure(include=[f"{topic_name}-odrers", more])
-            await eventually(lambda: "configuration_refused" in told())
-            assert "did you mean" in told()
+            await eventually(lambda: "configuration_refused" in shown())
+            assert "did you mean" in shown()
             live.configure(include=[f"{topic_name}-nothing-like-it.*"])
-            await eventually(lambda: told().count("configuration_refused") == 2)
+            await eventually(lambda: shown().count("configuration_refused") == 2)
             live.configure(include=[orders, more], offsets="translate")
-            await eventually(lambda: told().count("configuration_refused") == 3)
-            assert "topics.offsets cannot change while the mirror runs" in told()
+            await eventually(lambda: shown().count("configuration_refused") == 3)
+            assert "topics.offsets cannot change while the mirror runs" in shown()
             produce(source, orders, [b"y"] * 10)
             await eventually(lambda: count(target, orders) == 20)
-            assert "plan_changed" not in told()
-            assert "configuration_read" not in told()
+            assert "plan_changed" not in shown()
+            assert "configuration_read" not in shown()
             live.configure(include=[more], offsets="preserve")
             await eventually(lambda: count(target, more) == 10)
             assert not running.done()
-            await live.supervisor.found(Look(()))  # what deletions may leave
-            await eventually(lambda: re.search("plan_changed .*partitions=0", told()) or running.done())
+            await live.supervisor.found(NewPlan(()))  # what deletions may leave
+            await eventually(lambda: re.search("plan_changed .*partitions=0", shown()) or running.done())
             produce(source, more, [b"y"] * 10)
             await eventually(lambda: count(target, more) == 20 or running.done())
             assert not running.done(), "an empty plan is waited with"
@@ -167,7 +167,7 @@ def test_a_configuration_that_is_refused_in_part_is_refused_whole(
 
 
 @pytest.mark.parametrize("who", [Heart, GroupFollower])
-def test_what_fails_beside_the_copy_ends_the_mirror_and_is_told(
+def test_what_fails_beside_the_copy_ends_the_mirror_and_is_reported(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, who: Any
 ) -> None:
     """By a mistake of ours: heartbeats and groups would rest for as long as the mirror runs, and nobody would know."""
@@ -184,7 +184,7 @@ def test_what_fails_beside_the_copy_ends_the_mirror_and_is_told(
             patched.setattr(who, "run", failing)
             running = asyncio.create_task(live.supervisor.run())
             try:
-                await asyncio.wait([running], timeout=PATIENCE)
+                await asyncio.wait([running], timeout=TIMEOUT)
                 assert running.done(), "it goes on as if nothing had happened"
                 with pytest.raises(RuntimeError, match="a mistake of ours"):
                     await running
@@ -219,15 +219,15 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
         at_ms=int(time.time()) * 1000,
     )
 
-    async def tell() -> None:
+    async def write() -> None:
         async with Wire(Endpoint.of(settings.target)) as wire:
             await wire.refresh([journal_topic(settings.flow)])
             await Journal(wire, settings.flow).append([(former.key(), former.to_json())])
 
     async def story() -> Outcome:
-        await tell()
+        await write()
         running = asyncio.create_task(mirror.run())
-        done, _ = await asyncio.wait([running], timeout=PATIENCE)
+        done, _ = await asyncio.wait([running], timeout=TIMEOUT)
         if not done:  # it waits for what it does not copy
             mirror._interrupt(signal.SIGTERM)
         return await running
@@ -238,7 +238,7 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
 
 
 def test_a_copy_that_ends_caught_up_names_what_rests_and_what_a_transaction_holds_back(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, told: Callable[[], str]
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, shown: Callable[[], str]
 ) -> None:
     """Nothing is copied of a topic that rests: that is no 0, as it is none of `--once`."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
@@ -249,27 +249,27 @@ def test_a_copy_that_ends_caught_up_names_what_rests_and_what_a_transaction_hold
     settings = settings_between(source, target, [held, rests], topic_name)
     flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
 
-    async def tell(*, is_paused: bool) -> None:
+    async def write(*, is_paused: bool) -> None:
         async with Wire(Endpoint.of(settings.target)) as wire:
             await wire.refresh([journal_topic(settings.flow)])
             await Journal(wire, settings.flow).append([pause_entry(rests) if is_paused else resume_entry(rests)])
 
     def run() -> Outcome:
         context: Any = InThisProcess()
-        return asyncio.run(asyncio.wait_for(Supervisor(context, flow, lambda _: None).run(), PATIENCE))
+        return asyncio.run(asyncio.wait_for(Supervisor(context, flow, lambda _: None).run(), TIMEOUT))
 
-    asyncio.run(tell(is_paused=True))
+    asyncio.run(write(is_paused=True))
     opened = Producer({"bootstrap.servers": source, "transactional.id": topic_name})
-    opened.init_transactions(PATIENCE)
+    opened.init_transactions(TIMEOUT)
     opened.begin_transaction()
     opened.produce(held, b"open")
-    opened.flush(PATIENCE)
+    opened.flush(TIMEOUT)
     produce(source, held, [b"behind"] * 10)
     outcome = run()
     assert (int(outcome.exit_code), outcome.incomplete.split(",")[0]) == (6, f"{rests}-0: PAUSED at offset -1")
-    assert re.search(rf"open_transactions .*{held}-0 from offset 10", told())
-    opened.abort_transaction(PATIENCE)
-    asyncio.run(tell(is_paused=False))
+    assert re.search(rf"open_transactions .*{held}-0 from offset 10", shown())
+    opened.abort_transaction(TIMEOUT)
+    asyncio.run(write(is_paused=False))
     outcome = run()
     assert (int(outcome.exit_code), outcome.incomplete) == (0, "")
     assert (count(target, held), count(target, rests)) == (20, 10)
@@ -288,7 +288,7 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
     request: pytest.FixtureRequest,
     topic_name: str,
     tmp_path: Path,
-    told: Callable[[], str],
+    shown: Callable[[], str],
     how: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -311,11 +311,11 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             theirs.alter_configs([ConfigChange(topic=journal, name="cleanup.policy", before=None, after="delete")])
             admin = AdminClient({"bootstrap.servers": target})
             for future in admin.delete_records([Confluent(journal, 0, OFFSET_END)]).values():
-                future.result(PATIENCE)
+                future.result(TIMEOUT)
             return
         theirs.delete_topics([journal])
         if how != "deleted":
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while theirs.describe([journal]) and time.monotonic() < deadline:
                 time.sleep(0.05)
             make_topic(target, journal)
@@ -331,8 +331,8 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
                 await Journal(wire, settings.flow).append([pause])
             await eventually(lambda: "elsewhere" in live.supervisor._journal_state.paused)
             await asyncio.to_thread(lose)
-            await eventually(lambda: "journal_rewritten" in told())
-            assert "journal_lost_records" in told()
+            await eventually(lambda: "journal_rewritten" in shown())
+            assert "journal_lost_records" in shown()
             await eventually(lambda: OWNER in asyncio.run(newest(settings)))  # which may come behind what is rewritten
             again = await newest(settings)
             assert {key: value for key, value in again.items() if key.startswith(b"topic/")} == {
@@ -345,7 +345,7 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             await eventually(lambda: any(key.startswith(b"state/") for key in asyncio.run(newest(settings))))
             done = await asyncio.to_thread(CliRunner().invoke, app, ["failover", str(file), "--json"])
             assert done.exit_code == 0, done.output
-            await asyncio.wait_for(running, PATIENCE)
+            await asyncio.wait_for(running, TIMEOUT)
             produce(source, topic_name, [b"late"] * 10)
             assert count(target, topic_name) == 10
         finally:

@@ -1,4 +1,4 @@
-"""`mirror failover` and the way back: nothing missed, nothing read twice, and what is lost is told by its offsets."""
+"""`mirror failover` and the way back: nothing missed, nothing read twice, and what is lost is named by its offsets."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ DEADLINE: Final = 180.0
 
 
 def exposure(**more: Any) -> PartitionRpo:
-    told = {
+    fields = {
         "topic": "orders",
         "partition": 0,
         "target_topic": "orders",
@@ -73,7 +73,7 @@ def exposure(**more: Any) -> PartitionRpo:
         "end": 90,
         "state": State.CAUGHT_UP,
     }
-    return PartitionRpo(**{**told, **more})
+    return PartitionRpo(**{**fields, **more})
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_a_partition_lost(more: dict[str, Any], records: int, seconds: floa
 
 
 @pytest.mark.parametrize(("ahead_ms", "seconds"), [(-20_000, 20.0), (500, 0.0), (7_200_000, None)])
-def test_a_report_of_the_future_does_not_tell_how_long_ago_the_source_was_seen(
+def test_a_report_of_the_future_does_not_say_how_long_ago_the_source_was_seen(
     ahead_ms: int, seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of the mirror's machine is ahead of ours, and the source is away: it was any time ago."""
@@ -132,8 +132,8 @@ def test_a_loss_that_was_accepted_is_named_and_keeps_a_failover_from_being_whole
     assert (lost.is_over, lost.is_whole, lost.records, lost.doubt) == (True, False, 0, "")
     one = account(exposures=(lost,))
     assert (one.is_whole, one.lacks_losses_alone, as_dict(one)["whole"]) == (False, True, False)
-    (told,) = as_dict(one)["accepted_losses"]
-    assert told == {
+    (fields,) = as_dict(one)["accepted_losses"]
+    assert fields == {
         "topic": "orders",
         "partition": 0,
         "target_topic": "orders",
@@ -150,7 +150,7 @@ def test_a_loss_that_was_accepted_is_named_and_keeps_a_failover_from_being_whole
 
 
 def account(**more: Any) -> FailoverReport:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "flow": "eu-to-us",
         "source": "eu",
         "target": "us",
@@ -163,7 +163,7 @@ def account(**more: Any) -> FailoverReport:
         "steps": {"drain": 0.5},
         "seconds": 1.25,
     }
-    return FailoverReport(**{**told, **more})
+    return FailoverReport(**{**fields, **more})
 
 
 def printed(one: FailoverReport, capsys: pytest.CaptureFixture[str]) -> str:
@@ -171,7 +171,7 @@ def printed(one: FailoverReport, capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(account(), capsys)
     assert "eu-to-us: failed over to us: RPO 0 records, 0 ms; RTO 1.2 s" in text
     assert "consumer groups: 3 synced" in text
@@ -203,37 +203,37 @@ def test_what_is_told_of_a_failover(capsys: pytest.CaptureFixture[str]) -> None:
     ),
     st.booleans(),
 )
-def test_what_keeps_a_failover_from_being_whole_is_told(one: PartitionRpo, rehearsal: bool) -> None:
-    told = account(exposures=(one,), exposed=(exposure(partition=one.partition),), rehearsal=rehearsal)
+def test_what_keeps_a_failover_from_being_whole_is_reported(one: PartitionRpo, rehearsal: bool) -> None:
+    reported = account(exposures=(one,), exposed=(exposure(partition=one.partition),), rehearsal=rehearsal)
     out = console()
     with out.capture() as captured:
-        out.print(rendered(told))
+        out.print(rendered(reported))
     text = captured.get()
-    assert told.is_whole or "note: " in text or (not rehearsal and (one.records or one.end is None)), text
+    assert reported.is_whole or "note: " in text or (not rehearsal and (one.records or one.end is None)), text
 
 
 def test_an_account_is_kept() -> None:
     lacking = exposure(partition=1, end=100, lost_from_ms=2500)
-    told = account(exposures=(exposure(), lacking), warnings=("orders is paused",))
-    key, value = account_entry(told)
+    reported = account(exposures=(exposure(), lacking), warnings=("orders is paused",))
+    key, value = account_entry(reported)
     assert value is not None
-    assert account_in({key: value}) == told
+    assert account_in({key: value}) == reported
     assert account_in({}) is None
     assert account_in({key: b"torn"}) is None, "what is printed is then all there is"
 
 
 def test_of_a_large_account_what_is_whole_is_left_out() -> None:
     lacking = exposure(partition=9999, end=100, lost_from_ms=2500)
-    told = account(exposures=(*(exposure(partition=number) for number in range(9999)), lacking))
-    key, value = account_entry(told)
+    reported = account(exposures=(*(exposure(partition=number) for number in range(9999)), lacking))
+    key, value = account_entry(reported)
     assert value is not None
     assert len(value) < 1000, "a broker takes a megabyte"
     again = account_in({key: value})
     assert again is not None
-    assert (again.exposures, again.rpo) == ((lacking,), told.rpo)
+    assert (again.exposures, again.rpo) == ((lacking,), reported.rpo)
 
 
-def test_what_is_told_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None:
     one = account(rehearsal=True, exposed=(exposure(end=100, lost_from_ms=2500),))
     assert "rehearsed, nothing was changed: RPO 10 records, 2.5 s had eu been lost" in printed(one, capsys)
     assert one.is_whole, "all of that gets over"
@@ -275,18 +275,18 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
     made = FirstSeen(source_topic="a", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id="c", made=True, since=(7,))
     found = replace(made, source_topic="b", made=False)
     known = {FirstSeen.key(name): seen.to_json() for name, seen in {"eu.a": made, "eu.b": found}.items()}
-    told = ending(known | {b"topic/eu.c": b"somebody else's"})
-    assert [key for key, _ in told] == [b"topic/eu.a", b"failover"], "what it let go of before is not written again"
-    after = {key: value for key, value in told if value is not None}
+    reported = ending(known | {b"topic/eu.c": b"somebody else's"})
+    assert [key for key, _ in reported] == [b"topic/eu.a", b"failover"], "what it let go of before is not written again"
+    after = {key: value for key, value in reported if value is not None}
     assert seen_in(after) == {"eu.a": replace(made, made=False)}
     assert FailedOver.standing(after) is not None
 
 
-class Telling:
-    """A journal that tells something new each time it is read."""
+class Journaling:
+    """A journal that says something new each time it is read."""
 
-    def __init__(self, *looks: Sequence[tuple[bytes, bytes | None]]) -> None:
-        self.looks = iter(looks)
+    def __init__(self, *reads: Sequence[tuple[bytes, bytes | None]]) -> None:
+        self.reads = iter(reads)
         self.partition, self.flow = TopicPartition("journal", 0), "eu-to-us"
         self.cluster = SimpleNamespace(topics={"journal"}, refresh=self.refresh)
 
@@ -294,8 +294,8 @@ class Telling:
         """The topic is there."""
 
     async def follow(self, _: Place | None) -> News:
-        """The next look; nothing new when all were told."""
-        return News([Entry(0, key, value) for key, value in next(self.looks, [])], JournalPlace(1, None, 0))
+        """The next round; nothing new when all were given."""
+        return News([Entry(0, key, value) for key, value in next(self.reads, [])], JournalPlace(1, None, 0))
 
 
 def figures(topic: str, next_offset: int, state: State = State.MIRRORING) -> tuple[bytes, bytes]:
@@ -314,7 +314,7 @@ def figures(topic: str, next_offset: int, state: State = State.MIRRORING) -> tup
     return one.key(), one.to_json()
 
 
-def behind(journal: Telling, idle_seconds: float = DEADLINE) -> list[str]:
+def behind(journal: Journaling, idle_seconds: float = DEADLINE) -> list[str]:
     """The topics that a mirror leaves behind, of which each has a hundred records."""
     settings = SimpleNamespace(flow="eu-to-us", target=SimpleNamespace(alias="us"))
     ends = {TopicPartition(topic, 0): 100 for topic in ("busy", "stuck")}
@@ -330,20 +330,20 @@ RUNNING = (OWNER, replace(Owner.here("one"), host="elsewhere").to_json())
 
 
 def test_a_topic_that_moves_for_ever_does_not_hide_one_that_is_stuck() -> None:
-    moving = ([RUNNING, figures("busy", 100 + look), figures("stuck", 5)] for look in range(1000))
-    assert behind(Telling(*moving), idle_seconds=0.5) == ["stuck"]
+    moving = ([RUNNING, figures("busy", 100 + read), figures("stuck", 5)] for read in range(1000))
+    assert behind(Journaling(*moving), idle_seconds=0.5) == ["stuck"]
 
 
 def test_a_mirror_that_ended_meanwhile_left_something_behind() -> None:
     before = [RUNNING, figures("busy", 100), figures("stuck", 5)]
-    assert behind(Telling(before, [(ENDED, b'{"instance": "one"}')])) == ["stuck"]
+    assert behind(Journaling(before, [(ENDED, b'{"instance": "one"}')])) == ["stuck"]
 
 
 def test_a_partition_that_is_mirrored_no_longer_is_not_waited_for() -> None:
     before, gone = [RUNNING, figures("busy", 100), figures("stuck", 5)], [(figures("stuck", 5)[0], None)]
-    assert behind(Telling(before, gone)) == []
-    assert behind(Telling([*before, figures("stuck", 5, State.DIVERGED)])) == []
-    assert behind(Telling(before, [], [figures("stuck", 100)])) == []
+    assert behind(Journaling(before, gone)) == []
+    assert behind(Journaling([*before, figures("stuck", 5, State.DIVERGED)])) == []
+    assert behind(Journaling(before, [], [figures("stuck", 100)])) == []
 
 
 # --- on brokers -----------------------------------------------------------------------------------------------------
@@ -356,8 +356,8 @@ class Flow:
         self.source, self.target, self.topic, self.more = source, target, topic, more
         self.logged = ""  # by the last failover
         self.file = config_file(folder, source, target, [topic], flow=topic, **more)
-        told = json.loads(self.file.read_text()) | {"groups": {"include": [f"{topic}.*"], "interval_s": 0.5}}
-        self.file.write_text(json.dumps(told))
+        output = json.loads(self.file.read_text()) | {"groups": {"include": [f"{topic}.*"], "interval_s": 0.5}}
+        self.file.write_text(json.dumps(output))
 
     def mirror_another(self) -> str:
         """Mirror a second topic, of five records; its name."""
@@ -370,11 +370,11 @@ class Flow:
 
     def mirrors(self, *topics: str) -> None:
         """Have the configuration include these topics."""
-        told = json.loads(self.file.read_text())
-        told["topics"]["include"] = list(topics)
-        self.file.write_text(json.dumps(told))
+        output = json.loads(self.file.read_text())
+        output["topics"]["include"] = list(topics)
+        self.file.write_text(json.dumps(output))
 
-    def tell(self, *entries: tuple[bytes, bytes | None]) -> None:
+    def append(self, *entries: tuple[bytes, bytes | None]) -> None:
         """Write to the flow's journal."""
 
         async def append() -> None:
@@ -528,7 +528,7 @@ def test_a_flow_that_runs_again_does_not_own_what_it_made(
     prepared = prepare(settings, once=True)
     assert prepared.made == {topic_name}
 
-    async def told(begin: bool = False) -> bool:
+    async def shown(begin: bool = False) -> bool:
         """Whether the flow's journal says that it made the topic; begin as a mirror does that starts."""
         async with Wire(prepared.source) as source, Wire(prepared.target) as target:
             journal = Journal(target, settings.flow)
@@ -538,14 +538,14 @@ def test_a_flow_that_runs_again_does_not_own_what_it_made(
                 await recorded(source, journal, prepared.assignments, await journal.newest(), prepared.made)
             return seen_in(await journal.newest())[topic_name].made
 
-    assert asyncio.run(told(begin=True))
+    assert asyncio.run(shown(begin=True))
     flow.copy()
     assert flow.failover("--rehearse")["rehearsal"]
-    assert asyncio.run(told())
+    assert asyncio.run(shown())
     flow.failover()
-    assert not asyncio.run(told())
+    assert not asyncio.run(shown())
     CliRunner().invoke(app, ["failover", str(flow.file), "--undo"], catch_exceptions=False)
-    assert not asyncio.run(told(begin=True)), "a start finds what it knew"
+    assert not asyncio.run(shown(begin=True)), "a start finds what it knew"
 
 
 @pytest.mark.brokers
@@ -654,7 +654,7 @@ def test_a_partition_that_was_never_mirrored_is_named(flow: Flow) -> None:
 
 
 @pytest.mark.brokers
-def test_what_somebody_deleted_of_a_copy_is_told(flow: Flow) -> None:
+def test_what_somebody_deleted_of_a_copy_is_reported(flow: Flow) -> None:
     """Its end says that all got over. What its own retention may have deleted is everyday, and no news."""
     expire(flow.target, flow.topic, 10)
     rehearsed = flow.failover("--rehearse", code=4)
@@ -675,8 +675,8 @@ def test_a_copy_that_somebody_made_anew_vouches_for_nothing(flow: Flow, free_por
     delete_topics(flow.target, flow.topic)
     make_topic(flow.target, flow.topic)
     produce(flow.target, flow.topic, [b"foreign"] * 100)
-    told = json.loads(flow.file.read_text())
-    flow.file.write_text(json.dumps(told | {"groups": {"include": []}}))
+    output = json.loads(flow.file.read_text())
+    flow.file.write_text(json.dumps(output | {"groups": {"include": []}}))
     rehearsed = flow.failover("--rehearse", code=4)
     assert rehearsed["rpo"] == {"records": 100, "seconds": None, "certain": False}
     assert rehearsed["partitions"][0]["doubt"] == "the target topic is another one than was mirrored to"
@@ -687,7 +687,7 @@ def test_a_copy_that_somebody_made_anew_vouches_for_nothing(flow: Flow, free_por
 
 
 @pytest.mark.brokers
-def test_a_copy_that_somebody_wrote_to_is_not_told_as_whole(flow: Flow) -> None:
+def test_a_copy_that_somebody_wrote_to_is_not_reported_as_whole(flow: Flow) -> None:
     """Its log is longer than the source's, so that nothing seems to be missing."""
     produce(flow.source, flow.topic, values(50))
     produce(flow.target, flow.topic, [b"foreign"] * 60)
@@ -715,20 +715,20 @@ def test_what_lies_behind_an_open_transaction_did_not_get_over(flow: Flow) -> No
 
 
 @pytest.mark.brokers
-def test_a_loss_that_was_accepted_is_told_for_as_long_as_the_copy_spans_it(flow: Flow) -> None:
+def test_an_accepted_loss_is_reported_for_as_long_as_the_copy_spans_it(flow: Flow) -> None:
     at = TopicPartition(flow.topic, 0)
-    flow.tell(loss_entry(Loss(at, at, 20, 30)), loss_entry(Loss(at, at, 40, 55, "damage")))
+    flow.append(loss_entry(Loss(at, at, 20, 30)), loss_entry(Loss(at, at, 40, 55, "damage")))
     for side in (flow.source, flow.target):
         expire(side, flow.topic, 45)
     done = flow.failover(code=7)
     assert (done["whole"], done["rpo"]["records"]) == (False, 0)
-    (told,) = done["accepted_losses"]
-    assert (told["first"], told["next_offset"], told["reason"]) == (45, 55, "damage")
+    (reported,) = done["accepted_losses"]
+    assert (reported["first"], reported["next_offset"], reported["reason"]) == (45, 55, "damage")
 
 
 @pytest.mark.brokers
 def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: Flow) -> None:
-    """The flow mirrors a topic that is gone from the target, and from the source then: told with its reason."""
+    """The flow mirrors a topic that is gone from the target, and from the source then: named with its reason."""
     other = flow.mirror_another()
     dropped(flow.target, other)
     for options in (["--rehearse"], []):
@@ -768,7 +768,7 @@ def test_a_topic_that_is_refused_does_not_keep_others_from_being_copied(flow: Fl
 def test_a_topic_that_rests_is_not_copied_any_further(flow: Flow) -> None:
     """Where no mirror runs, too: it counts in what is lost, with the reason."""
     produce(flow.source, flow.topic, values(50))
-    flow.tell(pause_entry(flow.topic), (b"pause/\xff", b"{}"))
+    flow.append(pause_entry(flow.topic), (b"pause/\xff", b"{}"))
     done = flow.failover(code=4)
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (50, 100)
     (warning,) = done["warnings"]
@@ -781,7 +781,7 @@ def test_the_groups_of_a_paused_topic_go_on_where_they_stand(flow: Flow) -> None
     commit(flow.target, flow.topic, flow.topic, 10)
     commit(flow.source, flow.topic, flow.topic, 90)
     commit(flow.source, f"{flow.topic}-new", flow.topic, 40)
-    flow.tell(pause_entry(flow.topic))
+    flow.append(pause_entry(flow.topic))
     rehearsed = flow.failover("--rehearse")
     assert (rehearsed["groups"], rehearsed["group_offsets_not_reached"]) == ({"synced": 2}, [])
     assert committed(flow.target, flow.topic, flow.topic) == 10
@@ -821,7 +821,7 @@ def test_groups_that_do_not_get_where_they_stood_are_named(flow: Flow) -> None:
     commit(flow.target, flow.topic, flow.topic, 10)
     commit(flow.source, flow.topic, flow.topic, 90)
     commit(flow.source, f"{flow.topic}-new", flow.topic, 40)
-    flow.tell(pause_entry(flow.topic))
+    flow.append(pause_entry(flow.topic))
     produce(flow.target, flow.topic, [b"foreign"] * 10)
     produce(flow.source, flow.topic, [b"own"] * 30)
     for options in (["--rehearse"], []):
@@ -841,12 +841,12 @@ def test_groups_that_do_not_get_where_they_stood_are_named(flow: Flow) -> None:
             assert partition["state"] == "DIVERGED"
     assert committed(flow.target, flow.topic, flow.topic) == 10
     again = CliRunner().invoke(app, ["failover", str(flow.file)], terminal_width=1000)
-    told = " ".join(again.stdout.split())
+    output = " ".join(again.stdout.split())
     assert (
         f"group {flow.topic}, {flow.topic}-0: stands at 90 on the source, goes on at 10 and reads 80 records again"
-        in told
+        in output
     )
-    assert "it reads 40 records again (auto.offset.reset=earliest) or misses 70 (latest)" in told
+    assert "it reads 40 records again (auto.offset.reset=earliest) or misses 70 (latest)" in output
 
 
 @pytest.mark.brokers
@@ -862,7 +862,9 @@ def test_a_group_ahead_of_its_source_is_named(flow: Flow) -> None:
 
 @pytest.mark.brokers
 def test_no_group_is_put_below_the_log_start_of_the_copy(flow: Flow) -> None:
-    """A consumer would fall back on auto.offset.reset there. What it passes over, and the source still has, is told."""
+    """A consumer would fall back on auto.offset.reset there. What it passes over, and the source still has, is
+    reported.
+    """
     expire(flow.target, flow.topic, 90)
     expire(flow.source, flow.topic, 30)
     commit(flow.source, flow.topic, flow.topic, 40)
@@ -889,11 +891,11 @@ def test_a_group_misses_nothing_that_the_source_deleted_as_well(flow: Flow) -> N
 
 @pytest.mark.brokers
 def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
-    """The naming was changed: the journal still tells of the copy of before, by a name that comes later."""
+    """The naming was changed: the journal still names the copy of before, by a name that comes later."""
     there = flow.file.read_text()
-    told = json.loads(there)
-    told["topics"]["naming"] = {"prefix": "zz."}
-    flow.file.write_text(json.dumps(told))
+    fields = json.loads(there)
+    fields["topics"]["naming"] = {"prefix": "zz."}
+    flow.file.write_text(json.dumps(fields))
     flow.copy()
     flow.file.write_text(there)
     produce(flow.source, flow.topic, values(50))
@@ -908,11 +910,11 @@ def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
 
 @pytest.mark.brokers
 def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow: Flow) -> None:
-    """The partition had stopped, and a task that began since only tells that it waits."""
+    """The partition had stopped, and a task that began since only reports that it waits."""
     produce(flow.target, flow.topic, [b"foreign"] * 60)
     produce(flow.source, flow.topic, values(50))
     commit(flow.source, flow.topic, flow.topic, 140)
-    flow.tell(figures(flow.topic, -1, State.UNAVAILABLE))
+    flow.append(figures(flow.topic, -1, State.UNAVAILABLE))
     rehearsed = flow.failover("--rehearse", code=4)
     assert not rehearsed["groups"]
     (gap,) = rehearsed["group_offsets_not_reached"]
@@ -920,7 +922,7 @@ def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow:
 
 
 @pytest.mark.brokers
-def test_a_translated_copy_that_lost_its_records_is_told_by_its_own_log(
+def test_a_translated_copy_that_lost_its_records_is_known_by_its_own_log(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """The journal alone would say that all of them got over."""
@@ -929,7 +931,7 @@ def test_a_translated_copy_that_lost_its_records_is_told_by_its_own_log(
     transactions(flow.source, topic_name, [False, True])
     flow.copy()
     commit(flow.source, topic_name, topic_name, 8)
-    flow.tell(pause_entry(topic_name))
+    flow.append(pause_entry(topic_name))
     assert flow.failover("--rehearse")["group_offsets_not_reached"] == []
     dropped(flow.target, topic_name)
     make_topic(flow.target, topic_name)
@@ -950,7 +952,7 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
 
     async def slow(task: TaskAssignment) -> list[TaskResult]:
         tasks.append(task)
-        await asyncio.to_thread(flow.tell, (OWNER, younger.to_json()))
+        await asyncio.to_thread(flow.append, (OWNER, younger.to_json()))
         async with asyncio.timeout(DEADLINE):
             await until_marked(task.stop_mark, task.number, lambda _: False)
         return []
@@ -962,7 +964,7 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
 
 
 @pytest.mark.brokers
-def test_what_fails_behind_the_end_of_the_flow_is_told_in_the_account(
+def test_what_fails_behind_the_end_of_the_flow_is_reported_in_the_account(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The flow was ended, so the exit code must not say that nothing was changed."""
@@ -986,7 +988,7 @@ def test_what_a_mirror_that_died_left_is_copied(flow: Flow, where: str) -> None:
     lost = replace(Owner.here("lost", 9), place="another boot/pid:[4026532001]")
     if where == "on another machine":
         lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
-    flow.tell((OWNER, lost.to_json()))
+    flow.append((OWNER, lost.to_json()))
     done = flow.failover(code=ExitCode.DATA_AT_RISK)
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 150)
     (warning,) = done["warnings"]
@@ -998,12 +1000,12 @@ def test_a_failover_that_was_interrupted_is_finished_by_the_next_call(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed behind the end of the flow: groups were nowhere, and nobody could put them anywhere any more. A mirror of
-    which the first call alone knew that it may be frozen is told of by the second one.
+    which the first call alone knew that it may be frozen is named by the second one.
     """
     commit(flow.source, flow.topic, flow.topic, 40)
     produce(flow.source, flow.topic, values(50))
     lost = Owner(instance="lost", host="elsewhere", pid=1, at_ms=int(time.time() * 1000) - 10_000)
-    flow.tell((OWNER, lost.to_json()))
+    flow.append((OWNER, lost.to_json()))
 
     async def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -1025,7 +1027,7 @@ def test_a_failover_that_was_interrupted_is_finished_by_the_next_call(
     assert flow.standing() == begun, "it began then"
     again = CliRunner().invoke(app, ["failover", str(flow.file), "--json"])
     assert isinstance(again.exception, PreflightError)
-    assert json.loads(again.stdout) == done, "its account is told again"
+    assert json.loads(again.stdout) == done, "its account is shown again"
 
 
 @pytest.mark.brokers
@@ -1096,7 +1098,7 @@ def test_a_mirror_that_was_lost_in_its_first_second_is_failed_over(flow: Flow, m
     for module in ("mirror.journal.ownership", "mirror.commands.failover"):
         monkeypatch.setattr(f"{module}.LIVENESS_SECONDS", 1.0)
     elsewhere = Owner(instance="lost", host="elsewhere", pid=1, at_ms=0, claim=9)
-    flow.tell((PartitionStatus.key_of(flow.topic, 0), None), (OWNER, elsewhere.to_json()))
+    flow.append((PartitionStatus.key_of(flow.topic, 0), None), (OWNER, elsewhere.to_json()))
     produce(flow.source, flow.topic, values(5))
     rehearsed = flow.failover("--rehearse", code=ExitCode.DATA_AT_RISK)
     assert (rehearsed["rpo"]["records"], rehearsed["partitions"][0]["position"]) == (5, 100)
@@ -1120,11 +1122,11 @@ def test_a_running_mirror_is_failed_over(flow: Flow, tmp_path: Path) -> None:
         assert (rehearsed["whole"], rehearsed["warnings"], live.process.poll()) == (True, [], None)
         produce(flow.source, flow.topic, values(50))
         commit(flow.source, flow.topic, flow.topic, 190)
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "mirror", "failover", str(flow.file)], capture_output=True, timeout=120, check=False
         )
-        assert told.returncode == 0, (told.stdout, told.stderr)
-        assert b"failed over to us: RPO 0 records" in told.stdout
+        assert result.returncode == 0, (result.stdout, result.stderr)
+        assert b"failed over to us: RPO 0 records" in result.stdout
         assert live.ended() == 0, live.log
     assert "flow_failed_over" in live.log
     assert list(consumed(flow.target, flow.topic, flow.topic, 10)) == values(50)[40:]
@@ -1160,7 +1162,9 @@ def test_another_cluster_at_the_sources_address_is_not_taken_for_the_source(flow
 
 @pytest.mark.brokers
 def test_a_copy_is_compared_where_the_rest_could_not_be_copied(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the mirror before told of it was true then: its source topic is another one by now, with as many records."""
+    """What the mirror before reported of it was true then: its source topic is another one by now, with as many
+    records.
+    """
     commit(flow.source, flow.topic, flow.topic, 40)
     flow.copy()
     assert not flow.failover("--rehearse")["group_offsets_not_reached"]
@@ -1170,7 +1174,7 @@ def test_a_copy_is_compared_where_the_rest_could_not_be_copied(flow: Flow, monke
     commit(flow.source, flow.topic, flow.topic, 90)
 
     def refused(*_: Any, **__: Any) -> Any:
-        raise ClusterUnreachable("the source does not tell its configs")
+        raise ClusterUnreachable("the source does not give its configs")
 
     monkeypatch.setattr("mirror.driver.flow.prepare", refused)
     before = committed(flow.target, flow.topic, flow.topic)

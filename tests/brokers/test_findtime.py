@@ -143,7 +143,7 @@ def offset_indexes(draw: st.DrawFn, segment: Sequence[Written]) -> bytes | None:
 
 
 def lay_out(folder: Path, log: Sequence[Sequence[Written]], start: int = 0) -> Path:
-    """A partition's folder without indexes, in a broker's data folder that tells where the log starts."""
+    """A partition's folder without indexes, in a broker's data folder that says where the log starts."""
     partition = folder / "orders-0"
     partition.mkdir(parents=True)
     for segment in log:
@@ -216,7 +216,7 @@ def test_an_index_without_its_last_entries_leaves_nothing_out_that_is_wanted(tmp
     assert first_in(partition, 6) == Lookup(first=Dated(2, 9), end=3)
 
 
-def test_what_is_taken_from_an_index_alone_is_told(tmp_path: Path) -> None:
+def test_what_is_taken_from_an_index_alone_is_reported(tmp_path: Path) -> None:
     """The entry is that of a batch and nothing later follows; that an earlier batch has a later time does not show."""
     partition = lay_out(tmp_path, LOG)
     segment = partition / f"{6:020}.log"
@@ -358,14 +358,14 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["offsets", "find", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
-def told(*arguments: str | Path) -> list[dict[str, Any]]:
+def answers(*arguments: str | Path) -> list[dict[str, Any]]:
     result = run(*arguments, "--json")
     assert result.exit_code == ExitCode.DONE, (result.stdout, result.exception)
     partitions: list[dict[str, Any]] = json.loads(result.stdout)["partitions"]
     return partitions
 
 
-def test_a_folder_is_told_as_text_and_as_json(tmp_path: Path) -> None:
+def test_a_folder_is_reported_as_text_and_as_json(tmp_path: Path) -> None:
     indexed(partition := lay_out(tmp_path, LOG), LOG)
     result = run("orders", "--time", iso(10), "--from", tmp_path, "--json")
     assert json.loads(result.stdout) == {
@@ -393,7 +393,7 @@ def test_a_folder_is_told_as_text_and_as_json(tmp_path: Path) -> None:
 
 def test_each_replica_answers_for_itself(tmp_path: Path) -> None:
     one, other = lay_out(tmp_path / "a", LOG), lay_out(tmp_path / "b", LOG[:2])
-    found = told("orders", "--time", iso(10), "--from", tmp_path / "a", "--from", tmp_path / "b")
+    found = answers("orders", "--time", iso(10), "--from", tmp_path / "a", "--from", tmp_path / "b")
     assert [(part["folder"], part["offset"], part["log_end"]) for part in found] == [
         (str(one), 7, None),
         (str(other), None, 6),
@@ -401,7 +401,7 @@ def test_each_replica_answers_for_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("flipped", "code"), [(True, ExitCode.DATA_AT_RISK), (False, ExitCode.DONE)])
-def test_the_exit_code_tells_damage_from_a_torn_end(tmp_path: Path, flipped: bool, code: ExitCode) -> None:
+def test_the_exit_code_distinguishes_damage_from_a_torn_end(tmp_path: Path, flipped: bool, code: ExitCode) -> None:
     path = max(lay_out(tmp_path, LOG).glob("*.log"))
     data = bytearray(path.read_bytes())
     if flipped:
@@ -515,8 +515,8 @@ def test_cluster_files_and_kafka_agree(broker: Cluster, topic_name: str, tmp_pat
     admin = AdminClient({"bootstrap.servers": where})
     for when in wanted:
         kafkas = kafkas_answer(admin, topic, when)
-        files = told(topic, "--time", iso(when), "--from", broker.nodes[0].data)
-        live = told(topic, "--time", iso(when), "--bootstrap", where)
+        files = answers(topic, "--time", iso(when), "--from", broker.nodes[0].data)
+        live = answers(topic, "--time", iso(when), "--bootstrap", where)
         assert [(one["offset"], one["timestamp"]) for one in live] == kafkas, when
         assert [(one["offset"], one["timestamp"]) for one in files] == kafkas, when
         assert [one["log_end"] for one in live] == [one["log_end"] for one in files], when
@@ -524,8 +524,8 @@ def test_cluster_files_and_kafka_agree(broker: Cluster, topic_name: str, tmp_pat
     assert files[0]["trusted_segments"] > 0
     config = config_file(tmp_path, where, where.replace("127.0.0.1", "localhost"), [topic])
     for side in ("source", "target"):
-        one = told(f"{topic}:0", "--time", iso(BEGIN), "--config", config, "--side", side)
-        assert one == told(f"{topic}:0", "--time", iso(BEGIN), "--bootstrap", where)
+        one = answers(f"{topic}:0", "--time", iso(BEGIN), "--config", config, "--side", side)
+        assert one == answers(f"{topic}:0", "--time", iso(BEGIN), "--bootstrap", where)
 
 
 @pytest.mark.brokers

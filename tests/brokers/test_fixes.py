@@ -59,9 +59,9 @@ class Refused:
         """What `mirror plan` says is refused."""
         done = CliRunner().invoke(app, ["plan", str(self.config()), "--json"])
         assert done.stdout, (done.output, done.exception)
-        told = json.loads(done.stdout)
-        assert (done.exit_code == ExitCode.PREFLIGHT) == bool(told["refused"]), done.output
-        refused: list[str] = told["refused"]
+        output = json.loads(done.stdout)
+        assert (done.exit_code == ExitCode.PREFLIGHT) == bool(output["refused"]), done.output
+        refused: list[str] = output["refused"]
         return refused
 
     def mirror(self, *arguments: str) -> None:
@@ -398,7 +398,7 @@ ELSEWHERE: Final = {
     Fix.GRANT_SOURCE: "test_rights.py::test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted"
 }
 #: What cannot be tried, and why.
-MISSING: Final = {Fix.AS_TOLD: "the error of a broker, or files to restore: that text says what to do"}
+MISSING: Final = {Fix.SELF_EXPLANATORY: "the error of a broker, or files to restore: that text says what to do"}
 
 
 def test_every_fix_has_a_case() -> None:
@@ -431,8 +431,8 @@ def test_what_is_advised_makes_the_plan_clean(
     one = Refused(source_cluster.bootstrap, target_cluster.bootstrap, tmp_path, name)
     steps = case(one)
     next(steps)
-    told = re.sub(r"\\\{\w+\\\}", ".+", re.escape(str(fix.value)))
+    reported = re.sub(r"\\\{\w+\\\}", ".+", re.escape(str(fix.value)))
     refused = one.plan()
-    assert [text for text in refused if re.search(told, text)] == refused != [], refused
+    assert [text for text in refused if re.search(reported, text)] == refused != [], refused
     assert next(steps, "done") == "done"
     awaited(lambda: not one.plan())

@@ -88,15 +88,15 @@ def transactions(bootstrap: str, topic: str, count: int) -> list[bytes]:
     kept: list[bytes] = []
     for number in range(count):
         producer.begin_transaction()
-        told = [b"%d/%d" % (number, index) for index in range(3)]
-        for value in told:
+        reported = [b"%d/%d" % (number, index) for index in range(3)]
+        for value in reported:
             producer.produce(topic, value, partition=0)
         if number % 2:
             producer.flush(30)
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
-            kept += told
+            kept += reported
     wait_for_markers(bootstrap, topic)
     return kept
 
@@ -147,7 +147,7 @@ def test_a_group_that_switches_reads_every_record_once(
 
     async def story(pair: Pair) -> None:
         assert await pair.standings() == {"synced": 1}
-        assert (await pair.look()).committed == 0
+        assert (await pair.sync_once()).committed == 0
 
     with_pair(source, target, topic_name, story, journal_of=journal_of)
     seen += read_on(target, topic_name, topic_name, 5, **spoken)
@@ -174,7 +174,7 @@ def test_a_group_is_never_ahead_of_the_mirror(
         await pair.commit(pair.source, topic_name, topic_name, 35, "of 35")
         assert await pair.standings() == {"held_back": 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(20)}
-        assert (await pair.look()).committed == 0
+        assert (await pair.sync_once()).committed == 0
         await asyncio.to_thread(mirror_once, source, target, [topic_name], flow=topic_name)
         assert await pair.standings() == {"synced": 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(35, "of 35")}
@@ -185,7 +185,7 @@ def test_a_group_is_never_ahead_of_the_mirror(
 def test_a_group_waits_for_where_its_offset_moved_to(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
-    """The journal tells of it while the target is asked: what was translated without it is not believed."""
+    """The journal names it while the target is asked: what was translated without it is not believed."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name)
     produce(source, topic_name, values(0, 20))
@@ -193,13 +193,13 @@ def test_a_group_waits_for_where_its_offset_moved_to(
 
     async def story(pair: Pair) -> None:
         at = TopicPartition(topic_name, 0)
-        indexes, ask = cast(Any, pair.sync._told_until).__self__, Side.fetched
-        told = dict(indexes)
+        indexes, ask = cast(Any, pair.sync._known_until).__self__, Side.fetched
+        reported = dict(indexes)
 
         async def answered(side: Side, nodes: Mapping[str, int]) -> dict[str, Offsets]:
             found = await ask(side, nodes)
             indexes.clear()
-            indexes.update(told if side is pair.sync._target else {})
+            indexes.update(reported if side is pair.sync._target else {})
             return found
 
         await pair.commit(pair.source, topic_name, topic_name, 14)
@@ -227,7 +227,7 @@ def test_a_group_that_was_put_back_is_put_back_there_too(
             assert await pair.standings() == {"synced": 1}
             assert await offset() == wanted
         await pair.commit(pair.source, topic_name, topic_name, 20)
-        await pair.look()
+        await pair.sync_once()
         await pair.commit(pair.target, topic_name, topic_name, 25)
         await pair.commit(pair.source, topic_name, topic_name, 15)
         assert await pair.standings() == {"ahead": 1}
@@ -248,11 +248,11 @@ def test_a_group_is_not_moved_by_a_source_topic_made_anew(
         assert await pair.standings() == {"synced": 1}
         await asyncio.to_thread(make_anew, source, topic_name, 50)
         await pair.commit(pair.source, topic_name, topic_name, offset)
-        look = await pair.look()
-        assert [blocker.cause for blocker in look.blockers] == [
+        result = await pair.sync_once()
+        assert [blocker.cause for blocker in result.blockers] == [
             f"cluster us: offsets of {topic_name} stay: its source topic is gone or another one"
         ]
-        assert look.standings == {Standing.BLOCKED: 1}
+        assert result.standings == {Standing.BLOCKED: 1}
         assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(40)}
 
     with_pair(source, target, topic_name, story)
@@ -268,8 +268,8 @@ def test_a_group_is_not_moved_in_a_target_topic_made_anew(
         await pair.commit(pair.source, topic_name, topic_name, 40)
         await asyncio.to_thread(make_anew, target, topic_name, 50)
         await pair.commit(pair.target, topic_name, topic_name, 5)
-        look = await pair.look()
-        assert [blocker.cause for blocker in look.blockers] == [
+        result = await pair.sync_once()
+        assert [blocker.cause for blocker in result.blockers] == [
             f"cluster us: offsets of {topic_name} stay: it is gone, or another one than was mirrored to"
         ]
         assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(5)}
@@ -380,13 +380,13 @@ def test_two_thousand_groups(source_cluster: Cluster, target_cluster: Cluster, t
     async def story(pair: Pair) -> None:
         await commit_all(pair.source, groups, {at: Committed(3)})
         await node_of(pair.target, topic_name)
-        for told, committed in (("all anew", 2000), ("nothing has changed", 0), ("two have changed", 2)):
+        for item, committed in (("all anew", 2000), ("nothing has changed", 0), ("two have changed", 2)):
             if committed == 2:
                 await commit_all(pair.source, groups[:2], {at: Committed(4)})
             began, busy = time.monotonic(), time.process_time()
-            look = await pair.look()
-            print(f"{told}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
-            assert (look.standings, look.committed) == ({Standing.SYNCED: 2000}, committed)
+            result = await pair.sync_once()
+            print(f"{item}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
+            assert (result.standings, result.committed) == ({Standing.SYNCED: 2000}, committed)
         node = await node_of(pair.target, topic_name)
         found = (await fetch_offsets(pair.target, node, groups)).offsets
         assert [found[group][at].offset for group in groups] == [4, 4, *[3] * 1998]
@@ -419,7 +419,7 @@ def test_a_long_text_is_given_up_and_the_offset_kept(source_cluster: Cluster, to
             await pair.commit(pair.source, topic_name, topic_name, 0, "more than ten bytes")
             assert await pair.standings() == {"synced": 1}
             assert await pair.committed(pair.target, topic_name) == {TopicPartition(topic_name, 0): Committed(0)}
-            assert (await pair.look()).committed == 0, "the broker is not asked again"
+            assert (await pair.sync_once()).committed == 0, "the broker is not asked again"
 
         with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
 
@@ -440,8 +440,8 @@ def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> Non
             assert len(set(nodes.values())) == 3
             await asyncio.to_thread(target.kill, 2)
             await commit_all(pair.source, groups, {at: Committed(0, "second")})
-            look = await pair.sync.look()
-            assert not look.is_complete
+            result = await pair.sync.sync_once()
+            assert not result.is_complete
             assert await pair.standings() == {"synced": 40}
             for group in groups:
                 assert await pair.committed(pair.target, group) == {at: Committed(0, "second")}
@@ -483,11 +483,11 @@ def test_missing_rights_are_named_and_granted_later(target_cluster: Cluster, top
             """A change of rights reaches the broker a moment later."""
             deadline = time.monotonic() + 20
             wanted = {(cause, denied) for cause in causes}
-            look = await pair.look()
-            while {(one.cause, one.group) for one in look.blockers} != wanted:
-                assert time.monotonic() < deadline, look
-                look = await pair.look()
-            assert look.standings == ({Standing.SYNCED: 1, Standing.BLOCKED: 1} if causes else {Standing.SYNCED: 2})
+            result = await pair.sync_once()
+            while {(one.cause, one.group) for one in result.blockers} != wanted:
+                assert time.monotonic() < deadline, result
+                result = await pair.sync_once()
+            assert result.standings == ({Standing.SYNCED: 1, Standing.BLOCKED: 1} if causes else {Standing.SYNCED: 2})
 
         async def as_target(pair: Pair) -> None:
             for group in (free, denied):
@@ -528,7 +528,7 @@ def test_a_share_group_is_named_where_nobody_follows_it(
     mirror_once(source, target, [topic])
 
     async def story(pair: Pair) -> None:
-        await pair.look()
+        await pair.sync_once()
         gaps, blockers = await pair.sync.gaps({}, {}, {})
         assert not [one for one in blockers if not one.passing]
         assert [(one.group, one.topic, one.partition, one.reached) for one in gaps] == [(group, topic, 0, None)]

@@ -33,7 +33,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
 REPORT = PartitionStatus(
     flow="any", instance="older", topic="orders", partition=0, target_topic="orders", state=State.MIRRORING,
@@ -69,9 +69,9 @@ def test_claims_have_an_order() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 5))), st.lists(st.integers(0, 20)))
-def test_repetitions_change_nothing(told: list[tuple[str, int]], again: list[int]) -> None:
+def test_repetitions_change_nothing(expected: list[tuple[str, int]], again: list[int]) -> None:
     """Whatever lands again behind all others, whoever had the flow has it."""
-    owners = [claim(instance, number) for instance, number in told]
+    owners = [claim(instance, number) for instance, number in expected]
     repeated = [owners[index % len(owners)] for index in again] if owners else []
     assert holder(*owners) == holder(*owners, *repeated)
 
@@ -108,7 +108,7 @@ def test_the_one_to_wait_for(
 
 
 @pytest.mark.parametrize("ahead_ms", [-(2**40), 90_000, 2**61])
-def test_only_what_arrives_tells_that_a_mirror_lives(ahead_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_arrives_shows_that_a_mirror_lives(ahead_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its clock may say what it likes, and so may ours."""
     now, at_ms = [1000.0], int(time.time() * 1000) + ahead_ms
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -197,7 +197,7 @@ def test_the_younger_waits_for_the_older(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     older = replace(Owner.here("older", 1), pid=another.pid)
-    monkeypatch.setattr(ownership, "LIVENESS_SECONDS", PATIENCE if how != "is frozen" else 1.0)
+    monkeypatch.setattr(ownership, "LIVENESS_SECONDS", TIMEOUT if how != "is frozen" else 1.0)
 
     async def handed_over() -> None:
         async with journal_of(settings) as journal:
@@ -212,7 +212,7 @@ def test_the_younger_waits_for_the_older(
             elif how == "is killed":
                 another.kill()
                 another.wait()
-            taken = await asyncio.wait_for(waiting, PATIENCE)
+            taken = await asyncio.wait_for(waiting, TIMEOUT)
             assert taken is not None
             assert (taken.owner.instance, taken.owner.claim) == ("younger", 2)
             assert (ENDED in taken.seen.values) == (how == "ends"), "read once more when it had ended"
@@ -243,10 +243,10 @@ def test_whoever_lost_the_flow_learns_of_it(settings: Settings) -> None:
 
 
 def test_a_process_is_looked_up_where_its_number_was_given() -> None:
-    """Two containers may have one host name, and each a process of this number; an older record does not tell."""
+    """Two containers may have one host name, and each a process of this number; an older record does not say."""
     here = Owner.here("older", 1)
     assert Owner.read(here.to_json()) == here
-    assert here.place, "Linux tells"
+    assert here.place, "Linux says"
     assert (here.is_here, here.lives, here.is_this_process, here.is_gone) == (True, True, True, True)
     there = replace(here, place="another boot/pid:[4026532001]")
     assert (there.is_here, there.lives, there.is_this_process, there.is_gone) == (False, False, False, False)
@@ -268,7 +268,7 @@ def test_who_lives_in_another_container_is_waited_for(settings: Settings, monkey
                 done, _ = await asyncio.wait([waiting], timeout=0.5)
                 assert not done, "the older one has just reported"
                 await journal.append([REPORTED])
-            taken = await asyncio.wait_for(waiting, PATIENCE)
+            taken = await asyncio.wait_for(waiting, TIMEOUT)
             assert taken is not None
             assert taken.owner.instance == "younger"
 
@@ -288,9 +288,9 @@ def test_of_several_that_wait_one_gets_the_flow(settings: Settings) -> None:
             await asyncio.wait(waiting, timeout=0.5)
             await journal.append([REPORTED])
             with pytest.raises(PreflightError, match=r"a mirror runs already \(pid 7 on elsewhere\).*--take-over"):
-                await asyncio.wait_for(refused, PATIENCE)
+                await asyncio.wait_for(refused, TIMEOUT)
             await journal.append([(ENDED, b'{"instance": "older"}')])
-            done, others = await asyncio.wait(waiting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            done, others = await asyncio.wait(waiting, timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait(others, timeout=1.0)
             taken = [task.result() for task in waiting if task.done()]
             assert len(taken) == len(done) == 1
@@ -312,7 +312,7 @@ def test_nobody_stands_by_for_a_flow_that_was_failed_over(settings: Settings) ->
             await asyncio.wait([waiting], timeout=0.4)
             await journal.append([(b"failover", FailedOver.here().to_json())])
             with pytest.raises(PreflightError, match="failed over"):
-                await asyncio.wait_for(waiting, PATIENCE)
+                await asyncio.wait_for(waiting, TIMEOUT)
 
     asyncio.run(story())
 

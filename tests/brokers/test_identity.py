@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, produce
-from running import PATIENCE, forked, wait_for
+from running import TIMEOUT, forked, wait_for
 from samerecords import read
 from sparkless import run_once
 from typer.testing import CliRunner
@@ -44,14 +44,14 @@ def config_of(folder: Path, source: str, target: str, topic: str, group: str) ->
 
 
 def settings(cluster: Cluster, cluster_id: str | None = None) -> ClusterSettings:
-    told = {"alias": "any", "bootstrap.servers": cluster.bootstrap, "cluster_id": cluster_id}
-    return ClusterSettings.model_validate(told)
+    fields = {"alias": "any", "bootstrap.servers": cluster.bootstrap, "cluster_id": cluster_id}
+    return ClusterSettings.model_validate(fields)
 
 
 def test_another_cluster_than_the_configured_one_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """Asked or told something, by the wire and by librdkafka, and by each command."""
+    """Asked or ordered something, by the wire and by librdkafka, and by each command."""
     expected = settings(source_cluster, target_cluster.cluster_id)
 
     async def refreshed() -> None:
@@ -70,10 +70,10 @@ def test_another_cluster_than_the_configured_one_is_refused(
 
     make_topic(source_cluster.bootstrap, topic_name)
     file = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
-    told = json.loads(file.read_text())
-    told["source"]["cluster_id"] = source_cluster.cluster_id
-    told["target"]["cluster_id"] = source_cluster.cluster_id
-    file.write_text(json.dumps(told))
+    output = json.loads(file.read_text())
+    output["source"]["cluster_id"] = source_cluster.cluster_id
+    output["target"]["cluster_id"] = source_cluster.cluster_id
+    file.write_text(json.dumps(output))
     for command in ("plan", "verify", "status"):
         done = CliRunner().invoke(app, [command, str(file)])
         assert isinstance(done.exception, ClusterUnreachable), (command, done.output, done.exception)
@@ -81,7 +81,7 @@ def test_another_cluster_than_the_configured_one_is_refused(
 
 
 @pytest.fixture
-def twins() -> Iterator[tuple[Cluster, Cluster]]:
+def look_alikes() -> Iterator[tuple[Cluster, Cluster]]:
     """Two clusters at the same addresses, of which one can run at a time."""
     with ExitStack() as stack:
         one = stack.enter_context(Cluster(Spec(name="twin-one")))
@@ -94,12 +94,12 @@ def twins() -> Iterator[tuple[Cluster, Cluster]]:
 
 
 def test_a_mirror_keeps_to_the_source_that_it_found(
-    twins: tuple[Cluster, Cluster], target_cluster: Cluster, topic_name: str, tmp_path: Path
+    look_alikes: tuple[Cluster, Cluster], target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """Another cluster answers at its address, with topics and groups of the same names: nothing of it gets over, not a
     group's offset either. The mirror says so, and goes on as soon as its source is back.
     """
-    one, other = twins
+    one, other = look_alikes
     bootstrap, target, group = one.bootstrap, target_cluster.bootstrap, f"{topic_name}-readers"
     other.launch()
     other.await_ready()
@@ -114,23 +114,23 @@ def test_a_mirror_keeps_to_the_source_that_it_found(
     commit(bootstrap, group, topic_name, 10)
     file = config_of(tmp_path, bootstrap, target, topic_name, group)
     with forked(file, tmp_path / "log") as mirror:
-        wait_for(lambda: committed(target, group, topic_name) == 10, PATIENCE, lambda: mirror.log)
+        wait_for(lambda: committed(target, group, topic_name) == 10, TIMEOUT, lambda: mirror.log)
         one.kill(0)
         other.restart(0)
-        wait_for(lambda: f"not one of {one.cluster_id}" in mirror.log, PATIENCE, lambda: mirror.log)
+        wait_for(lambda: f"not one of {one.cluster_id}" in mirror.log, TIMEOUT, lambda: mirror.log)
 
         def state() -> tuple[str, str]:
-            told = CliRunner().invoke(app, ["status", str(file), "--json"])
-            (partition,) = json.loads(told.stdout)["partitions"]
+            result = CliRunner().invoke(app, ["status", str(file), "--json"])
+            (partition,) = json.loads(result.stdout)["partitions"]
             return partition["state"], partition["detail"]
 
-        wait_for(lambda: state()[0] == "UNAVAILABLE" and one.cluster_id in state()[1], PATIENCE, lambda: str(state()))
+        wait_for(lambda: state()[0] == "UNAVAILABLE" and one.cluster_id in state()[1], TIMEOUT, lambda: str(state()))
         assert committed(target, group, topic_name) == 10
         other.kill(0)
         one.restart(0)
         produce(bootstrap, topic_name, records("more", 5))
         commit(bootstrap, group, topic_name, 104)
-        wait_for(lambda: committed(target, group, topic_name) == 104, PATIENCE, lambda: mirror.log)
+        wait_for(lambda: committed(target, group, topic_name) == 104, TIMEOUT, lambda: mirror.log)
     assert [one[4] for one in read(target, topic_name, 0)] == records("ours", 100) + records("more", 5)
 
 
@@ -147,9 +147,9 @@ def test_a_failover_takes_no_other_cluster_for_its_source(
     commit(target, group, topic_name, 3)
     file = config_of(tmp_path, target, target, topic_name, group)
     for options in (["--rehearse"], []):
-        told = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
-        account = json.loads(told.stdout)
-        assert told.exit_code == ExitCode.DATA_AT_RISK, told.output
+        result = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        account = json.loads(result.stdout)
+        assert result.exit_code == ExitCode.DATA_AT_RISK, result.output
         assert f"not one of {source_cluster.cluster_id}" in account["source_problem"]
         assert account["whole"] is False
     assert committed(target, group, topic_name) == 3

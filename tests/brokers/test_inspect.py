@@ -244,7 +244,7 @@ ENDINGS = [
 ]
 
 
-def test_a_segments_markers_tell_how_its_transactions_ended() -> None:
+def test_a_segments_markers_say_how_its_transactions_ended() -> None:
     scan = TransactionScan()
     scan.over(memoryview(b"".join(HISTORY)))
     assert [one or "-" for one in outcomes_of(HISTORY, scan.outcomes())] == ENDINGS
@@ -258,7 +258,7 @@ def test_transactions_may_span_segments(cut: int) -> None:
     assert [one or "-" for one in outcomes_of(HISTORY, scan.outcomes())] == ENDINGS
 
 
-def test_the_index_of_a_fetch_answer_tells_the_same() -> None:
+def test_the_index_of_a_fetch_answer_says_the_same() -> None:
     outcomes = Outcomes([(8, 9), (7, 0)], {9: 10})
     assert [one or "-" for one in outcomes_of(HISTORY, outcomes)] == ENDINGS
     inside = Outcomes([(7, 0)])  # an answer that begins inside the aborted transaction
@@ -290,7 +290,7 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_batch_is_told_with_all_its_header_says(tmp_path: Path) -> None:
+def test_each_batch_is_reported_with_all_its_header_says(tmp_path: Path) -> None:
     path = tmp_path / "any.log"
     attributes = 4 | APPEND_TIME | DELETE_HORIZON
     one = batch(10, count=3, delta=4, attributes=attributes, producer_id=70, producer_epoch=2, base_sequence=30)
@@ -330,28 +330,28 @@ def test_each_batch_is_told_with_all_its_header_says(tmp_path: Path) -> None:
     assert (first["producer_id"], first["codec"], first["verdict"]) == (None, "none", "RESTAMP")
 
 
-def test_messages_before_magic_2_are_told_as_far_as_they_say(tmp_path: Path) -> None:
+def test_messages_before_magic_2_are_reported_as_far_as_they_say(tmp_path: Path) -> None:
     wrapper = bytearray(legacy(4, 1))
     wrapper[17] = 1
     wrapper[12:16] = zlib.crc32(wrapper[16:]).to_bytes(4, "big")
     path = tmp_path / "old.log"
     path.write_bytes(legacy(0, 0) + legacy(1, 1) + wrapper)
-    told = lines(run(path, "--json"))
-    shown = [(t["magic"], t["base_offset"], t["last_offset"], t["records"], t["codec"], t["base_time"]) for t in told]
+    result = lines(run(path, "--json"))
+    shown = [(t["magic"], t["base_offset"], t["last_offset"], t["records"], t["codec"], t["base_time"]) for t in result]
     assert shown == [
         (0, 0, 0, 1, "none", None),
         (1, 1, 1, 1, "none", "2014-05-13T16:53:20.000Z"),
         (1, None, 4, None, "gzip", "2014-05-13T16:53:20.000Z"),
     ]
-    assert {(t["verdict"], t["reason"]) for t in told} == {("REWRITE", "legacy_magic")}
+    assert {(t["verdict"], t["reason"]) for t in result} == {("REWRITE", "legacy_magic")}
     assert "magic 1" in run(path).stdout
 
 
-def test_transactions_and_markers_are_told_by_their_ends(tmp_path: Path) -> None:
+def test_transactions_and_markers_are_shown_with_their_ends(tmp_path: Path) -> None:
     path = tmp_path / "any.log"
     path.write_bytes(b"".join([*HISTORY[:4], *HISTORY[5:6], marker(20, 9, 2), marker(21, 9, 77)]))
-    told = lines(run(path, "--json"))
-    assert [(t["outcome"], t["control"], t["verdict"]) for t in told] == [
+    result = lines(run(path, "--json"))
+    assert [(t["outcome"], t["control"], t["verdict"]) for t in result] == [
         ("aborted", None, "DROP"),
         ("committed", None, "RESTAMP"),
         (None, None, "RESTAMP"),
@@ -368,12 +368,12 @@ def test_transactions_and_markers_are_told_by_their_ends(tmp_path: Path) -> None
 def test_a_control_batch_without_its_record_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "any.log"
     path.write_bytes(batch(0, count=0, delta=0, attributes=CONTROL | TRANSACTIONAL, payload=b"", producer_id=3))
-    (told,) = lines(run(path, "--json"))
-    assert (told["control"], told["records"], told["holes"]) == ("unreadable", 0, 1)
+    (result,) = lines(run(path, "--json"))
+    assert (result["control"], result["records"], result["holes"]) == ("unreadable", 0, 1)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_any_timestamp_can_be_told(timestamp: int) -> None:
+def test_any_timestamp_can_be_shown(timestamp: int) -> None:
     assert (rows.iso(timestamp) is None) == (not 0 <= timestamp < 253_402_300_800_000)
 
 
@@ -402,13 +402,18 @@ def test_totals_count_by_codec_and_by_verdict(tmp_path: Path) -> None:
     )
     result = run(path, "--json", "--summary")
     assert lines(result) == []
-    (told,) = lines(result, "summary")
-    sizes = {name: (t["batches"], t["records"], t["holes"]) for name, t in told["codecs"].items()}
+    (reported,) = lines(result, "summary")
+    sizes = {name: (t["batches"], t["records"], t["holes"]) for name, t in reported["codecs"].items()}
     assert sizes == {"none": (3, 6, 2), "zstd": (1, 2, 0)}
-    verdicts = {name: t["batches"] for name, t in told["verdicts"].items()}
+    verdicts = {name: t["batches"] for name, t in reported["verdicts"].items()}
     assert verdicts == {"RESTAMP/own_producer": 2, "REWRITE/holes": 1, "DROP/control": 1}
-    assert told["as_stored"] == pytest.approx(2 / 3, abs=1e-6)
-    assert (told["batches"], told["first_offset"], told["last_offset"], told["next_offset"]) == (4, 0, 9, 10)
+    assert reported["as_stored"] == pytest.approx(2 / 3, abs=1e-6)
+    assert (reported["batches"], reported["first_offset"], reported["last_offset"], reported["next_offset"]) == (
+        4,
+        0,
+        9,
+        10,
+    )
     assert "66.7 % of the bytes to copy need no decompression" in run(path, "--summary").stdout
 
 
@@ -419,8 +424,8 @@ def test_ratios_are_known_where_they_are_asked_for(tmp_path: Path) -> None:
     assert [line["uncompressed"] for line in lines(run(path, "--json"))] == [None, None]
     result = run(path, "--json", "--ratio")
     assert [line["uncompressed"] for line in lines(result)] == [5000, 5000]
-    (told,) = lines(result, "summary")
-    assert (told["codecs"]["none"]["ratio"], told["codecs"]["zstd"]["ratio"] > 10) == (1.0, True)
+    (reported,) = lines(result, "summary")
+    assert (reported["codecs"]["none"]["ratio"], reported["codecs"]["zstd"]["ratio"] > 10) == (1.0, True)
     assert " ratio" in run(path, "--ratio").stdout
 
 
@@ -437,7 +442,7 @@ def test_a_payload_that_does_not_decompress_is_data_at_risk(tmp_path: Path) -> N
 
 
 def test_a_batch_that_would_stop_the_mirror_is_data_at_risk(tmp_path: Path) -> None:
-    """Its checksum holds, and it tells of more records than it has offsets."""
+    """Its checksum holds, and it counts more records than it has offsets."""
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(LOG[0] + batch(3, count=5, delta=1))
     found = run(path, "--json")
@@ -451,7 +456,7 @@ def test_a_sound_file_ends_well(segment: Path) -> None:
     assert "sound to its end" in result.stdout
 
 
-def test_reserved_space_is_told_and_no_damage(segment: Path) -> None:
+def test_reserved_space_is_reported_and_no_damage(segment: Path) -> None:
     segment.write_bytes(segment.read_bytes() + bytes(5000))
     result = run(segment)
     assert result.exit_code == ExitCode.DONE
@@ -472,10 +477,10 @@ def test_a_damaged_file_names_what_is_sound_and_what_is_lost(segment: Path) -> N
         "REFUSE/bad_crc",
     ):
         assert text in result.stdout
-    told = run(segment, "--json")
-    assert told.exit_code == ExitCode.DATA_AT_RISK
-    assert [line["crc_holds"] for line in lines(told)] == [True, False]
-    (summary,) = lines(told, "summary")
+    outcome = run(segment, "--json")
+    assert outcome.exit_code == ExitCode.DATA_AT_RISK
+    assert [line["crc_holds"] for line in lines(outcome)] == [True, False]
+    (summary,) = lines(outcome, "summary")
     assert (summary["next_offset"], summary["sound_bytes"]) == (3, len(LOG[0]))
     damage = summary["damage"]
     assert (damage["kind"], damage["position"], damage["bytes"]) == (
@@ -493,7 +498,7 @@ def test_a_cut_file_may_be_one_that_is_being_written(segment: Path) -> None:
     assert "partial batch" in result.stdout
     assert "sound up to offset 4" in result.stdout
     assert "no sound batch within" in result.stdout
-    assert "look again" in result.stdout
+    assert "read it again" in result.stdout
 
 
 def test_a_folder_is_read_in_the_order_of_its_segments(segment: Path) -> None:
@@ -698,10 +703,10 @@ def folder_of(cluster: Cluster, topic: str, partition: int = 0) -> Path:
     return cluster.nodes[0].data / f"{topic}-{partition}"
 
 
-def without_place(told: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_place(expected: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in one.items() if name not in ("position", "file", "topic", "partition")}
-        for one in told
+        for one in expected
     ]
 
 
@@ -731,16 +736,16 @@ def test_a_real_segment_is_read_as_others_read_it(source_cluster: Cluster, topic
     folder = folder_of(source_cluster, topic_name)
     result = run(folder, "--json", "--ratio")
     assert result.exit_code == ExitCode.DONE, result.stdout
-    told = lines(result)
+    reported = lines(result)
     reader = MemoryRecords((folder / "00000000000000000000.log").read_bytes())
     theirs = []
     while one := reader.next_batch():
         records = list(one)
         theirs.append((one.base_offset, len(records), records[0].timestamp, max(r.timestamp for r in records)))
-    ours = [(t["base_offset"], t["records"], t["base_timestamp"], t["max_timestamp"]) for t in told]
+    ours = [(t["base_offset"], t["records"], t["base_timestamp"], t["max_timestamp"]) for t in reported]
     assert ours == theirs
-    assert (sum(t["records"] for t in told), {t["codec"] for t in told}) == (95, {codec})
-    assert all(t["uncompressed"] > t["bytes"] - 61 for t in told) == (codec != "none")
+    assert (sum(t["records"] for t in reported), {t["codec"] for t in reported}) == (95, {codec})
+    assert all(t["uncompressed"] > t["bytes"] - 61 for t in reported) == (codec != "none")
 
 
 @pytest.mark.brokers
@@ -761,8 +766,8 @@ def test_a_live_partition_is_read_with_the_ends_of_its_transactions(source_clust
         produce(where, topic_name, [b"at the end"])  # 10
         live = run(f"{topic_name}:0", "--bootstrap", where, "--json")
         assert live.exit_code == ExitCode.DONE, live.output
-        told = lines(live)
-        assert [(t["base_offset"], t["records"], t["outcome"], t["control"], t["verdict"]) for t in told] == [
+        reported = lines(live)
+        assert [(t["base_offset"], t["records"], t["outcome"], t["control"], t["verdict"]) for t in reported] == [
             (0, 1, None, None, "RESTAMP"),
             (1, 2, "committed", None, "RESTAMP"),
             (3, 1, None, "COMMIT", "DROP"),
@@ -778,9 +783,9 @@ def test_a_live_partition_is_read_with_the_ends_of_its_transactions(source_clust
         assert (summary["log_start"], summary["last_stable"], summary["log_end"]) == (0, 9, 11)
         assert (summary["topic"], summary["partition"]) == (topic_name, 0)
         in_file = run(folder_of(source_cluster, topic_name), "--json")
-        assert without_place(lines(in_file)) == without_place(told)
+        assert without_place(lines(in_file)) == without_place(reported)
         inside = run(f"{topic_name}:0", "--bootstrap", where, "--json", "--from", "6")
-        assert without_place(lines(inside)) == without_place(told[5:])
+        assert without_place(lines(inside)) == without_place(reported[5:])
     text = run(topic_name, "--bootstrap", where, "--limit", "3").stdout
     assert f"{topic_name}-0: offsets 0 to 3" in text
     assert "read up to offset 3: --limit N or --from OFFSET for more, --summary for all" in text
@@ -800,23 +805,23 @@ def test_verdicts_go_by_the_target_topics_rules(
     def judged(topic: str = topic_name, *more: str) -> tuple[str, str]:
         result = run(topic, "--config", config, "--json", *more)
         assert result.exit_code == ExitCode.DONE, result.output
-        (told,), (summary,) = lines(result), lines(result, "summary")
-        return f"{told['verdict']}/{told['reason']}", summary["rules"]
+        (outcome,), (summary,) = lines(result), lines(result, "summary")
+        return f"{outcome['verdict']}/{outcome['reason']}", summary["rules"]
 
     verdict, rules = judged()
     assert (verdict, "does not exist yet" in rules) == ("RESTAMP/own_producer", True)
     make_topic(target_cluster.bootstrap, topic_name, configs={"max.message.bytes": "1000"})
     assert judged() == ("REWRITE/too_large", f"the rules of {topic_name} on us")
-    (told,) = lines(run(topic_name, "--config", config, "--json"))
-    assert (told["unwritable"]["first_offset"], told["unwritable"]["last_offset"]) == (0, 0)
+    (outcome,) = lines(run(topic_name, "--config", config, "--json"))
+    assert (outcome["unwritable"]["first_offset"], outcome["unwritable"]["last_offset"]) == (0, 0)
     produce(
         source_cluster.bootstrap,
         topic_name,
         [bytes(1000), random.randbytes(3000), random.randbytes(3000)],
         codec="zstd",
     )
-    told = lines(run(topic_name, "--config", config, "--json"))[-1]["unwritable"]
-    assert (told["first_offset"], told["last_offset"], told["reason"]) == (2, 3, "too_large")
+    outcome = lines(run(topic_name, "--config", config, "--json"))[-1]["unwritable"]
+    assert (outcome["first_offset"], outcome["last_offset"], outcome["reason"]) == (2, 3, "too_large")
     assert "offset 2 would stop the mirror: a record takes 30" in run(topic_name, "--config", config).stdout
     other = f"{topic_name}-other"
     make_topic(source_cluster.bootstrap, other)

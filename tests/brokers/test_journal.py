@@ -1,4 +1,4 @@
-"""The journal's records: what is appended is read back, by us and by another client, and damage is told as such."""
+"""The journal's records: what is appended is read back, by us and by another client, and damage is reported as such."""
 
 from __future__ import annotations
 
@@ -147,10 +147,10 @@ def test_a_foreign_batch_is_skipped(foreign: bytes, reason: str) -> None:
     entries, following, skipped = decode(around(foreign))
     assert [entry.offset for entry in entries] == [9, 1000]
     assert following == 1001
-    ((offset, told),) = skipped
+    ((offset, reported),) = skipped
     assert offset == 10
-    assert told.startswith("not a batch of the journal: ")
-    assert reason in told
+    assert reported.startswith("not a batch of the journal: ")
+    assert reason in reported
     assert decode(memoryview(stored(foreign, 10)))[1] == 11, "reading goes on after it"
 
 
@@ -235,7 +235,7 @@ def test_the_topic_bears_the_flow_s_name() -> None:
 
 @in_loop
 async def test_an_append_that_is_answered_with_nothing() -> None:
-    """A broker's fault, to be told as such."""
+    """A broker's fault, to be reported as such."""
     topic = journal_topic("flow")
 
     def script(call: Call) -> Any:
@@ -251,7 +251,7 @@ async def test_an_append_that_is_answered_with_nothing() -> None:
 
 @dataclass(eq=False)
 class Log:
-    """A journal's log: the leader's epoch of each record. `described` is the epoch that a broker tells who is asked for
+    """A journal's log: the leader's epoch of each record. `described` is the epoch that a broker gives who is asked for
     the leader, which may have heard of it late; `journal` reads it.
     """
 
@@ -289,7 +289,7 @@ class Log:
 
 @in_loop
 async def test_a_leader_that_a_broker_heard_of_late_has_lost_nothing() -> None:
-    """Two of three brokers died and came back: what is read is of the new epoch, who was asked tells the old one."""
+    """Two of three brokers died and came back: what is read is of the new epoch, who was asked gives the old one."""
     with pytest.MonkeyPatch.context() as patched:
         log = Log([2] * 27, described=2)
         ours = log.journal(patched)
@@ -323,7 +323,7 @@ def test_a_clock_that_is_hours_ahead_keeps_nobody_from_writing(
     target_cluster: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Brokers refuse what is an hour later than their own clock, unless the topic takes any time: one that the flow
-    makes, and one of an older version from the next start on. Till then it is told what to do.
+    makes, and one of an older version from the next start on. Till then it learns what to do.
     """
 
     class Ahead(datetime):

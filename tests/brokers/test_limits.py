@@ -41,7 +41,7 @@ ALTER_QUOTAS: Final = Api(49, "alter_client_quotas", 1, 1)
 MEGABYTE: Final = 1 << 20
 #: Partitions of which one batch of 900 kB each does not go into memory together.
 MANY: Final = 80
-PATIENCE: Final = 120.0
+TIMEOUT: Final = 120.0
 
 
 def payload(count: int, size: int) -> list[bytes]:
@@ -57,7 +57,7 @@ def endpoint(alias: str, bootstrap: str) -> Endpoint:
 
 @dataclass(eq=False)
 class Copy:
-    """A bounded copy of a topic in a thread of its own; a context manager. What it tells is of the first partition."""
+    """A bounded copy of a topic in a thread of its own; a context manager. It reports on the first partition."""
 
     source: str
     target: str
@@ -73,7 +73,7 @@ class Copy:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,7 +101,7 @@ class Copy:
     def task(self) -> TaskStatus:
         return self.pipeline.task_figures("", 0, 0, 0)
 
-    def done(self, seconds: float = PATIENCE) -> None:
+    def done(self, seconds: float = TIMEOUT) -> None:
         self._thread.join(seconds)
         assert not self._thread.is_alive(), self.figures
         assert (self.figures.state, self.figures.next_offset) == (State.CAUGHT_UP, self.until)
@@ -139,9 +139,9 @@ def test_a_debt_hides_nothing_of_the_source(source_cluster: Brokers, target_clus
     copy = prepared(source_cluster, target_cluster, topic_name, payload(1, 500_000), 1)
     copy.bytes_per_second, copy.until = 1_000.0, 1_000
     with copy:
-        wait_for(lambda: copy.figures.next_offset == 1, PATIENCE, lambda: str(copy.figures))
+        wait_for(lambda: copy.figures.next_offset == 1, TIMEOUT, lambda: str(copy.figures))
         produce(source_cluster.bootstrap, topic_name, [b"small"] * 5)
-        wait_for(lambda: copy.figures.log_end == 6, PATIENCE, lambda: str(copy.figures))
+        wait_for(lambda: copy.figures.log_end == 6, TIMEOUT, lambda: str(copy.figures))
         assert (copy.figures.state, copy.figures.next_offset, copy.figures.lag_records) == (State.MIRRORING, 1, 5)
 
 
@@ -309,7 +309,7 @@ def test_memory_is_held_while_the_target_is_frozen(topic_name: str, seconds: flo
     with source, target:
         copy = prepared(source, target, topic_name, payload(1000, 100_000), 5)
         with copy:
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while not copy.figures.records:
                 assert time.monotonic() < deadline, copy.figures
                 time.sleep(0.001)
@@ -342,7 +342,7 @@ def test_memory_is_shared_by_all_partitions(topic_name: str) -> None:
             produce(source.bootstrap, topic_name, [b"first"], partition=number)
         copy = Copy(source.bootstrap, target.bootstrap, topic_name, 10, partitions=MANY)
         with copy:
-            wait_for(lambda: all(one.records for one in copy.pipeline.figures("")), PATIENCE, lambda: str(copy.figures))
+            wait_for(lambda: all(one.records for one in copy.pipeline.figures("")), TIMEOUT, lambda: str(copy.figures))
             target.suspend(0)
             try:
                 before = us.memory_info().rss

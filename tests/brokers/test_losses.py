@@ -28,17 +28,17 @@ AT = TopicPartition("orders.eu/1", 12)
 
 def test_what_is_accepted_is_read_back() -> None:
     for topic_id in (uuid4(), None):
-        told = accept_entry(Loss(AT, AT, 100, 150), topic_id)
-        assert read_accepted(Entry(0, *told)) == Accepted(AT, (100, 150), topic_id)
+        reported = accept_entry(Loss(AT, AT, 100, 150), topic_id)
+        assert read_accepted(Entry(0, *reported)) == Accepted(AT, (100, 150), topic_id)
 
 
 def test_what_was_accepted_of_another_topic_of_that_name_is_not_accepted() -> None:
     first, second = uuid4(), uuid4()
-    told = accepted_in(dict([accept_entry(Loss(AT, AT, 100, 150), first), (b"accept/orders/0", b"torn")]))
-    assert accepted_for(Assignment(AT, AT, first, Rules()), told) == (100, 150)
-    assert accepted_for(Assignment(AT, AT, second, Rules()), told) is None
-    assert accepted_for(Assignment(AT, AT, None, Rules()), told) is None
-    before = json.dumps({"first": 100, "upto": 150, "at_ms": 1}).encode()  # as earlier versions told it
+    reported = accepted_in(dict([accept_entry(Loss(AT, AT, 100, 150), first), (b"accept/orders/0", b"torn")]))
+    assert accepted_for(Assignment(AT, AT, first, Rules()), reported) == (100, 150)
+    assert accepted_for(Assignment(AT, AT, second, Rules()), reported) is None
+    assert accepted_for(Assignment(AT, AT, None, Rules()), reported) is None
+    before = json.dumps({"first": 100, "upto": 150, "at_ms": 1}).encode()  # as earlier versions wrote it
     assert accepted_in({b"accept/orders.eu/1/12": before}) == {}
 
 
@@ -106,9 +106,9 @@ def test_a_loss_is_accepted_once_and_again_for_a_topic_made_anew(
     assert f"{topic_name}-0: accepted the loss of 50 offsets, 100 to 149\n" in accepted()
     assert f"{topic_name}-0: the loss of 50 offsets, 100 to 149, was accepted before\n" in accepted()
     loss = {"partition": 0, "target": topic_name, "first_offset": 100, "last_offset": 149, "reason": "retention"}
-    told = {"flow": topic_name, "topic": topic_name, "confirmed": [], "lifted": [], "stopped": []}
-    assert accepted("--json") == told | {"losses": [loss | {"was_accepted": True}]}
+    fields = {"flow": topic_name, "topic": topic_name, "confirmed": [], "lifted": [], "stopped": []}
+    assert accepted("--json") == fields | {"losses": [loss | {"was_accepted": True}]}
     delete_topics(source, topic_name)
     delete_topics(target, topic_name)
     lose()
-    assert accepted("--json") == told | {"losses": [loss | {"was_accepted": False}]}, "of other records"
+    assert accepted("--json") == fields | {"losses": [loss | {"was_accepted": False}]}, "of other records"

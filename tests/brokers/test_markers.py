@@ -159,7 +159,7 @@ async def test_a_repeated_request_of_rising_epochs_adds_its_last_marker_until_so
     ],
 )
 @in_loop
-async def test_the_answer_tells_of_an_ids_last_marker_alone(
+async def test_the_answer_names_an_ids_last_marker_alone(
     epochs: tuple[int, ...], answered: int, kept: tuple[int, ...], target_cluster: Cluster, topic_name: str
 ) -> None:
     async with probing(target_cluster.bootstrap, topic_name) as probe:
@@ -292,14 +292,14 @@ async def test_the_coordinators_epoch_orders_markers_without_touching_the_data(
 ) -> None:
     async with probing(target_cluster.bootstrap, topic_name) as probe:
 
-        async def told(coordinator_epoch: int, epoch: int = 0) -> int:
+        async def shown(coordinator_epoch: int, epoch: int = 0) -> int:
             return (await probe.mark((PRODUCER, epoch), coordinator_epoch=coordinator_epoch))[PRODUCER]
 
         await probe.send(data(0, 0, 2))
-        assert [await told(number) for number in (10, 9, 10, 2**31 - 1)] == [0, STALE_COORDINATOR, 0, 0]
+        assert [await shown(number) for number in (10, 9, 10, 2**31 - 1)] == [0, STALE_COORDINATOR, 0, 0]
         assert await probe.send(data(0, 2)) == (WRITTEN, 5)
-        assert await told(2**31 - 2) == STALE_COORDINATOR, "data in between changes nothing"
-        assert await told(0, epoch=1) == STALE_COORDINATOR, "a higher producer epoch does not help"
+        assert await shown(2**31 - 2) == STALE_COORDINATOR, "data in between changes nothing"
+        assert await shown(0, epoch=1) == STALE_COORDINATOR, "a higher producer epoch does not help"
         assert await probe.send(data(0, 3)) == (WRITTEN, 6)
         assert await probe.mark((OTHER, 0)) == {OTHER: WRITTEN}, "each id has its own"
         assert await probe.ends() == (8, 8, 8)

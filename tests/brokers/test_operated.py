@@ -1,6 +1,6 @@
 """What happens to a target of three brokers that people operate, under a running mirror: a disk fills up, replicas go
 missing, a broker comes back at another port or takes no more connections, partitions move, the mirror is suspended. It
-tells what it waits for (RUNBOOK.md, UNAVAILABLE), goes on by itself, and the copy is equal.
+says what it waits for (RUNBOOK.md, UNAVAILABLE), goes on by itself, and the copy is equal.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from helpers import config_file, make_topic, produce
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 from remedyworld import until
-from running import PATIENCE
+from running import TIMEOUT
 from samerecords import assert_same_records
 from typer.testing import CliRunner
 
@@ -209,7 +209,7 @@ def test_a_broker_that_takes_no_more_connections(alone: Operated) -> None:
     """Nor from whoever operates it: a client that is connected lifts the limit again."""
     alone.epoch_seconds = 2.0  # the tasks of an epoch open theirs
 
-    def told() -> list[dict[str, Any]]:
+    def shown() -> list[dict[str, Any]]:
         return alone.events("figures_not_written", "sync_failed")
 
     def limit(connections: int) -> None:
@@ -222,7 +222,7 @@ def test_a_broker_that_takes_no_more_connections(alone: Operated) -> None:
         admin = AdminClient({"bootstrap.servers": alone.target.bootstrap})
         limit(1)
         alone.write(100)
-        until(lambda: any("max.connections.per.ip" in one["reason"] for one in told()), alone.tail)
+        until(lambda: any("max.connections.per.ip" in one["reason"] for one in shown()), alone.tail)
         limit(1 << 20)
         alone.until_copied()
 
@@ -262,7 +262,7 @@ def test_a_machine_with_another_locale_and_strict_permissions(
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     for arguments in ("run", "--once"), ("status",), ("plan",):
         command = [sys.executable, "-m", "mirror", arguments[0], str(config), *arguments[1:]]
-        done = subprocess.run(command, capture_output=True, env=environment, umask=0o077, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, env=environment, umask=0o077, timeout=TIMEOUT, check=False)
         assert done.returncode == 0, done.stderr.decode()
         assert (done.stdout + done.stderr).isascii()
     assert assert_same_records(source, target, topic_name, 1) == 100
@@ -280,10 +280,10 @@ def test_two_thousand_empty_topics(source_cluster: Cluster, tmp_path: Path, topi
         config = config_file(tmp_path, source_cluster.bootstrap, target.bootstrap, [f"{topic_name}-.*"], topic_name)
         for _ in range(2):
             once = Command(tmp_path, "run", str(config), "--once")
-            assert once.wait(PATIENCE) == 0, once.logged[-6000:]
+            assert once.wait(TIMEOUT) == 0, once.logged[-6000:]
         assert assert_same_records(source_cluster.bootstrap, target.bootstrap, names[-1], 1) == 10
         status = Command(tmp_path, "status", str(config), "--json")
-        assert status.wait(PATIENCE) == 0, status.logged
+        assert status.wait(TIMEOUT) == 0, status.logged
         assert {one["state"] for one in json.loads(status.printed)["partitions"]} == {"CAUGHT_UP"}
     source.delete_topics(names)
 

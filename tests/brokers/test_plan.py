@@ -70,8 +70,8 @@ def test_a_long_line_is_folded_between_words_and_a_command_is_not() -> None:
         "    cleanup.policy=delete, retention.ms=604800000,",
         "    segment.ms=3600000",
     ]
-    told = "refused: no READ right; grant it: " + allow(Endpoint("us", (("us1", 9092),)), "READ", topic="orders")
-    assert folded(told, 60) == [told], "to be copied in one piece"
+    expected = "refused: no READ right; grant it: " + allow(Endpoint("us", (("us1", 9092),)), "READ", topic="orders")
+    assert folded(expected, 60) == [expected], "to be copied in one piece"
 
 
 def test_settings_that_all_new_topics_have_alike_are_shown_once() -> None:
@@ -270,16 +270,16 @@ def test_plan_then_run_then_nothing_to_do(
     )
     assert "is in the future: of what is there now nothing is mirrored" in planned(ahead)[1]["advice"][0]
     config = config_file(tmp_path, source, target, [topic_name], topic_name, naming={"prefix": "eu."})
-    code, told = planned(config)
+    code, reported = planned(config)
     assert code == ExitCode.CHANGES
-    assert (told["source"]["cluster_id"], told["target"]["cluster_id"]) == (
+    assert (reported["source"]["cluster_id"], reported["target"]["cluster_id"]) == (
         source_cluster.cluster_id,
         target_cluster.cluster_id,
     )
-    assert [(one["topic"], one["partitions"]) for one in told["create"]] == [(copy, 2)]
-    assert told["own_topics"] == [f"mirror.{topic_name}.offsets", f"mirror.{topic_name}.heartbeats"]
-    assert [(one["topic"], one["partition"], one["offsets"]) for one in told["padding"]] == [(copy, 0, 20)]
-    assert planned(config) == (code, told), "planning changed something"
+    assert [(one["topic"], one["partitions"]) for one in reported["create"]] == [(copy, 2)]
+    assert reported["own_topics"] == [f"mirror.{topic_name}.offsets", f"mirror.{topic_name}.heartbeats"]
+    assert [(one["topic"], one["partition"], one["offsets"]) for one in reported["padding"]] == [(copy, 0, 20)]
+    assert planned(config) == (code, reported), "planning changed something"
     shown = CliRunner().invoke(app, ["plan", str(config)])
     assert shown.exit_code == ExitCode.CHANGES
     assert f"+ create {copy}: 2 partitions, 1 replica" in shown.stdout
@@ -288,17 +288,17 @@ def test_plan_then_run_then_nothing_to_do(
 
     settings = settings_between(source, target, [topic_name], topic_name, naming={"prefix": "eu."})
     asyncio.run(drain(prepare(settings, once=True)))
-    code, told = planned(config)
-    assert (code, told["changes"]) == (ExitCode.DONE, False), told
+    code, reported = planned(config)
+    assert (code, reported["changes"]) == (ExitCode.DONE, False), reported
     assert CliRunner().invoke(app, ["plan", str(config)]).stdout.endswith("nothing to do\n")
 
     # What there is on both sides is compared, and what rests is named.
     produce(source, topic_name, [b"y"] * 5)
     assert CliRunner().invoke(app, ["pause", str(config), topic_name]).exit_code == 0
-    code, told = planned(config)
-    assert (code, told["paused"]) == (ExitCode.DONE, [topic_name])
+    code, reported = planned(config)
+    assert (code, reported["paused"]) == (ExitCode.DONE, [topic_name])
     extent = {"source": topic_name, "target": copy, "source_offsets": 15, "target_offsets": 10, "behind": 5}
-    assert told["copies"] == [extent]
+    assert reported["copies"] == [extent]
     shown = CliRunner().invoke(app, ["plan", str(config)])
     assert (
         f"  {topic_name}: 15 offsets, its copy {copy} 10; 5 offsets to copy\n1 copy there, of which 1" in shown.stdout
@@ -316,10 +316,10 @@ def test_plan_then_run_then_nothing_to_do(
             ConfigChange(topic=topic_name, name="retention.ms", before=None, after="3600000"),
         ]
     )
-    code, told = planned(config)
+    code, reported = planned(config)
     assert code == ExitCode.CHANGES
-    assert told["add_partitions"] == [{"topic": copy, "before": 2, "partitions": 3}]
-    assert {(one["name"], one["before"], one["after"]) for one in told["configs"]} == {
+    assert reported["add_partitions"] == [{"topic": copy, "before": 2, "partitions": 3}]
+    assert {(one["name"], one["before"], one["after"]) for one in reported["configs"]} == {
         ("segment.ms", "3600000", None),
         ("retention.ms", "7200000", "3600000"),
     }
@@ -353,7 +353,7 @@ def test_a_start_reads_the_journal_once(
 
 
 @pytest.mark.brokers
-def test_everything_that_is_refused_is_told(
+def test_everything_that_is_refused_is_reported(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     make_topic(source_cluster.bootstrap, topic_name)
@@ -361,10 +361,10 @@ def test_everything_that_is_refused_is_told(
     config = config_file(
         tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name, f"{topic_name}x"], topic_name
     )
-    code, told = planned(config)
+    code, reported = planned(config)
     assert code == ExitCode.PREFLIGHT
-    assert any("has 2 partitions where" in text for text in told["refused"])
-    assert any("no such topic on cluster eu; did you mean" in text for text in told["refused"])
+    assert any("has 2 partitions where" in text for text in reported["refused"])
+    assert any("no such topic on cluster eu; did you mean" in text for text in reported["refused"])
 
 
 @pytest.mark.brokers
@@ -384,27 +384,30 @@ def test_topics_that_were_recreated_or_deleted_are_named(
     assert planned(config)[0] == ExitCode.DONE
     delete_topics(source, anew, gone)
     make_topic(source, anew)
-    code, told = planned(config)
+    code, reported = planned(config)
     assert code == ExitCode.PREFLIGHT
     now = made_by(settings, [anew])[anew].topic_id
-    (refusal,) = told["refused"]
+    (refusal,) = reported["refused"]
     assert refusal == (
         f"{anew}: RECREATED: the source topic was recreated: its id was {seen[anew].topic_id} and is {now}. To keep"
         " the copy and to mirror the topic into another one, name that in topics.naming.rename and send the mirror"
         " SIGHUP. To begin anew: kafka-topics.sh --bootstrap-server"
         f" {target} --delete --topic {anew}"
     )
-    assert f"{gone}: the source topic was deleted, and its copy {gone} on cluster us is left as it is" in told["advice"]
+    assert (
+        f"{gone}: the source topic was deleted, and its copy {gone} on cluster us is left as it is"
+        in reported["advice"]
+    )
     delete_topics(target, anew, gone)
-    code, told = planned(config)
-    assert (code, told["refused"], [one for one in told["advice"] if gone in one]) == (ExitCode.CHANGES, [], [])
+    code, reported = planned(config)
+    assert (code, reported["refused"], [one for one in reported["advice"] if gone in one]) == (ExitCode.CHANGES, [], [])
 
 
 @pytest.mark.brokers
 def test_a_topic_that_comes_from_the_target_is_refused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """A flow the other way tells of itself in its journal, which stands on our source; one that failed over let go."""
+    """A flow the other way names itself in its journal, which stands on our source; one that failed over let go."""
     make_topic(source_cluster.bootstrap, topic_name)
     other = f"{topic_name}-back"
     ensure_flow_topic(
@@ -412,7 +415,7 @@ def test_a_topic_that_comes_from_the_target_is_refused(
     )
     config = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
 
-    def told_by_the_other(key: bytes, text: bytes) -> None:
+    def seen_by_the_other(key: bytes, text: bytes) -> None:
         async def append() -> None:
             async with Wire(Endpoint("eu", (parse_address(source_cluster.bootstrap),))) as cluster:
                 await Journal(cluster, other).append([(key, text)])
@@ -420,25 +423,25 @@ def test_a_topic_that_comes_from_the_target_is_refused(
         asyncio.run(append())
 
     seen = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id="elsewhere")
-    told_by_the_other(FirstSeen.key(topic_name), seen.to_json())
+    seen_by_the_other(FirstSeen.key(topic_name), seen.to_json())
     assert planned(config)[0] == ExitCode.CHANGES, "it comes from a third cluster"
     seen = replace(seen, cluster_id=target_cluster.cluster_id)
-    told_by_the_other(FirstSeen.key(topic_name), seen.to_json())
-    code, told = planned(config)
+    seen_by_the_other(FirstSeen.key(topic_name), seen.to_json())
+    code, reported = planned(config)
     assert code == ExitCode.PREFLIGHT
-    (refusal,) = told["refused"]
+    (refusal,) = reported["refused"]
     assert refusal.startswith(f"{topic_name}: comes from cluster us: flow {other} mirrors it")
-    told_by_the_other(KEY, b"{}")
-    assert planned(config) == (code, told), "a failover that cannot be read ends no flow"
-    told_by_the_other(KEY, FailedOver.here().to_json())
+    seen_by_the_other(KEY, b"{}")
+    assert planned(config) == (code, reported), "a failover that cannot be read ends no flow"
+    seen_by_the_other(KEY, FailedOver.here().to_json())
     assert planned(config)[0] == ExitCode.CHANGES
     back = config_file(tmp_path, target_cluster.bootstrap, source_cluster.bootstrap, [topic_name], other)
     make_topic(target_cluster.bootstrap, topic_name)
-    code, told = planned(back)
-    assert (code, told["refused"][0].startswith("the flow was failed over at 20")) == (ExitCode.PREFLIGHT, True)
-    told_by_the_other(KEY, b"{}")
-    code, told = planned(back)
-    assert (code, "cannot be read (ValueError" in told["refused"][0]) == (ExitCode.PREFLIGHT, True)
+    code, reported = planned(back)
+    assert (code, reported["refused"][0].startswith("the flow was failed over at 20")) == (ExitCode.PREFLIGHT, True)
+    seen_by_the_other(KEY, b"{}")
+    code, reported = planned(back)
+    assert (code, "cannot be read (ValueError" in reported["refused"][0]) == (ExitCode.PREFLIGHT, True)
 
 
 def trimmed(bootstrap: str, topic: str, before: int) -> None:

@@ -25,7 +25,7 @@ from mirror.kafka.queries import Producer
 from mirror.lab.embedded import Cluster as Brokers
 from mirror.observability.status import PartitionStatus
 from mirror.records.header import CONTROL, ERAS, TRANSACTIONAL, ProducerState, restamp, split
-from mirror.replication import offset_map_recovery, position
+from mirror.replication import both_logs, offset_map_recovery, position
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -47,7 +47,7 @@ async def append_as_a_zombie(flow: str, source: str, target: str, topic: str, of
         await one.refresh([topic])
         await other.refresh([topic])
         raw = next(split((await fetch_at(one, at, offset)).records))
-        head = restamp(raw, ProducerState(position.producer_id(flow, at), 0, raw.header.base_offset))
+        head = restamp(raw, ProducerState(both_logs.producer_id(flow, at), 0, raw.header.base_offset))
         return await append(other, at, (head, raw.records), doing="zombie")
 
 
@@ -74,7 +74,7 @@ def test_a_zombie_that_appends_while_the_position_is_read(
     assert assert_same_records(source, target, topic_name, 1) == 200
 
 
-def test_a_batch_of_ours_that_landed_behind_somebody_elses_tells_of_no_cut(
+def test_a_batch_of_ours_that_landed_behind_somebody_elses_shows_no_cut(
     source_cluster: Brokers, target_cluster: Brokers, topic_name: str
 ) -> None:
     """It was on its way as they wrote to the copy. That this is longer than the source is not the source's doing."""
@@ -114,7 +114,7 @@ def test_a_request_for_markers_that_outlives_its_sender(
 ) -> None:
     """A broker takes a while for a thousand markers; a successor that begins meanwhile adds none of them again."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    own = position.producer_id("test", TopicPartition(topic_name, 0))
+    own = both_logs.producer_id("test", TopicPartition(topic_name, 0))
 
     async def begin_meanwhile() -> PartitionStatus:
         async with probing(source, topic_name) as one, probing(target, topic_name) as other:
@@ -184,16 +184,16 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared(
     produce(source, topic_name, values(10))
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
     produce(source, topic_name, values(10))
-    real, deleted = position.look_at_logs, list[int]()
+    real, deleted = both_logs.read_logs, list[int]()
 
-    async def overtaken(flow: str, cluster: Cluster, *more: Any) -> position.Logs:
+    async def overtaken(flow: str, cluster: Cluster, *more: Any) -> both_logs.Logs:
         found = await real(flow, cluster, *more)
         if not deleted:
             deleted.append(await queries.delete_records(cluster, at, 10))
         return found
 
     for module in (position, offset_map_recovery):
-        monkeypatch.setattr(module, "look_at_logs", overtaken)
+        monkeypatch.setattr(module, "read_logs", overtaken)
     found = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
     assert (found.state, found.next_offset) == (State.CAUGHT_UP, 20), found
     assert deleted
@@ -202,7 +202,7 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared(
 def test_a_source_that_was_cut_into_a_transaction_that_had_ended(
     target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no journal tells of the copy. What is behind is hidden for ever, though the log has grown beyond the copy."""
+    """And no journal names the copy. What is behind is hidden for ever, though the log has grown beyond the copy."""
     target, at = target_cluster.bootstrap, TopicPartition(topic_name, 0)
     with Brokers.start(name="cut") as broker:
         source = broker.bootstrap
@@ -232,25 +232,25 @@ def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: 
     async def fetched(*_: Any, **__: Any) -> Fetched:
         return answer
 
-    async def looked_at() -> list[Any]:
+    async def compared() -> list[Any]:
         return [each async for each in log_reader.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
 
     monkeypatch.setattr(log_reader, "fetch_below", fetched)
     source: Any = "source"
     with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
-        asyncio.run(looked_at())
+        asyncio.run(compared())
 
 
 def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
     at = TopicPartition("orders", 3)
-    own = position.producer_id("eu-to-us", at)
-    assert own == position.producer_id("eu-to-us", at)
+    own = both_logs.producer_id("eu-to-us", at)
+    assert own == both_logs.producer_id("eu-to-us", at)
     assert 1 << 52 <= own < 1 << 53
     assert own % ERAS == 0
     others = {
-        position.producer_id("eu-to-us", TopicPartition("orders", 4)),
-        position.producer_id("eu-to-us", TopicPartition("order", 33)),
-        position.producer_id("eu-to-asia", at),
+        both_logs.producer_id("eu-to-us", TopicPartition("orders", 4)),
+        both_logs.producer_id("eu-to-us", TopicPartition("order", 33)),
+        both_logs.producer_id("eu-to-asia", at),
     }
     assert own not in others
     assert len(others) == 3

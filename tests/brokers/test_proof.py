@@ -112,7 +112,7 @@ def test_a_file_without_even_a_plan_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "expected"),
     [
         (replace(SUBJECT, flow="clicks"), "flow orders, not clicks"),
         (replace(SUBJECT, source_id="c"), "other clusters"),
@@ -122,10 +122,10 @@ def test_a_file_without_even_a_plan_is_begun_anew(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, told: str) -> None:
+def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, expected: str) -> None:
     file = tmp_path / "proof"
     saved.begin_saved(file, PLAN).close()
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(expected)):
         saved.resume_saved(file, other)
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_is_no_proof_is_left_alone(tmp_path: Path, content: bytes) -
     assert file.read_bytes() == content
 
 
-def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file or directory: the proof cannot be kept there"):
         saved.begin_saved(tmp_path / "no" / "proof", PLAN)
 
@@ -154,10 +154,10 @@ def test_the_page_of_equal_sides() -> None:
     seen = Seen(page(whole))
     text = " ".join(seen.texts)
     assert "eu and us are equal" in text.casefold()
-    for told in ("id-eu", "id-us", "2023-11-14T22:13:20Z", __version__, signoff.seal(whole), "33.33 %", "66.67 %"):
-        assert told in text, told
+    for item in ("id-eu", "id-us", "2023-11-14T22:13:20Z", __version__, signoff.seal(whole), "33.33 %", "66.67 %"):
+        assert item in text, item
     assert whole.partitions[0].source_digest in seen.texts
-    assert "verdict" in {told.get("class") for _, told in seen.tags}
+    assert "verdict" in {item.get("class") for _, item in seen.tags}
 
 
 def test_the_page_names_each_difference() -> None:
@@ -165,7 +165,7 @@ def test_the_page_names_each_difference() -> None:
     at = seen.texts.index("value", seen.texts.index("1 difference"))
     assert seen.texts[at - 3 : at] == ["orders", "0", "44"]
     assert re.match("7 bytes with CRC", seen.texts[at + 1])
-    assert "verdict bad" in {told.get("class") for _, told in seen.tags}
+    assert "verdict bad" in {item.get("class") for _, item in seen.tags}
 
 
 def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
@@ -181,7 +181,7 @@ def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
     kinds = {tag for tag, _ in hostile.tags}
     assert kinds == {tag for tag, _ in plain.tags}
     assert not kinds & {"script", "img", "link", "iframe", "object", "a", "base", "form"}
-    assert not {name for _, told in hostile.tags for name in told} & {"src", "href", "srcset", "onload"}
+    assert not {name for _, item in hostile.tags for name in item} & {"src", "href", "srcset", "onload"}
     style = next(text for text in hostile.texts if "color-scheme" in text)
     assert not re.search("url|import|http", style)
     shown = HOSTILE.replace("\x1b", "\\x1b")
@@ -320,7 +320,7 @@ def test_a_translated_topic_is_read_in_ranges(
 @pytest.mark.brokers
 @pytest.mark.spark
 def test_a_proof_on_spark(mirrored: tuple[str, str, str], tmp_path: Path) -> None:
-    """Tasks of Spark find the same as this process, down to the digests, and what one alone finds is told by name."""
+    """Tasks of Spark find the same as this process, down to the digests, and what one alone finds is named."""
     source, target, topic = mirrored
     config = config_file(tmp_path, source, target, [topic])
     here = json.loads(CliRunner().invoke(app, ["verify", str(config), "--json", "--no-spark"]).stdout)
@@ -345,7 +345,7 @@ def test_a_proof_on_spark(mirrored: tuple[str, str, str], tmp_path: Path) -> Non
     assert {file.name for file in tmp_path.iterdir()} == {config.name, page_file.name}, "nothing is left to go on from"
 
 
-def test_a_report_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_reported_at_once(tmp_path: Path) -> None:
     config = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:1", ["orders"])
     found = CliRunner().invoke(app, ["verify", str(config), "--report", str(tmp_path / "no" / "proof.html")])
     assert isinstance(found.exception, ConfigError)

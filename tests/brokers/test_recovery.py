@@ -168,28 +168,28 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
 
         code, planned = restore(dry_run=True)
         assert code == 10, planned
-        code, told = restore()
-    assert code == 0, told
+        code, reported = restore()
+    assert code == 0, reported
     assert {name: [list(read(target, name, number)) for number in range(2)] for name in topics.values()} == wanted
 
     copies = Admin(ours.target).topic_configs(topics.values())
     for kind, configs in SETTINGS.items():
         held = HELD.get(kind, {})
         applied = {name: value for name, value in configs.items() if name not in held}
-        for report in (planned, told):
+        for report in (planned, reported):
             found = report["settings"][topics[kind]]
             assert (found["found"], found["applied"], found["held"]) == (configs, applied, held)
         assert {name: copies[topics[kind]][name].value for name in applied} == applied
         assert copies[topics[kind]]["retention.ms"].value == "-1"
-    assert "retention.ms=86400000" in told["never_expire"][topics["clicks"]]
-    assert "--delete-config retention.bytes" in told["never_expire"][topics["clicks"]]
+    assert "retention.ms=86400000" in reported["never_expire"][topics["clicks"]]
+    assert "--delete-config retention.bytes" in reported["never_expire"][topics["clicks"]]
 
     stood = {"plain": 120, "committed": 150, "aborted": 40}
     assert {kind: committed(target, groups[kind], topics["orders"]) for kind in stood} == stood
     assert committed(target, groups["end"], topics["clicks"]) == 24
     for kind, offset in stood.items():
         assert next_value(target, groups[kind], topics["orders"]) == (offset, b"value %d" % offset)
-    assert (told["groups"]["not_reached"], told["groups"]["blockers"]) == ([], [])
+    assert (reported["groups"]["not_reached"], reported["groups"]["blockers"]) == ([], [])
 
     commit(target, groups["plain"], topics["orders"], 180)  # it has read on
     code, again = restore()
@@ -300,13 +300,13 @@ def test_a_group_that_cannot_be_put_where_it_stood_is_named(
         assert command.restore(config, [disk], command.Wanted(), as_json=True) == 4
     finally:
         member.close()
-    told = json.loads(capsys.readouterr().out)
-    (end,) = [one["committed_end"] for one in told["partitions"]]
+    output = json.loads(capsys.readouterr().out)
+    (end,) = [one["committed_end"] for one in output["partitions"]]
     assert 0 < end < 80
-    (gap,) = told["groups"]["not_reached"]
+    (gap,) = output["groups"]["not_reached"]
     assert (gap["group"], gap["reached"]) == (active, None)
     assert "it has members on the target" in gap["cause"]
-    assert [(one["group"], one["offset"], one["goes_on_at"]) for one in told["groups"]["beyond"]] == [
+    assert [(one["group"], one["offset"], one["goes_on_at"]) for one in output["groups"]["beyond"]] == [
         (active, 80, end),
         (ahead, 80, end),
     ]

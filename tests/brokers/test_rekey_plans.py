@@ -19,7 +19,7 @@ from groupoffsets import commit
 from helpers import config_file, produce
 from rekey_story import COMPACTED, Story, story
 from rekeychecker import read_committed
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 from syncing import awaited
 from typer.testing import CliRunner
 
@@ -49,7 +49,7 @@ def test_a_late_task_of_a_plan_that_was_abandoned(story: Story) -> None:
     late = story.read(old, 1)
     story.fill(50, 100)
     new = story.planned()
-    assert (new.number, new.after, new.upto) == (old.number + 1, old.after, {0: 100})
+    assert (new.number, new.after, new.until) == (old.number + 1, old.after, {0: 100})
     story.write(new, 0)
     with pytest.raises(Stopped, match="was planned anew"):
         story.write(old, 1, late)
@@ -65,7 +65,7 @@ def test_a_plan_that_a_slot_has_is_finished_as_it_is(story: Story) -> None:
     story.write(begun, 0)
     story.fill(50, 100)
     again = story.planned()
-    assert (again.number, again.upto) == (begun.number, {0: 50})
+    assert (again.number, again.until) == (begun.number, {0: 50})
     story.write(again, 0)
     story.write(again, 1)
     assert story.planned().begin == {0: 50}
@@ -96,7 +96,7 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
     story.fill(0, 50)
     story.carry_out()
 
-    async def looked() -> None:
+    async def watched() -> None:
         one = story.driver()
         async with one._source, one._target:
             assert await one._take_over() is None
@@ -117,7 +117,7 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
                 f"the source topic {story.topic} was deleted and made anew",
             )
 
-    asyncio.run(looked())
+    asyncio.run(watched())
 
 
 def test_a_target_that_lost_what_was_committed(
@@ -145,10 +145,10 @@ def test_a_target_that_lost_what_was_committed(
         rules = [{"match": topic_name, "rekey": "string(key)", "partitions": 4}]
         config = config_file(tmp_path, story.source, story.target, [topic_name], topic_name, rules=rules)
         monkeypatch.setattr("mirror.commands.failover.IDLE_SECONDS", 0.1)
-        told = CliRunner().invoke(app, ["failover", str(config), "--rehearse"])
-        assert told.exit_code == ExitCode.DATA_AT_RISK
+        result = CliRunner().invoke(app, ["failover", str(config), "--rehearse"])
+        assert result.exit_code == ExitCode.DATA_AT_RISK
         assert "how many records are missing, since the target lost records that had got over" in " ".join(
-            told.output.split()
+            result.output.split()
         )
 
 
@@ -180,7 +180,7 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
 
 @pytest.mark.parametrize("cut", ["a slot", "all"])
 def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tmp_path: Path, cut: str) -> None:
-    """The broker crashed, and has the last records of the copy, and not what tells of them: whoever plans next sees it,
+    """The broker crashed, and has the last records of the copy, and not what names them: whoever plans next sees it,
     and so does a task that is tried again.
     """
     with Cluster.start(name="forgot", folder=tmp_path / "forgot") as target:
@@ -193,11 +193,11 @@ def test_progress_that_was_cut_back(source_cluster: Cluster, topic_name: str, tm
         for slot in range(2):
             story.write(plan, slot)
         many = 100  # of which the coordinator has written all markers
-        wait_for(lambda: len(read_committed(story.target, topic_name)) == many, PATIENCE, lambda: "open transactions")
+        wait_for(lambda: len(read_committed(story.target, topic_name)) == many, TIMEOUT, lambda: "open transactions")
         if cut == "a slot":
             ends = {(story.progress, 1): ends[story.progress, 1]}
         crash_and_cut_all(target, ends)
-        unknown = r"is not the mirror's, by what its progress topic tells"
+        unknown = r"is not the mirror's, by what its progress topic says"
         if cut == "a slot":
             with pytest.raises(Stopped, match=unknown) as late:
                 story.write(plan, 0)
@@ -224,7 +224,7 @@ def test_another_number_of_slots(story: Story) -> None:
     story.carry_out()
     admin = AdminClient({"bootstrap.servers": story.target})
     for future in admin.create_partitions([NewPartitions(story.progress, 4)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     with pytest.raises(Stopped) as stop:
         story.planned()
     assert stop.value.state is State.FENCED
@@ -242,12 +242,12 @@ def test_a_source_that_grows(story: Story) -> None:
             one._learn(plan, [])
             admin = AdminClient({"bootstrap.servers": story.source})
             for future in admin.create_partitions([NewPartitions(story.topic, 2)]).values():
-                future.result(PATIENCE)
+                future.result(TIMEOUT)
             await asyncio.to_thread(produce, story.source, story.topic, [b"x"] * 10, partition=1)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while (plan := await one._planned()) is None:
                     await asyncio.sleep(0.05)
-            assert plan.upto[1] == 10
+            assert plan.until[1] == 10
 
     asyncio.run(grown())
 
@@ -261,7 +261,7 @@ def test_a_target_that_grows_by_hand(story: Story) -> None:
     assert stop.value.state is State.FENCED
 
 
-def test_a_plan_tells_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
+def test_a_plan_says_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
     story.fill(0, 50)
     story.carry_out()
     rules = [{"match": story.topic, "rekey": "key"}]
@@ -269,10 +269,10 @@ def test_a_plan_tells_what_a_target_that_grew_by_hand_stops(story: Story, tmp_pa
     assert "FENCED" not in CliRunner().invoke(app, ["plan", str(config)]).output
     admin = AdminClient({"bootstrap.servers": story.target})
     for future in admin.create_partitions([NewPartitions(story.topic, 5)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     awaited(lambda: CliRunner().invoke(app, ["plan", str(config)]).exit_code == ExitCode.PREFLIGHT)
-    told = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
-    assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in told
+    output = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
+    assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in output
 
 
 def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
@@ -281,7 +281,7 @@ def test_a_later_start_is_settled_before_the_first_record(story: Story) -> None:
     assert story.stopped().next_offset == 50
     story.fill(50, 80)
     plan = story.planned()
-    assert (plan.begin, plan.upto) == ({0: 50}, {0: 80})
+    assert (plan.begin, plan.until) == ({0: 50}, {0: 80})
     for slot in range(2):
         story.write(plan, slot)
     assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(50, 80)]
@@ -293,16 +293,16 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
     story.write(story.planned(), 0)
     admin = AdminClient({"bootstrap.servers": story.source})
     for future in admin.delete_records([Confluent(story.topic, 0, 20)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     story.rule = replace(story.rule, continues_on_loss=continues)
     driver = story.copied()
     figures = driver.figures[TopicPartition(story.topic, 0)]
     if not continues:
         assert figures.state is State.RETENTION_GAP
-        (told,) = driver.unfinished
-        assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in told
-        assert "Set topics.on_data_loss: continue, and start the mirror again" in told
-        assert f"--delete --topic {story.topic},{story.progress}" in told
+        (reported,) = driver.unfinished
+        assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in reported
+        assert "Set topics.on_data_loss: continue, and start the mirror again" in reported
+        assert f"--delete --topic {story.topic},{story.progress}" in reported
         return
     assert (figures.state, figures.next_offset, figures.lost) == (State.CAUGHT_UP, 50, 20)
     held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
@@ -326,17 +326,19 @@ def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> 
         async with Wire(story.flow.target) as target:
             one = await Transaction.begin(target, transactional_id(story.rule, 1))
             for command in (["failover", str(file), "--rehearse"], ["failover", str(file)]):
-                told = await asyncio.to_thread(CliRunner().invoke, app, command)
-                assert f"{story.topic} is re-keyed, which only a mirror that runs does" in " ".join(told.output.split())
-            code = told.exit_code
+                output = await asyncio.to_thread(CliRunner().invoke, app, command)
+                assert f"{story.topic} is re-keyed, which only a mirror that runs does" in " ".join(
+                    output.output.split()
+                )
+            code = output.exit_code
             with pytest.raises(Fenced):
                 await one.join([number_at(story.rule, 1)])
         return code
 
     file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
-    told = json.loads(file.read_text())
-    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(told))
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(output))
 
     assert asyncio.run(failed_over()) == ExitCode.DATA_AT_RISK, "ten records are on the source alone"
     for slot in range(2):
@@ -354,10 +356,10 @@ def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tm
     commit(story.source, group, story.topic, 12)
     story.says_that_it_ended()
     file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
-    told = json.loads(file.read_text())
-    told["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    told["groups"] = {"include": [group]}
-    file.write_text(json.dumps(told))
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    output["groups"] = {"include": [group]}
+    file.write_text(json.dumps(output))
 
     def failed_over(*options: str) -> tuple[int, Any]:
         done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
@@ -384,14 +386,14 @@ def test_a_later_start_behind_an_open_transaction(story: Story, start: int) -> N
     story.flow = replace(story.flow, start=start)
     figures = story.stopped()
     assert (figures.state, figures.next_offset, figures.detail) == (State.CAUGHT_UP, 50, "")
-    open_.abort_transaction(PATIENCE)
+    open_.abort_transaction(TIMEOUT)
 
 
 def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     story.fill(0, 50)
     admin = AdminClient({"bootstrap.servers": story.source})
     for future in admin.create_partitions([NewPartitions(story.topic, 3)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     story.flow = replace(story.flow, start=LATEST)
     hidden = {TopicPartition(story.topic, 1)}
 
@@ -399,11 +401,11 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
         found = await listed(cluster, every, *more)
         return {at: offset for at, offset in found.items() if at not in hidden}
 
-    async def looked() -> None:
+    async def watched() -> None:
         one = story.driver()
         async with one._source, one._target:
             assert await one._take_over() is None
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while len(one._source.topics[story.topic].leaders) < 3:
                     await one._source.refresh([story.topic])
             with pytest.raises(ClusterUnreachable, match="not every partition"):
@@ -412,15 +414,15 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
             hidden.clear()
             await one._planned()
             assert {number: part.at for number, part in one._parts.items()} == {0: 50, 1: 0, 2: 0}
-            looks = [one.has_looked]
+            refreshed = [one.has_refreshed]
             hidden.add(TopicPartition(story.topic, 0))
             await one._planned()
-            looks.append(one.has_looked)
-            assert looks == [True, False]
+            refreshed.append(one.has_refreshed)
+            assert refreshed == [True, False]
             assert one.figures[TopicPartition(story.topic, 0)].state is State.UNAVAILABLE
 
     monkeypatch.setattr("mirror.spark.rekey.source.listed", some)
-    asyncio.run(looked())
+    asyncio.run(watched())
 
 
 def test_a_topic_that_came_while_no_mirror_ran_begins_with_its_first_record(story: Story) -> None:
@@ -443,7 +445,7 @@ def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Sto
     old = story.planned()
     story.write(old, 0)  # by a task that began before what follows
     story.fill(50, 100)
-    new = replace(old, number=old.number + 1, upto={0: 100}, abandoned=old)
+    new = replace(old, number=old.number + 1, until={0: 100}, abandoned=old)
 
     async def recorded() -> None:
         one = story.driver()
@@ -453,7 +455,7 @@ def test_a_late_task_that_is_quicker_than_the_fence_behind_a_new_plan(story: Sto
 
     asyncio.run(recorded())  # and the driver dies before it has fenced the slots
     again = story.planned()
-    assert (again.number, again.upto) == (old.number, {0: 50})
+    assert (again.number, again.until) == (old.number, {0: 50})
     story.write(again, 1)
     assert story.planned().begin == {0: 50}
 
@@ -463,7 +465,7 @@ def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypa
     the damaged one along.
     """
     produce(story.source, story.topic, [b"sound"] * 10, partition=0, batch=5)
-    plan = replace(story.planned(), upto={0: 5})
+    plan = replace(story.planned(), until={0: 5})
 
     async def damaged(*arguments: Any, **more: Any) -> Any:
         fetched = await fetch_at(*arguments, **more)
@@ -474,7 +476,7 @@ def test_damage_behind_the_end_of_a_range_does_not_matter(story: Story, monkeypa
     monkeypatch.setattr("mirror.kafka.fetch.fetch_at", damaged)
     assert [raw.header.next_offset for raw in sound_batches(story.work(plan), 0, 0, 5)] == [5]
     with pytest.raises(Stopped) as stop:
-        list(sound_batches(story.work(replace(plan, upto={0: 10})), 0, 0, 10))
+        list(sound_batches(story.work(replace(plan, until={0: 10})), 0, 0, 10))
     assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 5)
 
 
@@ -483,9 +485,9 @@ def test_a_bounded_copy_of_a_topic_that_is_not_there_is_not_done(story: Story) -
     one = story.driver()
     one._side._flow = replace(story.flow, once=True)
 
-    async def looked() -> None:
+    async def watched() -> None:
         async with one._source:
             with pytest.raises(ClusterUnreachable):
-                await one._side.look()
+                await one._side.refresh()
 
-    asyncio.run(looked())
+    asyncio.run(watched())

@@ -35,25 +35,25 @@ def test_a_journal_that_does_not_answer_costs_no_result(
 
 
 @pytest.mark.brokers
-def test_a_stop_that_ends_a_task_is_told_by_a_slow_journal_too(
+def test_a_stop_that_ends_a_task_is_reported_by_a_slow_journal_too(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its results come to the driver when the other tasks' epoch is over, which may be minutes later."""
     make_topic(source_cluster.bootstrap, topic_name)
-    told: list[PartitionStatus] = []
+    reported: list[PartitionStatus] = []
 
     async def slow(*reports: Any) -> None:
         await asyncio.sleep(task.LAST_WORD_SECONDS * 1.5)
-        told.extend(reports[4])
+        reported.extend(reports[4])
 
     monkeypatch.setattr(task, "_write", slow)
     stop = KnownStop(state=State.DIVERGED, offset=0, detail="another record is there")
     results_of(source_cluster, target_cluster, topic_name, seconds=60, stop=stop)
-    assert [one.state for one in told] == [State.DIVERGED]
+    assert [one.state for one in reported] == [State.DIVERGED]
 
 
 @pytest.mark.brokers
-def test_a_fault_of_ours_while_reporting_is_told(
+def test_a_fault_of_ours_while_reporting_is_reported(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.brokers
 
 
 class Live:
-    """One flow with short looks, and its mirror while it runs."""
+    """One flow with short rounds, and its mirror while it runs."""
 
     def __init__(self, source: Cluster, target: Cluster, folder: Path, topics: list[str], **more: Any) -> None:
         """`more` goes into the section `topics`."""
@@ -75,9 +75,9 @@ class Live:
         return command.printed
 
     def states(self) -> dict[str, str]:
-        """The states that `mirror status` tells, by source topic."""
-        told = json.loads(self.printed("status", str(self.config), "--json"))
-        return {one["topic"]: one["state"] for one in told["partitions"]}
+        """The states that `mirror status` shows, by source topic."""
+        fields = json.loads(self.printed("status", str(self.config), "--json"))
+        return {one["topic"]: one["state"] for one in fields["partitions"]}
 
     def lag(self) -> int | None:
         """How many records are not copied yet, by `mirror status`."""
@@ -85,7 +85,7 @@ class Live:
         return lag
 
     def until_states(self, wanted: dict[str, str]) -> None:
-        """Until `mirror status` tells these, and no others."""
+        """Until `mirror status` shows these, and no others."""
         until(lambda: self.states() == wanted, self.log)
 
 
@@ -94,7 +94,7 @@ def admin(cluster: Cluster) -> AdminClient:
 
 
 @pytest.mark.parametrize("way", ["exclude", "include"])
-def test_a_deleted_topic_that_is_taken_out_of_the_flow_is_told_of_no_more(
+def test_a_deleted_topic_that_is_taken_out_of_the_flow_is_reported_no_more(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, way: str
 ) -> None:
     """As the advice of RECREATED has it, where `topics.include` names the topic: excluded, or not included any more;
@@ -190,8 +190,8 @@ def test_a_failover_names_what_the_mirror_copies_by_another_configuration(
         else:
             live.settings["topics"]["naming"] = {"rename": {other: f"{other}-now"}}
         live.write()
-        told = live.printed("failover", str(live.config), "--rehearse", "--json", code=ExitCode.DATA_AT_RISK)
-        warning = json.loads(told)["warnings"][0]
+        reported = live.printed("failover", str(live.config), "--rehearse", "--json", code=ExitCode.DATA_AT_RISK)
+        warning = json.loads(reported)["warnings"][0]
         assert "another configuration" in warning
         assert other in warning
         live.reload()

@@ -19,7 +19,7 @@ from adversary.driving import Command
 from confluent_kafka import Producer
 from confluent_kafka.admin import ResourceType
 from helpers import RECENT_MS, produce, stored_batches
-from remedyworld import MIRROR, PATIENCE, USERS, Live, acl, clusters, short, until
+from remedyworld import MIRROR, TIMEOUT, USERS, Live, acl, clusters, short, until
 from transactional import transactions
 
 from mirror.errors import ExitCode
@@ -39,8 +39,8 @@ MARKERS: Final = acl(ResourceType.BROKER, "kafka-cluster", "ALTER")
 Key = tuple[State, Remedy]
 
 
-def values(first: int, upto: int, name: str = "") -> list[bytes]:
-    return [f"{name}{number:06d}".encode() for number in range(first, upto)]
+def values(first: int, until: int, name: str = "") -> list[bytes]:
+    return [f"{name}{number:06d}".encode() for number in range(first, until)]
 
 
 class Trial:
@@ -70,9 +70,9 @@ class Trial:
         self.mended = 0
         self.advice = ""
 
-    def fill(self, first: int, upto: int, name: str = "", begin_ms: int = RECENT_MS) -> list[bytes]:
+    def fill(self, first: int, until: int, name: str = "", begin_ms: int = RECENT_MS) -> list[bytes]:
         """Records of the source."""
-        produce(self.live.source.bootstrap, self.name, made := values(first, upto, name), begin_ms=begin_ms + first)
+        produce(self.live.source.bootstrap, self.name, made := values(first, until, name), begin_ms=begin_ms + first)
         return made
 
     def prepare(self) -> None:
@@ -238,8 +238,8 @@ class DamagedAndInspected(DamagedAndSoundElsewhere):
     remedy = Remedy.INSPECT
 
     def mend(self) -> None:
-        told = self.live.person.quoted(self.advice, "inspect", ExitCode.DATA_AT_RISK)
-        assert "CRC mismatch behind offset 109" in told
+        reported = self.live.person.quoted(self.advice, "inspect", ExitCode.DATA_AT_RISK)
+        assert "CRC mismatch behind offset 109" in reported
         super().mend()
 
 
@@ -374,7 +374,7 @@ def mirror_by_another_flow(trial: Trial) -> None:
     config = live.folder / f"{name}.yaml"
     config.write_text(json.dumps(other), encoding="utf-8")
     once = Command(live.folder, "run", str(config), "--once")
-    assert once.wait(PATIENCE) == 0, once.logged
+    assert once.wait(TIMEOUT) == 0, once.logged
 
 
 class CompactedBehind(Trial):
@@ -622,13 +622,13 @@ def test_every_remedy_of_re_keyed_topics_is_tried_where_it_says() -> None:
 
 def test_every_remedy_of_every_state_has_a_trial() -> None:
     assert RESOLVED_BY.keys() == set(State)
-    told = {(state, remedy) for state, remedies in RESOLVED_BY.items() for remedy in remedies}
+    fields = {(state, remedy) for state, remedies in RESOLVED_BY.items() for remedy in remedies}
     tried = {(one.state, one.remedy) for one in TRIALS} | {*LAST}
-    assert told - tried - MISSING.keys() == set()
-    assert tried <= told
+    assert fields - tried - MISSING.keys() == set()
+    assert tried <= fields
     assert not tried & MISSING.keys()
-    assert {remedy for _, remedy in {*told, *REKEYED}} == set(Remedy)
-    assert {state for state in State if state.is_stop} <= {state for state, _ in told}
+    assert {remedy for _, remedy in {*fields, *REKEYED}} == set(Remedy)
+    assert {state for state in State if state.is_stop} <= {state for state, _ in fields}
 
 
 @pytest.fixture(scope="module")
@@ -678,8 +678,8 @@ def test_what_a_stop_advises_lets_the_partition_go_on(live: Live, tmp_path: Path
         epochs = {one.name: live.epochs_until_on(one.name, one.mended, one.is_read) for one in stays}
         print(epochs)
         assert max(epochs.values()) <= EPOCHS, epochs
-        told = Counter((one["topic"], one["state"]) for one in live.events("partition_stopped"))
-        assert {one.name: told[one.name, one.state] for one in trials.values() if one.state.is_stop} == {
+        reported = Counter((one["topic"], one["state"]) for one in live.events("partition_stopped"))
+        assert {one.name: reported[one.name, one.state] for one in trials.values() if one.state.is_stop} == {
             one.name: 1 for one in trials.values() if one.state.is_stop
         }
         take_rights(live)
@@ -701,7 +701,7 @@ def learn_advice(live: Live, trials: Mapping[str, Trial]) -> None:
     for one in trials.values():
         names = one.remedy.name
         assert re.search(pattern(one.remedy), one.advice), (one.name, names, one.advice)
-        if shown[one.name]["state"] == one.state:  # FENCED becomes another one with the next look at both logs
+        if shown[one.name]["state"] == one.state:  # FENCED becomes another one with the next read of both logs
             assert re.search(pattern(one.remedy), shown[one.name]["detail"]), (one.name, names, shown[one.name])
 
 
@@ -739,8 +739,8 @@ def refuse_login(live: Live, name: str) -> None:
     """The source does not know the mirror's password any more, when it comes back."""
     live.password("source", "another")
     live.clusters["source"].restart(0)
-    (told,) = live.until_stopped(State.UNAUTHORIZED, name).values()
-    assert re.search(pattern(Remedy.MEND_LOGIN), told), told
+    (reported,) = live.until_stopped(State.UNAUTHORIZED, name).values()
+    assert re.search(pattern(Remedy.MEND_LOGIN), reported), reported
     live.password("source", USERS[MIRROR])
     produce(live.source.bootstrap, name, last := values(200, 210))
     live.until_caught_up([name])

@@ -69,8 +69,8 @@ def restore_here(config: Path, folder: Path, *more: str) -> tuple[int, Any]:
 @pytest.mark.spark
 @pytest.mark.usefixtures("without_spark")  # for what is not restored by a process of its own
 def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path) -> None:
-    """Same bytes and offsets, transactions and all; a torn tail is cut and told; the broker that returns is followed
-    from where its files ended.
+    """Same bytes and offsets, transactions and all; a torn tail is cut and reported; the broker that returns is
+    followed from where its files ended.
     """
     source, target, topic = broker.bootstrap, target_cluster.bootstrap, topic_name
     make_topic(source, topic, 2)
@@ -89,10 +89,10 @@ def test_a_topic_of_a_killed_broker(broker: Cluster, target_cluster: Cluster, to
     code, planned = restore_here(config, folder, "--dry-run")
     assert (code, planned["create"], planned["missing"]) == (10, [topic], [])
     assert "not written whole" in planned["partitions"][1]["notes"][0]
-    code, told = restore(config, folder)
-    assert code == 0, told
-    assert [one["whole"] for one in told["partitions"]] == [True, True]
-    assert "not written whole" in told["partitions"][1]["notes"][0]
+    code, reported = restore(config, folder)
+    assert code == 0, reported
+    assert [one["whole"] for one in reported["partitions"]] == [True, True]
+    assert "not written whole" in reported["partitions"][1]["notes"][0]
     assert [list(read(target, topic, partition)) for partition in range(2)] == wanted
     for partition, batches in stored.items():
         copies = {raw.header.base_offset: raw for raw in stored_batches(target, topic, partition)}
@@ -137,10 +137,10 @@ def test_a_restore_that_is_killed_and_started_again(
     assert known == {topic: source_cluster.cluster_id}, "a mirror that runs now knows the copy for the flow's"
 
     config.write_text(unbound)
-    code, told = restore_here(config, source_cluster.nodes[0].data)
-    assert (code, [one["next_offset"] for one in told["partitions"]]) == (0, ends)
+    code, reported = restore_here(config, source_cluster.nodes[0].data)
+    assert (code, [one["next_offset"] for one in reported["partitions"]]) == (0, ends)
     for partition, at in enumerate(reached):
-        assert told["partitions"][partition]["records"] < ends[partition] - at + 1, "nothing is written twice"
+        assert reported["partitions"][partition]["records"] < ends[partition] - at + 1, "nothing is written twice"
         ours, theirs = (list(stored_batches(one, topic, partition)) for one in (target, source))
         data = [raw for raw in theirs if not raw.header.is_transactional]
         copies = {raw.header.base_offset: raw for raw in ours}
@@ -205,8 +205,8 @@ def test_offsets_that_move(
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate"))
     folder = source_cluster.nodes[0].data
     assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=True) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["partitions"][0]["records"] == 40
+    output = json.loads(capsys.readouterr().out)
+    assert output["partitions"][0]["records"] == 40
     values = [(record[1], record[2]) for record in read(target, topic_name, 0)]
     assert values == [(record[1], record[2]) for record in read(source, topic_name, 0)]
     produce(source, topic_name, [b"after"])
@@ -217,7 +217,7 @@ def test_offsets_that_move(
 
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
-def test_what_is_missing_or_damaged_is_told(
+def test_what_is_missing_or_damaged_is_reported(
     source_cluster: Cluster,
     target_cluster: Cluster,
     topic_name: str,
@@ -237,10 +237,10 @@ def test_what_is_missing_or_damaged_is_told(
     segment.write_bytes(damaged)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     assert command.restore(config, [lost], command.Wanted(dry_run=False), as_json=False) == 4
-    told = capsys.readouterr().out
-    assert f"no replica in these folders of {topic_name}-1" in told
-    assert "damaged behind offset 19" in told
-    assert "1 of 3 partitions restored whole" in told
+    output = capsys.readouterr().out
+    assert f"no replica in these folders of {topic_name}-1" in output
+    assert "damaged behind offset 19" in output
+    assert "1 of 3 partitions restored whole" in output
     assert [len(list(read(target, topic_name, partition))) for partition in range(3)] == [40, 0, 20]
 
 
@@ -269,8 +269,8 @@ def test_one_damaged_batch_is_left_out_and_all_behind_it_is_restored(
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     for dry_run in (True, False):
         assert command.restore(config, [lost], command.Wanted(dry_run=dry_run), as_json=False) == 4
-        told = capsys.readouterr().out
-        assert "--skip-damage leaves out offsets 0 to 99 alone" in told
+        output = capsys.readouterr().out
+        assert "--skip-damage leaves out offsets 0 to 99 alone" in output
     for dry_run in (True, False):
         assert command.restore(config, [lost], command.Wanted(dry_run=dry_run, skip_damage=True), as_json=True) == 4
         found = json.loads(capsys.readouterr().out)["partitions"][0]
@@ -331,9 +331,9 @@ def test_damage_of_records_that_the_copy_has_is_no_loss(
     disk = disk_of(source_cluster, topic_name, tmp_path / "disk", damaged=(2, 6))
     for dry_run in (True, False):
         assert command.restore(config, [disk], command.Wanted(dry_run=dry_run), as_json=True) == 4
-        told = capsys.readouterr().out
-        assert "Keep the copy" in told, told
-        assert "--delete" not in told, "it may be the only one"
+        output = capsys.readouterr().out
+        assert "Keep the copy" in output, output
+        assert "--delete" not in output, "it may be the only one"
     for dry_run in (True, False, False):
         assert command.restore(config, [disk], command.Wanted(dry_run=dry_run, skip_damage=True), as_json=True) == 4
         (found,) = json.loads(capsys.readouterr().out)["partitions"]
@@ -410,10 +410,10 @@ def test_old_records_into_a_missing_topic_never_expire(
     produce(source, topic_name, [b"%d" % number for number in range(100)], begin_ms=OLD_MS)
     config = load(config_file(tmp_path, source, target, [topic_name], flow=topic_name))
     assert command.restore(config, [source_cluster.nodes[0].data], command.Wanted(dry_run=False), as_json=False) == 0
-    told = capsys.readouterr().out
-    assert "1 of 1 partition restored whole" in told
-    assert f"{topic_name} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had" in told
-    assert f"kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics" in told
+    output = capsys.readouterr().out
+    assert "1 of 1 partition restored whole" in output
+    assert f"{topic_name} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had" in output
+    assert f"kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics" in output
     configs = Admin(config.target).topic_configs([topic_name])[topic_name]
     held = ("retention.ms", "retention.bytes", "cleanup.policy", "message.timestamp.type")
     assert [configs[name].value for name in held] == ["-1", "-1", "delete", "CreateTime"]
@@ -458,7 +458,7 @@ def test_an_old_record_behind_young_ones_is_seen_before_its_partition_is_written
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No scan at a segment's first batch tells of it."""
+    """No scan at a segment's first batch shows it."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     make_topic(source, topic_name, configs={"retention.ms": "-1"})
     make_topic(target, topic_name)
@@ -475,7 +475,7 @@ def test_an_old_record_behind_young_ones_is_seen_before_its_partition_is_written
 
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
-def test_records_that_the_target_deletes_meanwhile_are_not_told_as_restored(
+def test_records_that_the_target_deletes_meanwhile_do_not_count_as_restored(
     source_cluster: Cluster,
     target_cluster: Cluster,
     topic_name: str,
@@ -497,9 +497,9 @@ def test_records_that_the_target_deletes_meanwhile_are_not_told_as_restored(
     asyncio.run(expire())
     capsys.readouterr()
     assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False) == 4
-    told = capsys.readouterr().out
-    assert "the target has deleted offsets 0 to 59 since; they cannot be put back at these offsets" in told
-    assert "0 of 1 partition restored whole" in told
+    output = capsys.readouterr().out
+    assert "the target has deleted offsets 0 to 59 since; they cannot be put back at these offsets" in output
+    assert "0 of 1 partition restored whole" in output
 
 
 @pytest.mark.brokers
@@ -541,7 +541,7 @@ def a_mirror_elsewhere(config: Settings) -> Iterator[None]:
             seen = Watched(Journal(cluster, config.flow))
             await cluster.refresh([seen.journal.partition.topic])
             while not ended.is_set():
-                await seen.look()
+                await seen.poll()
                 if seen.claims.owner is not None and seen.claims.owner.instance != ELSEWHERE.instance:
                     await seen.journal.append([(ENDED, json.dumps({"instance": ELSEWHERE.instance}).encode())])
                     return
@@ -630,8 +630,8 @@ def test_a_flow_that_is_failed_over_meanwhile_is_written_to_no_more(
     for _ in range(40):
         produce(source, topic_name, [b"x" * 20] * 10)
     file = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-    told, folder = json.loads(file.read_text()), source_cluster.nodes[0].data
-    file.write_text(json.dumps(told | {"limits": {"bytes_per_second": 1000}}))
+    output, folder = json.loads(file.read_text()), source_cluster.nodes[0].data
+    file.write_text(json.dumps(output | {"limits": {"bytes_per_second": 1000}}))
     slow = load(file)
 
     def failed_over() -> None:
@@ -652,7 +652,7 @@ def test_a_flow_that_is_failed_over_meanwhile_is_written_to_no_more(
     assert "the flow was failed over" in report["taken_over"]
     assert log_ends(target, topic_name, 1)[0] < 400
     asyncio.run(append(slow, (KEY, None)))
-    file.write_text(json.dumps(told))
+    file.write_text(json.dumps(output))
     assert restore_here(file, folder)[0] == 0, "taken back, it is restored"
     assert log_ends(target, topic_name, 1) == [400]
 

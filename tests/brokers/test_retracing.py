@@ -1,4 +1,4 @@
-"""What the journal does not tell of is found again from both logs, and nothing strange passes for the source's."""
+"""What the journal does not name is found again from both logs, and nothing strange passes for the source's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from translated_copies import assert_translated, copied, index_of, pair, trim
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ProducerState, restamp
+from mirror.replication.both_logs import producer_id
 from mirror.replication.offset_map_recovery import resume_translated
-from mirror.replication.position import producer_id
 from mirror.states import State
 
 __all__ = ["pair"]
@@ -70,7 +70,7 @@ def test_a_foreign_record_does_not_pass_for_one_of_an_open_transaction(pair: tup
 def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_one(
     pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead mirror's last request arrives behind our look at the log's end; meanwhile the source deleted what is in
+    """A dead mirror's last request arrives behind our read of the log's end; meanwhile the source deleted what is in
     it. A leader takes what we send for a repetition, and it must not count as mirrored.
     """
     source, target = pair
@@ -79,19 +79,19 @@ def test_a_batch_that_the_source_has_no_more_lands_under_the_number_of_the_next_
     produce(source, topic_name, [b"%d" % index for index in range(6)], batch=3)
     late = stored_batches(source, topic_name)[0]
     trim(source, topic_name, 3)
-    looks: list[Any] = []
+    found_before: list[Any] = []
 
-    async def looked(*given: Any) -> Any:
+    async def resumed(*given: Any) -> Any:
         found = await resume_translated(*given)
-        if not looks:
+        if not found_before:
             async with probing_existing(target, topic_name) as probe:
                 stamped = restamp(late, ProducerState(producer_id(topic_name, at)))
                 assert await probe.send(stamped + bytes(late.records)) == (0, 0)
-        looks.append(found)
+        found_before.append(found)
         return found
 
-    monkeypatch.setattr("mirror.replication.pipeline.resume_translated", looked)
+    monkeypatch.setattr("mirror.replication.pipeline.resume_translated", resumed)
     found = copied(pair, topic_name, State.DIVERGED)
     assert "at offset 0 of the target, the record is not the source's at offset 3" in found.detail
     assert (found.records, len(stored_batches(target, topic_name))) == (0, 1)
-    assert not len(index_of(pair, topic_name)), "no run tells that it is there"
+    assert not len(index_of(pair, topic_name)), "no run says that it is there"

@@ -69,7 +69,7 @@ def test_append_times_become_the_records_own(pair: tuple[str, str], topic_name: 
 
 
 def test_a_copy_goes_on_with_the_clock_that_it_began_with(pair: tuple[str, str], topic_name: str) -> None:
-    """Unless it is told otherwise; then both kinds of batches are known again."""
+    """Unless it is asked otherwise; then both kinds of batches are known again."""
     make_topic(pair[0], topic_name, configs={"message.timestamp.type": "LogAppendTime"})
     verdicts = []
     for append_time in ("target", "source", "target"):
@@ -236,11 +236,13 @@ def test_a_copy_that_begins_inside_a_batch(
     make_topic(pair[1], topic_name)
     produce(pair[0], topic_name, values(300), batch=100, codec="snappy")
 
-    def first_part(self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], sink: PartitionWriter) -> Iterator[None]:
-        first, second, *_ = rewrite(raws, replace(sink.recipe, max_bytes=9000))
-        sink.append(first, verdict)
+    def first_part(
+        self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
+    ) -> Iterator[None]:
+        first, second, *_ = rewrite(raws, replace(partition_writer.recipe, max_bytes=9000))
+        partition_writer.append(first, verdict)
         yield
-        raise sink.refuse(second.header.base_offset, "as if it died", Remedy.FIT_TARGET)
+        raise partition_writer.refuse(second.header.base_offset, "as if it died", Remedy.FIT_TARGET)
 
     with monkeypatch.context() as patched:
         patched.setattr(Writer, "_rewrite", first_part)

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 )
 from groupoffsets import commit, committed
 from helpers import make_topic, produce
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 from samerecords import read
 from secured import USERS, scram, spec
 from sparkless import run_once
@@ -84,8 +84,8 @@ TO_PRESERVE = (
     *topic("target", OWN, "DELETE"),
     Right("target", "ALTER", ResourceType.BROKER, "kafka-cluster"),
 )
-#: What is told where one is missing, in the order of `ALWAYS` and `TO_PRESERVE`.
-TOLD = (
+#: What is shown where one is missing, in the order of `ALWAYS` and `TO_PRESERVE`.
+EXPECTED = (
     "t: no such topic on cluster eu, or no right to READ it",
     "cluster eu {source}: cannot describe configs of topic t: topic_authorization_failed. Grant DESCRIBE_CONFIGS on",
     'cause="cluster eu: grant DESCRIBE on the group" groups=g',
@@ -195,9 +195,9 @@ def test_the_rights_are_enough_for_equal_offsets(pair: Pair, capfd: pytest.Captu
     assert run_once(pair.settings("equal", "preserve")).exit_code == ExitCode.DONE
     assert kept(pair, "equal") == [(2, b"record 1"), (4, b"record 2")]
     assert committed(pair.target.bootstrap, "g", "equal") == 4
-    told = capfd.readouterr().err
-    assert "journals of other flows on cluster eu may be hidden, and a loop would not be seen" in told
-    assert "journals of other flows on cluster us may be hidden, and a flow that writes to the same topics" in told
+    output = capfd.readouterr().err
+    assert "journals of other flows on cluster eu may be hidden, and a loop would not be seen" in output
+    assert "journals of other flows on cluster us may be hidden, and a flow that writes to the same topics" in output
 
 
 def test_fewer_are_enough_where_offsets_are_translated(pair: Pair) -> None:
@@ -208,10 +208,10 @@ def test_fewer_are_enough_where_offsets_are_translated(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "told"), list(zip(ALWAYS + TO_PRESERVE, TOLD, strict=True)), ids=map(str, ALWAYS + TO_PRESERVE)
+    ("missing", "expected"), list(zip(ALWAYS + TO_PRESERVE, EXPECTED, strict=True)), ids=map(str, ALWAYS + TO_PRESERVE)
 )
 def test_each_right_is_needed_and_named_where_it_is_missing(
-    pair: Pair, missing: Right, told: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+    pair: Pair, missing: Right, expected: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> None:
     own = f"without-{[*ALWAYS, *TO_PRESERVE].index(missing)}"
     pair.allow([right for right in ALWAYS + TO_PRESERVE if right != missing], own)
@@ -230,7 +230,7 @@ def test_each_right_is_needed_and_named_where_it_is_missing(
         at = committed(pair.target.bootstrap, "g", own)
         assert at < 0 or (at < 4 and not is_group), "a group never goes ahead of what was mirrored"
     ends = {side: f"({getattr(pair, side).bootstrap_by('SCRAM')})" for side in ("source", "target")}
-    assert told.format(own=own, **ends) in seen, seen
+    assert expected.format(own=own, **ends) in seen, seen
     assert code in (ExitCode.PREFLIGHT, ExitCode.CLUSTER, ExitCode.DONE)
 
 
@@ -265,7 +265,7 @@ def hidden(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hidde
     rights += [Right("source", "DESCRIBE", ResourceType.GROUP, one) for one in topics]
     file = tmp_path / "flow.yaml"
     source = scram(pair.source, pair.folders["source"]).model_dump(by_alias=True, exclude_none=True, mode="json")
-    told = {
+    output = {
         "name": name,
         "source": source | {"alias": "eu", "sasl.password": "${env:PASSWORD}"},
         "target": {"alias": "us", "bootstrap.servers": pair.target.bootstrap},
@@ -273,7 +273,7 @@ def hidden(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hidde
         "groups": {"include": [f"{name}-.*"]},
         "metrics": {"listen": None},
     }
-    file.write_text(json.dumps(told))
+    file.write_text(json.dumps(output))
     pair.allow(rights, name)
     assert run_once(config.load(file)).exit_code == ExitCode.DONE
     for one in topics:
@@ -328,22 +328,22 @@ def test_a_topic_that_the_source_hides_does_not_keep_deletions_from_others(hidde
 
 def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hidden: Hidden) -> None:
     """It looks as if it were missing, for a principal without any right to it."""
-    told = json.loads(hidden.file.read_text())
-    source, target = told["source"], told["target"]
+    output = json.loads(hidden.file.read_text())
+    source, target = output["source"], output["target"]
     theirs = scram(hidden.pair.target, hidden.pair.folders["target"])
     target |= theirs.model_dump(by_alias=True, exclude_none=True, mode="json") | {"sasl.password": "${env:PASSWORD}"}
-    told["source"] = {"alias": "eu", "bootstrap.servers": hidden.pair.source.bootstrap}
-    hidden.file.write_text(json.dumps(told))
+    output["source"] = {"alias": "eu", "bootstrap.servers": hidden.pair.source.bootstrap}
+    hidden.file.write_text(json.dumps(output))
     assert source["alias"] == "eu"
     operations = ("CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE")
     hidden.pair.allow(
         [
             *topic("target", hidden.seen, *operations),
-            *topic("target", f"mirror.{told['name']}.offsets", *operations),
+            *topic("target", f"mirror.{output['name']}.offsets", *operations),
             Right("target", "CREATE", ResourceType.BROKER, "kafka-cluster"),
             Right("target", "DESCRIBE", ResourceType.BROKER, "kafka-cluster"),
         ],
-        told["name"],
+        output["name"],
     )
     code, plan = hidden.invoke("plan")
     assert code == ExitCode.PREFLIGHT, plan
@@ -355,13 +355,13 @@ def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hi
 
 
 def test_a_rekeyed_topic_that_the_source_hides_is_named(hidden: Hidden) -> None:
-    """The topic that holds where its query stands tells of it."""
-    told = json.loads(hidden.file.read_text())
-    told["name"] = f"{told['name']}-rekeyed"
-    told["topics"]["rules"] = [{"match": hidden.hidden, "rekey": "value", "partitions": 2}]
-    told["topics"]["naming"] = {"prefix": "eu."}
-    hidden.file.write_text(json.dumps(told))
-    make_topic(hidden.pair.target.bootstrap, f"mirror.{told['name']}.rekey.eu.{hidden.hidden}")
+    """The topic that holds where its query stands names it."""
+    output = json.loads(hidden.file.read_text())
+    output["name"] = f"{output['name']}-rekeyed"
+    output["topics"]["rules"] = [{"match": hidden.hidden, "rekey": "value", "partitions": 2}]
+    output["topics"]["naming"] = {"prefix": "eu."}
+    hidden.file.write_text(json.dumps(output))
+    make_topic(hidden.pair.target.bootstrap, f"mirror.{output['name']}.rekey.eu.{hidden.hidden}")
     code, plan = hidden.invoke("plan")
     assert code == ExitCode.PREFLIGHT, plan
     (refused,) = plan["refused"]
@@ -387,9 +387,9 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     for name in (lost, kept_one):
         make_topic(pair.source.bootstrap, name)
         produce(pair.source.bootstrap, name, [b"before"] * 10)
-    told = pair.settings(own, "preserve").model_dump(by_alias=True, exclude_none=True, exclude={"topics"})
-    told |= {"topics": {"include": ["hidden-.*"], "naming": {"prefix": f"{own}."}}, "sync": {"deletions": "delete"}}
-    settings = Settings.model_validate(told)
+    reported = pair.settings(own, "preserve").model_dump(by_alias=True, exclude_none=True, exclude={"topics"})
+    reported |= {"topics": {"include": ["hidden-.*"], "naming": {"prefix": f"{own}."}}, "sync": {"deletions": "delete"}}
+    settings = Settings.model_validate(reported)
     pair.allow([*base, *topics], own)
     assert run_once(settings).exit_code == ExitCode.DONE
     for name in (lost, kept_one):
@@ -398,7 +398,7 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     seen = seen_in(asyncio.run(read_own(settings)).newest)
 
     pair.allow(base, own)
-    wait_for(lambda: lost not in Admin(settings.source).topics(), PATIENCE, lambda: "it is still seen")
+    wait_for(lambda: lost not in Admin(settings.source).topics(), TIMEOUT, lambda: "it is still seen")
     plan = plan_flow(settings)
     (refusal,) = plan.refusals
     assert refusal.startswith(f"{lost}: was mirrored, and cluster eu hides it now"), refusal
@@ -409,8 +409,8 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     report = verify_flow(settings, means=Means(spark=False))
     assert report.gone == ()
     assert [(one.topic, one.kind) for one in report.shortfalls] == [(lost, Lack.NOT_VERIFIED)]
-    look = Replanner(settings).look(current, seen)
-    assert {one.source.topic for one in look.assignments} == {lost, kept_one}, "whose copies stay, and whose tasks tell"
+    new_plan = Replanner(settings).replan(current, seen)
+    assert {one.source.topic for one in new_plan.assignments} == {lost, kept_one}, "whose copies stay and report"
     capsys.readouterr()
     assert failover(settings, rehearse=True, undo=False, as_json=True) == ExitCode.DATA_AT_RISK
     account = json.loads(capsys.readouterr().out)
@@ -419,6 +419,6 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     assert lost in doubts[lost], account
 
     pair.allow([*base, *topics], own)
-    wait_for(lambda: lost in Admin(settings.source).topics(), PATIENCE, lambda: "it is not seen")
+    wait_for(lambda: lost in Admin(settings.source).topics(), TIMEOUT, lambda: "it is not seen")
     assert run_once(settings).exit_code == ExitCode.DONE
     assert verify_flow(settings, means=Means(spark=False)).is_whole

@@ -231,7 +231,7 @@ def test_a_listener_that_asks_for_a_login_which_nobody_configured(cluster: Clust
 # --- the broker's proof ----------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_does_not_know_the_password_is_told_from_one_that_does() -> None:
+def test_a_broker_that_does_not_know_the_password_is_distinguished_from_one_that_does() -> None:
     """SCRAM works both ways: whoever takes any password in proves nothing."""
     from scramp import ScramMechanism
 
@@ -341,12 +341,12 @@ class Provider:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 provider.asked.append((self.headers["Authorization"], body))
-                told = json.dumps({"access_token": provider.token(), "expires_in": provider.seconds}).encode()
+                reported = json.dumps({"access_token": provider.token(), "expires_in": provider.seconds}).encode()
                 self.send_response(provider.status)
-                self.send_header("Content-Length", str(len(told)))
+                self.send_header("Content-Length", str(len(reported)))
                 self.send_header("Content-Type", "application/json")
                 self.end_headers()
-                self.wfile.write(told)
+                self.wfile.write(reported)
 
             def log_message(self, *_: Any) -> None:
                 """Nothing."""

@@ -23,7 +23,7 @@ from mirror.lab.embedded import Cluster
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import SEQUENCES, ProducerState, restamp
 from mirror.replication import writer
-from mirror.replication.position import producer_id
+from mirror.replication.both_logs import producer_id
 from mirror.replication.writer import FRESH
 from mirror.states import State
 
@@ -65,7 +65,7 @@ def test_an_unclear_answer_of_a_leader_that_forgot(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batch is in the log, or is not, and no sequence would tell one from the other: the log's end does."""
+    """The batch is in the log, or is not, and no sequence would distinguish them: the log's end does."""
     monkeypatch.setattr(writer, "ANSWER_TIMEOUT", 1.0)
     source, target = source_cluster.bootstrap, forgetful.bootstrap
     make_topic(source, topic_name)
@@ -135,7 +135,7 @@ def test_sequences_that_pass_their_end(
 def test_nothing_follows_a_batch_that_a_leader_refused_and_whose_producer_it_forgot(
     source_cluster: Cluster, forgetful: Cluster, topic_name: str
 ) -> None:
-    """Else the next one takes its place; where batches are alike, no check of the last one tells."""
+    """Else the next one takes its place; where batches are alike, no check of the last one shows it."""
     source, target = source_cluster.bootstrap, forgetful.bootstrap
     at = TopicPartition(topic_name, 0)
     make_topic(source, topic_name, configs={"message.timestamp.after.max.ms": str(NO_LIMIT)})

@@ -183,13 +183,13 @@ def test_a_source_that_is_cut_back_while_no_mirror_runs(mortal: Scene) -> None:
         mortal.all_mirrored(task)
         cut_back(mortal, task)
     elect(mortal)
-    for grown, told in ((0, "ends at 200, the source's at 100"), (150, "cut back, and went on in leader epoch")):
+    for grown, item in ((0, "ends at 200, the source's at 100"), (150, "cut back, and went on in leader epoch")):
         if grown:
             mortal.write(mortal.hurt, grown, b"other ")
         with mortal.task() as task:
             found = task.stopped(mortal.hurt)
             assert (found.state, found.next_offset) == (State.TRUNCATED, 200)
-            assert told in found.detail
+            assert item in found.detail
             assert_says_how_to_begin_anew(found, mortal)
             mortal.assert_goes_on(task, TopicPartition(mortal.name, 1))
         mortal.assert_kept(0)
@@ -454,12 +454,12 @@ def test_verify_goes_on_past_a_partition_without_a_leader(mortal: Scene, capsys:
 
 def test_an_admin_asks_again_where_the_dead_are_named_as_controllers(mortal: Scene) -> None:
     """The brokers name any of themselves as the controller, for a while the dead one, too; many ask, so that some are
-    told so.
+    said so.
     """
     mortal.make([FOLLOWER])
     mortal.source.kill(LEADER)
     settings = settings_between(mortal.source.bootstrap, mortal.target.bootstrap, [mortal.name]).source
     admins = [Admin(settings) for _ in range(8)]
     with ThreadPoolExecutor(len(admins)) as threads:
-        told = list(threads.map(lambda admin: admin.describe([mortal.name]).keys(), admins))
-    assert told == [{mortal.name}] * len(admins)
+        reported = list(threads.map(lambda admin: admin.describe([mortal.name]).keys(), admins))
+    assert reported == [{mortal.name}] * len(admins)

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AclOperation
 from faults.network import Network
 from guarded import create, delete, delete_records, flip_a_stored_bit, give_back, guarded_pair, take_away
 from helpers import config_file, make_topic, produce
-from running import PATIENCE, Running, forked, wait_for
+from running import TIMEOUT, Running, forked, wait_for
 from samerecords import read
 
 from mirror.kafka.cluster import TopicPartition
@@ -48,7 +48,7 @@ def events(log: str, name: str) -> list[dict[str, str]]:
 
 
 def stops(mirror: Running) -> dict[tuple[str, int], dict[str, str]]:
-    """The stops that were told, by topic and partition; none may be told twice."""
+    """The stops that were logged, by topic and partition; none may be logged twice."""
     found = events(mirror.log, "partition_stopped")
     by_partition = {(one["topic"], int(one["partition"])): one for one in found}
     assert len(by_partition) == len(found), mirror.log
@@ -100,7 +100,7 @@ def followed(config: Path, log: Path, target: Cluster, topics: Topics) -> Iterat
         for name in topics.names:
             for partition in (0, 1):
                 at = topics.at(name, partition)
-                wait_for(lambda at=at: count(target, at) >= 100, PATIENCE, lambda: mirror.log)  # type: ignore[misc] # bound
+                wait_for(lambda at=at: count(target, at) >= 100, TIMEOUT, lambda: mirror.log)  # type: ignore[misc] # bound
         yield mirror
 
 
@@ -122,7 +122,7 @@ LIVE = {
 }
 
 
-def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
+def test_every_failure_is_reported_once_and_soon(pair: tuple[Cluster, Cluster], tmp_path: Path) -> None:
     """While a mirror runs, within its first epoch, which is long; what is sound goes on, and the run ends with 4."""
     source, target = pair
     topics = Topics(source, (*LIVE, "sound"))
@@ -148,25 +148,25 @@ def test_every_failure_is_told_once_and_soon(pair: tuple[Cluster, Cluster], tmp_
             done["overtaken"] = done["rotten"] = time.time()
             wait_for(
                 lambda: {topic for topic, _ in stops(mirror)} >= {topics[name] for name in LIVE},
-                PATIENCE,
+                TIMEOUT,
                 lambda: mirror.log,
             )
-            assert not events(mirror.log, "epoch_ended"), "an epoch ended: that would tell, too"
+            assert not events(mirror.log, "epoch_ended"), "an epoch ended: that would show it, too"
             for partition in (0, 1):
                 topics.write("sound", partition)
             topics.write("rotten", 1)
             for at in (topics.at("sound"), topics.at("sound", 1), topics.at("rotten", 1)):
-                wait_for(lambda at=at: count(target, at) == 200, PATIENCE, lambda: mirror.log)  # type: ignore[misc] # bound
+                wait_for(lambda at=at: count(target, at) == 200, TIMEOUT, lambda: mirror.log)  # type: ignore[misc] # bound
             mirror.process.send_signal(signal.SIGTERM)
             assert mirror.ended() == 4, mirror.log
     found = stops(mirror)
     for name, (state, offset, command) in LIVE.items():
-        told = found[topics.at(name)]
-        assert (told["state"], int(told["offset"])) == (state, offset), told
+        reported = found[topics.at(name)]
+        assert (reported["state"], int(reported["offset"])) == (state, offset), reported
         ends = {"source": network.bootstrap, "target": target.bootstrap, "topic": topics[name]}
-        assert re.search(command.format(**ends), told["detail"]), told
-        soon = datetime.fromisoformat(told["timestamp"]).timestamp() - done[name]
-        print(f"{name}: {state} told {soon:.2f} s after it was done")
+        assert re.search(command.format(**ends), reported["detail"]), reported
+        soon = datetime.fromisoformat(reported["timestamp"]).timestamp() - done[name]
+        print(f"{name}: {state} reported {soon:.2f} s after it was done")
         assert count(target, topics.at(name)) == offset, "nothing foreign"
     assert (topics["sound"], 0) not in found
     assert not any(partition for topic, partition in found if topic in {topics["overtaken"], topics["rotten"]})
@@ -196,9 +196,9 @@ def test_failures_while_no_mirror_ran_end_a_bounded_copy_with_4(pair: tuple[Clus
     found = stops(second)
     for name in anew:
         for partition in (0, 1):
-            told = found.pop(topics.at(name, partition))
-            assert (told["state"], told["offset"]) == ("RECREATED", "100"), told
-            assert f"--delete --topic {topics[name]}" in told["detail"]
+            reported = found.pop(topics.at(name, partition))
+            assert (reported["state"], reported["offset"]) == ("RECREATED", "100"), reported
+            assert f"--delete --topic {topics[name]}" in reported["detail"]
             assert count(target, topics.at(name, partition)) == 100, "nothing foreign"
     assert found.pop(topics.at("overtaken"))["state"] == "RETENTION_GAP"
     assert not found
@@ -225,7 +225,7 @@ def test_lost_access_ends_a_bounded_copy_with_6(
         with forked(config, tmp_path / "log", "--once") as mirror:
             assert mirror.ended() == 6, mirror.log
         found = stops(mirror)
-        assert {at: told["state"] for at, told in found.items()} == {
+        assert {at: item["state"] for at, item in found.items()} == {
             topics.at("lost"): "UNAUTHORIZED",
             topics.at("lost", 1): "UNAUTHORIZED",
         }

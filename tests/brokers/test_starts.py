@@ -46,7 +46,7 @@ from mirror.states import State
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 #: Seconds that anything may take on a machine with too much to do.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 # --- what was asked for (pure) ----------------------------------------------------------------------------------------
 
@@ -78,8 +78,8 @@ def test_where_a_topic_began_is_read_back() -> None:
 
 
 def test_a_record_of_an_earlier_version_begins_with_the_first_record() -> None:
-    told = {key: value for key, value in json.loads(SEEN.to_json()).items() if key != "since"}
-    assert FirstSeen.read(json.dumps(told).encode()) == replace(SEEN, since=())
+    fields = {key: value for key, value in json.loads(SEEN.to_json()).items() if key != "since"}
+    assert FirstSeen.read(json.dumps(fields).encode()) == replace(SEEN, since=())
 
 
 @pytest.mark.parametrize("since", [7, [-1], ["7"], [True], [2**63], None])
@@ -127,12 +127,12 @@ class Flow:
         (deleted,) = admin.delete_records([Watermark(self.topic, 0, before)]).values()
         assert deleted.result(20).low_watermark == before
 
-    def assert_copied(self, since: int, upto: int, partition: int = 0) -> None:
-        """The source's records from `since` on, and nothing else, `upto` being the last one; and `verify` says so."""
+    def assert_copied(self, since: int, until: int, partition: int = 0) -> None:
+        """The source's records from `since` on, and nothing else, `until` being the last one; and `verify` says so."""
         theirs = [one for one in read(self.source, self.topic, partition) if one[0] >= since]
         ours = list(read(self.target, self.topic, partition))
         assert [one[0] for one in theirs][:1] == [since] * bool(theirs)
-        assert [one[0] for one in theirs][-1:] == [upto] * bool(theirs)
+        assert [one[0] for one in theirs][-1:] == [until] * bool(theirs)
         if self.more.get("offsets") == "translate":
             assert [one[0] for one in ours] == list(range(len(theirs)))
             theirs, ours = [one[1:] for one in theirs], [one[1:] for one in ours]
@@ -143,13 +143,13 @@ class Flow:
     def journal(self) -> dict[bytes, bytes]:
         """The newest records of the flow's journal."""
 
-        async def told() -> dict[bytes, bytes]:
+        async def shown() -> dict[bytes, bytes]:
             async with Wire(Endpoint.of(self.settings().target)) as cluster:
                 journal = Journal(cluster, self.topic)
                 await cluster.refresh([journal.partition.topic])
                 return newest((await journal.read())[0])
 
-        return asyncio.run(told())
+        return asyncio.run(shown())
 
 
 class Died(Exception):
@@ -287,7 +287,7 @@ def test_an_alignment_that_was_broken_off(
 def test_runs_that_were_not_recorded_are_found_again(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what is below the start is not looked for, nor told of."""
+    """And what is below the start is not looked for, nor reported."""
     flow = Flow(source_cluster, target_cluster, topic_name, start="latest", offsets="translate")
     make_topic(flow.source, topic_name)
     flow.fill(0, 25)
@@ -308,7 +308,7 @@ def test_runs_that_were_not_recorded_are_found_again(
 
 @pytest.mark.brokers
 @MODES
-def test_what_the_source_lost_behind_the_start_is_told(
+def test_what_the_source_lost_behind_the_start_is_reported(
     source_cluster: Cluster,
     target_cluster: Cluster,
     topic_name: str,
@@ -402,17 +402,17 @@ def test_what_is_seen_later_begins_with_its_first_record(
 async def run_until(
     settings: Settings, appear: Callable[[], None], counts: dict[str, int]
 ) -> dict[TopicPartition, PartitionStatus]:
-    """A live mirror that looks out for what is new; once it runs, things `appear`, and it is ended when it has copied
+    """A live mirror that watches for what is new; once it runs, things `appear`, and it is ended when it has copied
     so many records of topics.
     """
     settings = settings.model_copy(update={"sync": settings.sync.model_copy(update={"interval_s": 0.5})})
     context: Any = InThisProcess()
     seen: dict[TopicPartition, PartitionStatus] = {}
     flow = replace(await asyncio.to_thread(prepare, settings), epoch_seconds=2.0)
-    live = Supervisor(context, flow, seen.update, lookout=TopicWatcher(Replanner(settings), lambda: settings))
+    live = Supervisor(context, flow, seen.update, topic_watcher=TopicWatcher(Replanner(settings), lambda: settings))
 
     async def story() -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not seen:
                 await asyncio.sleep(0.05)
             await asyncio.to_thread(appear)
@@ -448,7 +448,7 @@ def test_a_target_that_holds_something_says_itself_where_to_go_on(
     refused = CliRunner().invoke(app, ["adopt", str(file), topic_name])
     assert (refused.exit_code, f"flow {topic_name} writes to it" in refused.stdout) == (ExitCode.PREFLIGHT, True)
     client = AdminClient({"bootstrap.servers": flow.target})
-    client.delete_topics([journal_topic(topic_name)])[journal_topic(topic_name)].result(PATIENCE)
+    client.delete_topics([journal_topic(topic_name)])[journal_topic(topic_name)].result(TIMEOUT)
     assert CliRunner().invoke(app, ["adopt", str(file), topic_name]).exit_code == ExitCode.DONE
     found = run_once(settings).figures[TopicPartition(topic_name, 0)]
     assert (found.state, found.records) == (State.CAUGHT_UP, 10), found
@@ -501,20 +501,20 @@ def test_the_plan_and_an_offset_that_is_not_mirrored(
     flow.fill(0, 30)
     config = str(config_file(tmp_path, flow.source, flow.target, [topic_name], flow=topic_name, **flow.more))
 
-    def told(*command: str) -> str:
+    def shown(*command: str) -> str:
         return CliRunner().invoke(app, list(command)).stdout
 
-    planned = json.loads(told("plan", config, "--json"))
+    planned = json.loads(shown("plan", config, "--json"))
     assert planned["beginnings"] == [{"topic": topic_name, "offsets": [30, 0]}]
     padding = [(one["partition"], one["offsets"]) for one in planned["padding"]]
     assert padding == ([(0, 30)] if offsets == "preserve" else [])
-    assert f"{topic_name}: begins at offset 30, 0 of its source (topics.start)" in told("plan", config)
+    assert f"{topic_name}: begins at offset 30, 0 of its source (topics.start)" in shown("plan", config)
     flow.run()
     flow.fill(30, 10)
     flow.run()
-    planned = json.loads(told("plan", config, "--json"))
+    planned = json.loads(shown("plan", config, "--json"))
     assert (planned["changes"], planned["beginnings"], planned["padding"]) == (False, [], [])
     with pytest.raises(ConfigError, match=r"holds its source's offsets 30 to 39|the flow began at offset 30"):
         translate(flow.settings(), topic_name, 0, 29, reverse=False, as_json=True)
-    found = json.loads(told("offsets", config, "translate", topic_name, "0", "33", "--json"))
+    found = json.loads(shown("offsets", config, "translate", topic_name, "0", "33", "--json"))
     assert (found["target_offset"], found["record"]) == (33 if offsets == "preserve" else 3, True)

@@ -226,8 +226,8 @@ def test_a_loss_is_in_the_journal_before_the_mirror_goes_on(pair: tuple[str, str
 
     (result,), journal = asyncio.run(task())
     assert (result.figures.next_offset, result.counters.lost) == (200, 50)
-    told = json.loads(journal[f"loss/{topic_name}/0/100".encode()])
-    assert (told["topic"], told["first"], told["next"]) == (topic_name, 100, 150)
+    output = json.loads(journal[f"loss/{topic_name}/0/100".encode()])
+    assert (output["topic"], output["first"], output["next"]) == (topic_name, 100, 150)
 
 
 def test_a_deleted_source_topic(pair: tuple[str, str], topic_name: str) -> None:

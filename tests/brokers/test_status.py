@@ -79,7 +79,7 @@ def journal(
     return {OWNER: json.dumps(owner).encode(), **{one.key(): one.to_json() for one in every}}
 
 
-def told(entries: Mapping[bytes, bytes]) -> Status:
+def status_in(entries: Mapping[bytes, bytes]) -> Status:
     return status_of("eu-to-us", "us", entries, NOW)
 
 
@@ -120,14 +120,14 @@ def text_of(found: Status, width: int = 80) -> str:
     ],
 )
 def test_pulse(entries: dict[bytes, bytes], pulse: Pulse, heading: str) -> None:
-    found = told(entries)
+    found = status_in(entries)
     assert found.pulse is pulse
     assert heading in text_of(found, 160).splitlines()[0]
     assert as_dict(found)["running"] == (pulse is Pulse.RUNNING)
 
 
 def test_a_mirror_that_ended_does_not_look_like_one_that_runs() -> None:
-    running, ended = told(journal(figures())), told(journal(figures(), pid=ended_pid()))
+    running, ended = status_in(journal(figures())), status_in(journal(figures(), pid=ended_pid()))
     assert "was CAUGHT_UP" not in text_of(running)
     assert "last known" not in text_of(running)
     assert "was CAUGHT_UP" in text_of(ended)
@@ -136,27 +136,27 @@ def test_a_mirror_that_ended_does_not_look_like_one_that_runs() -> None:
 
 
 def test_a_partition_that_is_reported_no_more_beside_one_that_is() -> None:
-    found = told(journal(figures(0), figures(1, age_ms=3_600_000)))
+    found = status_in(journal(figures(0), figures(1, age_ms=3_600_000)))
     lines = text_of(found).splitlines()
     assert next(line for line in lines if "orders-0" in line).split()[1] == "CAUGHT_UP"
     assert next(line for line in lines if "orders-1" in line).split()[1:3] == ["was", "CAUGHT_UP"]
     assert [one["stale"] for one in as_dict(found)["partitions"]] == [False, True]
 
 
-def test_what_an_earlier_run_reported_is_not_told_as_this_one_s() -> None:
+def test_what_an_earlier_run_reported_is_not_reported_as_this_one_s() -> None:
     before = figures(0, instance="other", age_ms=60_000), figures(1, instance="other", age_ms=60_000)
-    starting = text_of(told(journal(*before, figures(2))), 160)
+    starting = text_of(status_in(journal(*before, figures(2))), 160)
     assert (
         "3 partitions: 1 CAUGHT_UP, 2 without a fresh report; lag 0 records and unknown for 2 partitions; copied by"
         in starting
     )
-    nothing_yet = told(journal(before[0], age_ms=500))
+    nothing_yet = status_in(journal(before[0], age_ms=500))
     assert nothing_yet.pulse is Pulse.RUNNING
     assert "1 partition: 1 without a fresh report; lag unknown; copied by this run: 0 records" in text_of(
         nothing_yet, 160
     )
     stopped = figures(0, instance="other", age_ms=60_000, state=State.REFUSED, detail="too large")
-    assert "2 partitions: 1 CAUGHT_UP, 1 REFUSED; lag" in text_of(told(journal(stopped, figures(1))), 160)
+    assert "2 partitions: 1 CAUGHT_UP, 1 REFUSED; lag" in text_of(status_in(journal(stopped, figures(1))), 160)
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_every_figure_of_a_partition() -> None:
     one = figures(
         state=State.MIRRORING, lag_records=1234, lag_ms=2300, verdicts={"RESTAMP/own_producer": 7, "PASS/clean": 9}
     )
-    wide = text_of(told(journal(one)), 140).splitlines()
+    wide = text_of(status_in(journal(one)), 140).splitlines()
     heads = "partition state position lag behind latency records size batches by verdict age"
     assert next(line for line in wide if "position" in line).split() == heads.split()
     row = next(line for line in wide if line.startswith("orders-0"))
@@ -181,53 +181,53 @@ def test_every_figure_of_a_partition() -> None:
         "500 ms",
     ):
         assert part in row
-    narrow, heads_narrow = text_of(told(journal(one)), 80).splitlines(), "partition state position lag latency age"
+    narrow, heads_narrow = text_of(status_in(journal(one)), 80).splitlines(), "partition state position lag latency age"
     assert next(line for line in narrow if "position" in line).split() == heads_narrow.split()
     assert max(map(len, narrow)) <= 80
 
 
 def test_a_long_name_stays_readable_on_a_narrow_terminal() -> None:
     name = "payments-settlement-events"
-    assert f"\n{name}-0 " in text_of(told(journal(figures(topic=name, target_topic=name))), 80)
+    assert f"\n{name}-0 " in text_of(status_in(journal(figures(topic=name, target_topic=name))), 80)
 
 
 def test_stops_stand_before_what_heals_by_itself() -> None:
     waiting = figures(0, state=State.UNAVAILABLE, detail="no leader")
     stopped = figures(1, state=State.CORRUPT, detail="damaged")
-    text = text_of(told(journal(waiting, stopped)), 160)
+    text = text_of(status_in(journal(waiting, stopped)), 160)
     assert text.index("CORRUPT orders-1 at") < text.index("UNAVAILABLE orders-0 at")
 
 
-def test_cluster_ids_are_told_where_they_are_known() -> None:
+def test_cluster_ids_are_reported_where_they_are_known() -> None:
     seen = FirstSeen(source_topic="orders", topic_id=None, target_topic_id=None, cluster_id="source-id")
     entries = {**journal(figures()), FirstSeen.key("orders"): seen.to_json()}
     found = status_of("eu-to-us", "us", entries, NOW, "target-id")
     assert text_of(found).splitlines()[1] == "cluster ids: source source-id, target target-id"
     assert (as_dict(found)["source_id"], as_dict(found)["target_id"]) == ("source-id", "target-id")
-    assert "cluster ids" not in text_of(told(journal(figures())))
+    assert "cluster ids" not in text_of(status_in(journal(figures())))
 
 
 def test_offsets_that_markers_took_are_shown_where_there_are_some() -> None:
-    found = told(journal(figures(0), figures(1, filled=1234)))
+    found = status_in(journal(figures(0), figures(1, filled=1234)))
     text = text_of(found, 140)
     assert "109 kB; 1,234 offsets without a record filled" in text
     assert "filled" in next(line for line in text.splitlines() if "position" in line).split()
     assert (as_dict(found)["totals"]["filled"], as_dict(found)["partitions"][1]["filled"]) == (1234, 1234)
-    assert "filled" not in text_of(told(journal(figures(0))), 140)
+    assert "filled" not in text_of(status_in(journal(figures(0))), 140)
 
 
 def test_an_unknown_lag_is_not_none() -> None:
     unknown = figures(log_end=-1, next_offset=-1, lag_records=None, lag_ms=None, state=State.RETENTION_GAP)
-    shown = text_of(told(journal(unknown)))
+    shown = text_of(status_in(journal(unknown)))
     assert shown.splitlines()[-1].split()[2:5] == ["-", "?", "-"]
     assert "1 RETENTION_GAP; lag unknown;" in shown
-    assert "; lag 0 records and unknown for 1 partition;" in text_of(told(journal(unknown, figures(1))), 160)
+    assert "; lag 0 records and unknown for 1 partition;" in text_of(status_in(journal(unknown, figures(1))), 160)
 
 
 @pytest.mark.parametrize("state", [State.UNAVAILABLE, State.RECREATED])
 def test_a_lag_that_nobody_sees_any_more_is_not_shown(state: State) -> None:
     blind = figures(1, state=state, lag_records=70_000, log_end=71_000, lag_ms=123_000)
-    found = told(journal(figures(0, lag_records=5, lag_ms=40), blind))
+    found = status_in(journal(figures(0, lag_records=5, lag_ms=40), blind))
     shown = text_of(found, 160)
     assert shown.splitlines()[-1].split()[3:6] == ["?", "?", "-"]
     assert "lag 5 records and unknown for 1 partition, latency 40 ms" in shown
@@ -238,19 +238,19 @@ def test_a_lag_that_nobody_sees_any_more_is_not_shown(state: State) -> None:
 
 
 def test_the_latency_of_a_partition_that_stopped_is_not_shown() -> None:
-    stopped = told(journal(figures(state=State.RETENTION_GAP, lag_records=50, lag_ms=123_000)))
+    stopped = status_in(journal(figures(state=State.RETENTION_GAP, lag_records=50, lag_ms=123_000)))
     assert text_of(stopped, 80).splitlines()[-1].split()[3:5] == ["50", "-"]
     assert as_dict(stopped)["partitions"][0]["lag_ms"] is None
 
 
-def test_partitions_of_a_topic_that_stand_alike_are_told_of_once() -> None:
+def test_partitions_of_a_topic_that_stand_alike_are_reported_once() -> None:
     alike = [figures(n, state=State.UNAVAILABLE, detail=f"no leader of orders-{n}") for n in (0, 1, 2, 5)]
     other = figures(3, state=State.UNAVAILABLE, detail="no route", next_offset=9)
     elsewhere = figures(
         0, topic="clicks", target_topic="clicks", state=State.UNAVAILABLE, detail="no leader of clicks-0"
     )
     stopped = figures(4, state=State.REFUSED, detail="too large")
-    shown = text_of(told(journal(*alike, other, elsewhere, stopped)), 160).splitlines()
+    shown = text_of(status_in(journal(*alike, other, elsewhere, stopped)), 160).splitlines()
     at = next(number for number, line in enumerate(shown) if line.startswith("REFUSED"))
     assert [line.rstrip() for line in shown[at : at + 5]] == [
         "REFUSED orders-4 at offset 1000: too large",
@@ -262,7 +262,7 @@ def test_partitions_of_a_topic_that_stand_alike_are_told_of_once() -> None:
 
 
 def test_stops_are_named_with_what_to_do() -> None:
-    found = told(
+    found = status_in(
         journal(figures(0), figures(1, state=State.REFUSED, next_offset=77, detail="too large. Raise the limit"))
     )
     assert "REFUSED orders-1 at offset 77: too large. Raise the limit" in text_of(found)
@@ -283,7 +283,7 @@ def test_a_watch_shows_first_who_needs_a_person_where_the_terminal_is_too_low_fo
     many = [figures(number, state=State.MIRRORING, lag_records=number) for number in range(30)]
     stopped = figures(30, state=State.REFUSED, detail="too large")
     waiting = figures(31, state=State.UNAVAILABLE, detail="no leader")
-    found = told(journal(*many, stopped, waiting))
+    found = status_in(journal(*many, stopped, waiting))
     out = io.StringIO()
     terminal = Console(file=out, width=80, height=24, highlight=False)
     terminal.print(fitted(found, terminal, Text("cannot read the journal")))
@@ -302,7 +302,7 @@ def test_a_watch_shows_first_who_needs_a_person_where_the_terminal_is_too_low_fo
 
 
 def test_partitions_are_in_order() -> None:
-    found = told(journal(*(figures(number) for number in (10, 2, 0))))
+    found = status_in(journal(*(figures(number) for number in (10, 2, 0))))
     assert [one.partition for one in found.figures] == [0, 2, 10]
 
 
@@ -318,8 +318,8 @@ def test_partitions_are_in_order() -> None:
     ids=lambda value: value[:60].decode(errors="replace"),
 )
 @pytest.mark.parametrize("key", [OWNER, b"state/orders/1"])
-def test_what_cannot_be_understood_is_told_and_does_not_hide_the_rest(key: bytes, value: bytes) -> None:
-    found = told({**journal(figures(0)), key: value})
+def test_what_cannot_be_understood_is_reported_and_does_not_hide_the_rest(key: bytes, value: bytes) -> None:
+    found = status_in({**journal(figures(0)), key: value})
     assert len(found.unread) == 1
     assert "orders-0" in text_of(found)
     assert f"not understood: {key.decode()}: " in text_of(found, 200)
@@ -327,7 +327,7 @@ def test_what_cannot_be_understood_is_told_and_does_not_hide_the_rest(key: bytes
 
 def test_what_somebody_else_wrote_steers_no_terminal() -> None:
     found = figures(0, topic="[/orders]", detail="\x1b[2Jgone", verdicts={"\x1b]0;[/x]\x07": 1})
-    shown = text_of(told({**journal(found, host="\x1b[2J"), b"state/\x1b/1": b"{}"}), 200)
+    shown = text_of(status_in({**journal(found, host="\x1b[2J"), b"state/\x1b/1": b"{}"}), 200)
     assert "[/orders]-0" in shown
     assert "\\x1b[2Jgone" in shown
     assert "\x1b" not in shown
@@ -336,8 +336,8 @@ def test_what_somebody_else_wrote_steers_no_terminal() -> None:
 GROUPS = GroupFigures(instance="me", at_ms=NOW - 3000, groups=2001, synced=1998, active=2, held_back=1)
 
 
-def test_groups_are_counted_and_their_look_has_an_age() -> None:
-    found = told({**journal(figures()), b"groups": GROUPS.to_json()})
+def test_groups_are_counted_and_their_round_has_an_age() -> None:
+    found = status_in({**journal(figures()), b"groups": GROUPS.to_json()})
     text = " ".join(text_of(found, 160).split())
     assert (
         "2,001 consumer groups: 1,998 synced, 1 held back until records are mirrored, 2 with members on the target;"
@@ -345,7 +345,7 @@ def test_groups_are_counted_and_their_look_has_an_age() -> None:
     )
     groups = as_dict(found)["groups"]
     assert (groups["groups"], groups["active"], groups["age_ms"]) == (2001, 2, 3000)
-    assert as_dict(told(journal(figures())))["groups"] is None
+    assert as_dict(status_in(journal(figures())))["groups"] is None
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_groups_are_counted_and_their_look_has_an_age() -> None:
     ids=["array", "empty", "not-utf-8", "deep", "number", "boolean", "large"],
 )
 def test_groups_that_cannot_be_understood(value: bytes) -> None:
-    found = told({**journal(figures()), b"groups": value})
+    found = status_in({**journal(figures()), b"groups": value})
     assert (len(found.unread), found.groups) == (1, None)
 
 
@@ -366,7 +366,7 @@ def test_groups_of_a_newer_version_are_read() -> None:
 
 
 def test_other_entries_of_a_journal_are_left_alone() -> None:
-    assert told({**journal(figures()), b"topic/orders": b"{}"}).unread == ()
+    assert status_in({**journal(figures()), b"topic/orders": b"{}"}).unread == ()
 
 
 # --- on a broker ----------------------------------------------------------------------------------------------------
@@ -416,11 +416,11 @@ def test_a_follower_reads_what_is_new(target_cluster: Cluster, topic_name: str) 
     async def run() -> None:
         async with WireCluster(Endpoint("us", settings.target.bootstrap)) as target:
             follower = Follower(settings, target)
-            assert (await follower.look()).pulse is Pulse.NEVER_RAN
+            assert (await follower.poll()).pulse is Pulse.NEVER_RAN
             await asyncio.to_thread(write, target_cluster, flow, journal(figures(0)))
-            assert [one.next_offset for one in (await follower.look()).figures] == [1000]
+            assert [one.next_offset for one in (await follower.poll()).figures] == [1000]
             await asyncio.to_thread(write, target_cluster, flow, journal(figures(0, next_offset=1007)))
-            assert [one.next_offset for one in (await follower.look()).figures] == [1007]
+            assert [one.next_offset for one in (await follower.poll()).figures] == [1007]
 
     asyncio.run(run())
 
@@ -430,12 +430,12 @@ _HOURS_MS = 7_200_000
 
 @pytest.mark.brokers
 @pytest.mark.parametrize(
-    ("ahead_ms", "told"),
+    ("ahead_ms", "expected"),
     [(_HOURS_MS, "2 h ahead of"), (-_HOURS_MS, "2 h behind"), (0, "")],
     ids=["ahead", "behind", "right"],
 )
-def test_what_arrives_tells_whether_a_mirror_elsewhere_runs(
-    target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str], ahead_ms: int, told: str
+def test_what_arrives_shows_whether_a_mirror_elsewhere_runs(
+    target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str], ahead_ms: int, expected: str
 ) -> None:
     """And not its clock, which may be another one's."""
     flow = flow_name(topic_name)
@@ -463,7 +463,7 @@ def test_what_arrives_tells_whether_a_mirror_elsewhere_runs(
         reporting.join()
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{flow}: running (" in shown
-    assert (f"; its clock is {told} this machine's" in shown) == bool(told), shown
+    assert (f"; its clock is {expected} this machine's" in shown) == bool(expected), shown
     assert "2 h ago" not in shown
     assert "1 CAUGHT_UP" in shown
 
@@ -524,7 +524,7 @@ def test_a_watch_on_a_terminal(target_cluster: Cluster, topic_name: str, tmp_pat
                 shown += more
         assert watching.wait(10) == 0
     os.close(ours)
-    assert b"\x1b[1A" in shown, "the second look is drawn over the first"
+    assert b"\x1b[1A" in shown, "the second page is drawn over the first"
     assert b"Traceback" not in shown
 
 
@@ -557,7 +557,7 @@ def test_counts() -> None:
     assert [rendering.count(n, "batch", "batches") for n in (0, 1, 2000)] == ["0 batches", "1 batch", "2,000 batches"]
 
 
-def test_every_state_has_a_look() -> None:
+def test_every_state_has_a_style() -> None:
     assert all(rendering.state_text(state).plain == state for state in State)
     assert all(rendering.state_text(state, former=True).plain in (state, f"was {state}") for state in State)
 

@@ -18,7 +18,7 @@ from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, se
 from padded import read_all, trimmed
 from samerecords import assert_same_records
 from sequenced import await_forgotten, forgetful
-from watchedtask import PATIENCE, WatchedTask
+from watchedtask import TIMEOUT, WatchedTask
 
 from mirror import suspension
 from mirror.journal.journal import Journal
@@ -37,8 +37,8 @@ SUSPENDED = 0.5
 
 
 @pytest.mark.parametrize("clock", [0, 1])
-def test_missed_beats_tell_of_a_suspension(clock: int) -> None:
-    """By whichever clock goes on meanwhile; one that is set back tells nothing."""
+def test_missed_beats_reveal_a_suspension(clock: int) -> None:
+    """By whichever clock goes on meanwhile; one that is set back says nothing."""
     now = [1000.0, 1000.0]
     detector = SuspensionDetector(lambda: (now[0], now[1]))
     for seconds, is_late in ((1.0, False), (4.9, False), (5.1, True), (0.0, False), (-100.0, False), (6.0, True)):
@@ -48,7 +48,7 @@ def test_missed_beats_tell_of_a_suspension(clock: int) -> None:
 
 
 def test_nothing_of_a_round_is_sent_behind_a_suspension_in_its_midst() -> None:
-    """Its batches were chosen before; the next round looks again at each partition."""
+    """Its batches were chosen before; the next round checks each partition again."""
     nothing: Any = None
     now, writer = [0.0], Writer(nothing, nothing, nothing, 1 << 20)
     writer.detector = SuspensionDetector(lambda: (now[0], now[0]))
@@ -78,7 +78,7 @@ def test_what_was_queued_before_a_suspension_is_not_sent_behind_it(
     awake = threading.Event()
     with WatchedTask(source, target, [at]) as task:
         task.mirrored(at, 500)
-        task._loop.call_soon_threadsafe(awake.wait, PATIENCE)
+        task._loop.call_soon_threadsafe(awake.wait, TIMEOUT)
         time.sleep(2 * SUSPENDED)
         assert task.figures(at).next_offset < count, "it was done before it could be suspended"
         found = mirror_once(source, target, [topic_name])[at]
@@ -105,16 +105,16 @@ def test_no_padding_is_sent_behind_a_suspension(
     trimmed(source_cluster, topic_name, 50)
     asleep, awake, made, calls = threading.Event(), threading.Event(), rewrite.padding, [0]
 
-    def padding(first: int, upto: int, **more: Any) -> Any:
+    def padding(first: int, until: int, **more: Any) -> Any:
         calls[0] += 1
         if calls[0] == 3:
             asleep.set()
-            awake.wait(PATIENCE)
-        return made(first, min(upto, first + 10), **more)
+            awake.wait(TIMEOUT)
+        return made(first, min(until, first + 10), **more)
 
     monkeypatch.setattr(log_start, "padding", padding)
     with WatchedTask(source, target, [at]) as task:
-        assert asleep.wait(PATIENCE)
+        assert asleep.wait(TIMEOUT)
         time.sleep(2 * SUSPENDED)
         found = mirror_once(source, target, [topic_name])[at]
         assert (found.state, found.next_offset) == (State.CAUGHT_UP, 60), found
@@ -153,11 +153,11 @@ def test_groups_of_a_flow_that_was_failed_over_stay_where_they_are(
 ) -> None:
     """Somebody puts one back on the target, and on the source it reads on."""
     mirror, path, group = frozen
-    assert Command(tmp_path, "failover", str(path)).wait(PATIENCE) == 4, "a mirror that is silent is named"
+    assert Command(tmp_path, "failover", str(path)).wait(TIMEOUT) == 4, "a mirror that is silent is named"
     commit(target_cluster.bootstrap, group, topic_name, 10)
     commit(source_cluster.bootstrap, group, topic_name, 80)
     mirror.send(signal.SIGCONT)
-    assert mirror.wait(PATIENCE) == 0
+    assert mirror.wait(TIMEOUT) == 0
     assert committed(target_cluster.bootstrap, group, topic_name) == 10
 
 
@@ -173,10 +173,10 @@ def test_the_journal_keeps_what_the_next_mirror_wrote(
     mirror, path, _ = frozen
     produce(source_cluster.bootstrap, topic_name, values(50))
     second = Command(tmp_path, "run", str(path), "--once", "--json")
-    assert second.wait(PATIENCE) == 0
+    assert second.wait(TIMEOUT) == 0
     before = _journal(source_cluster, target_cluster, topic_name)
     mirror.send(signal.SIGCONT)
-    assert mirror.wait(PATIENCE) == 4, "the flow was taken over"
+    assert mirror.wait(TIMEOUT) == 4, "the flow was taken over"
     after = _journal(source_cluster, target_cluster, topic_name)
     assert after[b"ended"] == before[b"ended"]
     at = TopicPartition(topic_name, 0)
@@ -196,13 +196,13 @@ def _journal(source: Cluster, target: Cluster, flow: str) -> dict[bytes, bytes]:
 
 def _status(folder: Path, config: Path) -> dict[str, Any]:
     asked = Command(folder, "status", str(config), "--json", "--log-level", "error")
-    assert asked.wait(PATIENCE) == 0, asked.logged
+    assert asked.wait(TIMEOUT) == 0, asked.logged
     found: dict[str, Any] = next(iter(json.loads(asked.printed)["partitions"]), {"next_offset": -1})
     return found
 
 
 def _until(come_about: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not come_about():
         assert time.monotonic() < deadline
         time.sleep(0.2)

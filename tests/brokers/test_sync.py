@@ -30,7 +30,7 @@ from helpers import config_file, make_topic, produce, settings_between
 from running import forked, wait_for
 from samerecords import assert_same_records
 from sparkless import InThisProcess, run_once
-from syncing import PATIENCE, admin_of, awaited, delete_topics, ends, made_by, policy, write_journal
+from syncing import TIMEOUT, admin_of, awaited, delete_topics, ends, made_by, policy, write_journal
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -39,7 +39,7 @@ from mirror.config.reading import reloaded
 from mirror.driver.flow import Outcome, Refusal, prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.scheduling import renewed
-from mirror.driver.topic_watcher import Deletions, Look, Replanner, TopicWatcher
+from mirror.driver.topic_watcher import Deletions, NewPlan, Replanner, TopicWatcher
 from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Change, Entry
@@ -114,8 +114,8 @@ def test_the_last_word_of_a_task_does_not_bring_back_a_partition_that_is_mirrore
     )
     other = replace(figures, partition=1, state=State.CAUGHT_UP)
     journal_state = JournalState("f", "i", lambda _: None, lambda _: None, Metrics("f"))
-    told = [(one.key(), one.to_json()) for one in (figures, other)]
-    journal_state.learn([Entry(offset, *record) for offset, record in enumerate([*told, (figures.key(), None)])])
+    reported = [(one.key(), one.to_json()) for one in (figures, other)]
+    journal_state.learn([Entry(offset, *record) for offset, record in enumerate([*reported, (figures.key(), None)])])
     assert journal_state.live == {TopicPartition("orders", 1): other}
 
 
@@ -136,11 +136,11 @@ def test_what_a_configuration_changes_while_running() -> None:
 
 def test_what_only_adds_leaves_everything_else_as_it_is() -> None:
     now, more = (one("a"), one("b")), one("b", 1)
-    assert Look((*now, more)).only_adds(now)
-    assert Look((*now, more), frozenset({"b"})).only_adds(now)
+    assert NewPlan((*now, more)).only_adds(now)
+    assert NewPlan((*now, more), frozenset({"b"})).only_adds(now)
     for other in ((*now,), now[:1], (now[0], more), (one("a", compacted=True), now[1], more), (more, *now)):
-        assert not Look(other).only_adds(now)
-    assert not Look((*now, more), frozenset({"a"})).only_adds(now), "a copy that was there is made anew"
+        assert not NewPlan(other).only_adds(now)
+    assert not NewPlan((*now, more), frozenset({"a"})).only_adds(now), "a copy that was there is made anew"
 
 
 class Mark:
@@ -170,7 +170,7 @@ def test_what_joins_goes_to_the_tasks_with_fewest_and_to_one_each() -> None:
     assert len(mark.handed) == 2
 
 
-def test_a_task_that_does_not_take_what_joins_is_told_of() -> None:
+def test_a_task_that_does_not_take_what_joins_is_reported() -> None:
     assert not asyncio.run(under_way(Mark(silent=1), 1, 1).join([one("new"), one("newer")]))
 
 
@@ -181,7 +181,7 @@ class Adopting:
         self.assignments: tuple[Assignment, ...] | None = (one("a"),)
         self.owner = None
         self.seen: Mapping[str, FirstSeen] = {}
-        self.found_at: list[Look] = []
+        self.found_at: list[NewPlan] = []
 
     @property
     def sound(self) -> Sequence[str]:
@@ -190,8 +190,8 @@ class Adopting:
     async def refuse(self, refused: Sequence[Refusal]) -> None:
         assert not refused
 
-    async def found(self, look: Look) -> None:
-        self.found_at.append(look)
+    async def found(self, new_plan: NewPlan) -> None:
+        self.found_at.append(new_plan)
         self.assignments = None
 
     def rekey(self, rules: Sequence[Rekeying]) -> None:
@@ -202,30 +202,32 @@ class Adopting:
 
 
 class Growing(Replanner):
-    """Looks that cost nothing and find one partition more each."""
+    """Rounds that cost nothing and find one partition more each."""
 
-    looks = 0
+    replans = 0
     rest = 0.0
 
-    def look(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()) -> Look:
+    def replan(
+        self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()
+    ) -> NewPlan:
         assert not seen
         assert not sound
-        self.looks += 1
-        return Look((*current, one("a", len(current))))
+        self.replans += 1
+        return NewPlan((*current, one("a", len(current))))
 
 
-def test_nothing_is_looked_at_while_a_plan_waits_to_be_adopted() -> None:
+def test_nothing_is_replanned_while_a_plan_waits_to_be_adopted() -> None:
     async def story() -> None:
         settings, mirror = settings_between("a:1", "b:2", ["a"]), Adopting()
         renewal = Growing(settings)
         task = asyncio.create_task(TopicWatcher(renewal, lambda: settings).run(mirror))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for many in (1, 2):
                 while len(mirror.found_at) < many:
                     await asyncio.sleep(0)
                 for _ in range(100):
                     await asyncio.sleep(0)
-                assert renewal.looks == many
+                assert renewal.replans == many
                 mirror.assignments = mirror.found_at[-1].assignments
         task.cancel()
         assert mirror.found_at[1].assignments == (one("a"), one("a", 1), one("a", 2))
@@ -272,11 +274,11 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
             replanner._sync_acls(plan, history, ())
     else:
         replanner._sync_acls(plan, history, ())
-    told = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
-    assert done == {"recorded": told[:1], "created": told[:4], "": told}[fails_at]
+    answer = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
+    assert done == {"recorded": answer[:1], "created": answer[:4], "": answer}[fails_at]
 
 
-# --- looks (real brokers, no Spark) -----------------------------------------------------------------------------------
+# --- rounds (real brokers, no Spark) ----------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
@@ -288,18 +290,18 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     for name in (topic_name, other):
         make_topic(source, name)
     settings = policy(settings_between(source, target, [f"{topic_name}.*"], topic_name), deletions="delete")
-    look = Replanner(settings).look((), {})
-    assert [found.source.topic for found in look.assignments] == [topic_name, other]
-    assert look.made == {topic_name, other}
+    new_plan = Replanner(settings).replan((), {})
+    assert [found.source.topic for found in new_plan.assignments] == [topic_name, other]
+    assert new_plan.made == {topic_name, other}
     awaited(lambda: len(admin_of(target).describe([topic_name, other])) == 2)
     seen = made_by(settings, [topic_name])[topic_name]
     mine = OWNER, Owner.here("this").to_json()
     write_journal(settings, mine, (FirstSeen.key(topic_name), seen.to_json()))
-    assert Replanner(settings).look(look.assignments, {topic_name: seen}).assignments == look.assignments
+    assert Replanner(settings).replan(new_plan.assignments, {topic_name: seen}).assignments == new_plan.assignments
     delete_topics(source, topic_name)
 
-    unchecked = Replanner(settings).look(look.assignments, {topic_name: seen})
-    assert unchecked.assignments == look.assignments, "no task of this mirror compared its end with the source's"
+    unchecked = Replanner(settings).replan(new_plan.assignments, {topic_name: seen})
+    assert unchecked.assignments == new_plan.assignments, "no task of this mirror compared its end with the source's"
     kept: Mapping[str, tuple[Settings, FirstSeen | None]] = {
         "by policy": (policy(settings, deletions="keep"), seen),
         "unknown": (settings, None),
@@ -310,8 +312,8 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
         "another source topic then": (settings, replace(seen, topic_id=uuid4())),
     }
     for why, (asked, known) in kept.items():
-        found = Replanner(asked).look(look.assignments, {topic_name: known} if known else {}, [topic_name])
-        assert found.assignments == look.assignments, why
+        found = Replanner(asked).replan(new_plan.assignments, {topic_name: known} if known else {}, [topic_name])
+        assert found.assignments == new_plan.assignments, why
         assert admin_of(target).describe([topic_name]), why
     let_go = FirstSeen.key(topic_name), replace(seen, made=False).to_json()
     changes: Mapping[str, tuple[Change, Change]] = {
@@ -322,20 +324,20 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
     }
     for why, (change, back) in changes.items():  # which only the journal says, not what the mirror read before
         write_journal(settings, change)
-        found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
-        assert found.assignments == look.assignments, why
+        found = Replanner(settings).replan(new_plan.assignments, {topic_name: seen}, [topic_name])
+        assert found.assignments == new_plan.assignments, why
         write_journal(settings, back)
     produce(target, topic_name, [b"nobody else has it"])
-    found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
-    assert found.assignments == look.assignments
-    told = capfd.readouterr().err
-    assert f"{topic_name}-0: its log ends at 1, and the flow copied up to 0: somebody else wrote to it" in told
+    found = Replanner(settings).replan(new_plan.assignments, {topic_name: seen}, [topic_name])
+    assert found.assignments == new_plan.assignments
+    output = capfd.readouterr().err
+    assert f"{topic_name}-0: its log ends at 1, and the flow copied up to 0: somebody else wrote to it" in output
     assert admin_of(target).describe([topic_name])
     ours = LastPosition(
         source_next=1, target_end=1, source_topic_id=seen.topic_id, target_topic_id=seen.target_topic_id
     )
     write_journal(settings, position_entry(TopicPartition(topic_name, 0), ours))
-    found = Replanner(settings).look(look.assignments, {topic_name: seen}, [topic_name])
+    found = Replanner(settings).replan(new_plan.assignments, {topic_name: seen}, [topic_name])
     assert [left.source.topic for left in found.assignments] == [other]
     awaited(lambda: not admin_of(target).describe([topic_name]))
 
@@ -348,7 +350,7 @@ def four_copies(
     for name in names:
         make_topic(source, name)
     settings = policy(settings_between(source, target, [f"{topic}-.*"], topic), deletions="delete")
-    before = Replanner(settings).look((), {}).assignments
+    before = Replanner(settings).replan((), {}).assignments
     awaited(lambda: len(admin_of(target).describe(names)) == 4)
     return names, settings, before, made_by(settings, names)
 
@@ -367,12 +369,12 @@ def test_a_source_that_lost_its_data_deletes_nothing(
     renewal = Replanner(settings)
     delete_topics(source, *names[:3])
     for _ in range(2):
-        assert renewal.look(before, seen, names).assignments == before
-    told = capfd.readouterr().err
-    assert told.count("copies_not_deleted") == 1, "it is told once"
-    assert "3 of the flow's 4 topics are gone on cluster eu" in told
+        assert renewal.replan(before, seen, names).assignments == before
+    output = capfd.readouterr().err
+    assert output.count("copies_not_deleted") == 1, "it is logged once"
+    assert "3 of the flow's 4 topics are gone on cluster eu" in output
     delete_topics(source, names[3])
-    assert renewal.look(before, seen, names).assignments == before
+    assert renewal.replan(before, seen, names).assignments == before
     assert "no topic that the flow selects is left on cluster eu" in capfd.readouterr().err
     assert len(admin_of(target).describe(names)) == 4
 
@@ -391,7 +393,7 @@ def test_a_topic_that_went_while_no_mirror_ran_has_not_caught_up(
     run_once(load(config))
     assert states(config, names[0]) == {"CAUGHT_UP"}
     delete_topics(source, names[0])
-    for times in (1, 0):  # it is told once, and stays so
+    for times in (1, 0):  # it is logged once, and stays so
         capfd.readouterr()
         run_once(load(config))
         assert capfd.readouterr().err.count("partition_stopped") == times
@@ -413,7 +415,7 @@ def test_copies_of_the_past_do_not_hide_that_a_source_lost_its_data(
     write_journal(settings, (OWNER, Owner.here("this").to_json()), *entries)
     renewal = Replanner(settings)
     delete_topics(source, *names[:3])
-    assert renewal.look(before, past | seen, names).assignments == before
+    assert renewal.replan(before, past | seen, names).assignments == before
     assert "3 of the flow's 4 topics are gone on cluster eu" in capfd.readouterr().err
     assert len(admin_of(target).describe(names)) == 4
 
@@ -429,18 +431,18 @@ def test_topics_that_went_while_no_mirror_ran_are_lost_too(
     write_journal(settings, (OWNER, Owner.here("this").to_json()), *entries)
     delete_topics(source, *names[:2])
     started = Replanner(settings)
-    left = started.look((), seen, names).assignments
+    left = started.replan((), seen, names).assignments
     assert {one.source.topic for one in left} == set(names[2:])
     delete_topics(source, names[2])
-    assert started.look(left, seen, names).assignments == left
+    assert started.replan(left, seen, names).assignments == left
     assert "3 of the flow's 4 topics are gone on cluster eu" in capfd.readouterr().err
     assert len(admin_of(target).describe(names)) == 4
     delete_topics(target, *names[:2])  # as the message advises
     make_topic(source, names[2])
     again = Replanner(settings)
-    again.look(left, seen, names)
+    again.replan(left, seen, names)
     delete_topics(source, names[2])
-    awaited(lambda: again.look(left, seen, names).assignments == left[1:])
+    awaited(lambda: again.replan(left, seen, names).assignments == left[1:])
     assert [*admin_of(target).describe(names)] == names[3:]
 
 
@@ -454,11 +456,11 @@ def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
         make_topic(source_cluster.bootstrap, name)
     between = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [f"{topic_name}-.*"], topic_name)
     settings = policy(between, deletions="delete")
-    before = Replanner(settings).look((), {}).assignments
+    before = Replanner(settings).replan((), {}).assignments
     awaited(lambda: len(admin_of(target_cluster.bootstrap).describe(names)) == 3)
     seen = made_by(settings, names)
-    told = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
-    write_journal(settings, (OWNER, Owner.here("this").to_json()), *told)
+    reported = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
+    write_journal(settings, (OWNER, Owner.here("this").to_json()), *reported)
     delete_topics(source_cluster.bootstrap, names[0])
     source, target = Admin(settings.source), Admin(settings.target)
     plan, deletions = plan_topics(source, target, settings), Deletions(source, target)
@@ -488,8 +490,8 @@ def test_a_refused_topic_is_left_out_and_the_others_go_on(
     pattern = [f"{topic_name}-.*"]
     renewal = Replanner(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, pattern, topic_name))
     for _ in range(2):
-        assert [found.source.topic for found in renewal.look((), {}).assignments] == [good]
-    assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is told once"
+        assert [found.source.topic for found in renewal.replan((), {}).assignments] == [good]
+    assert capfd.readouterr().err.count("not_mirrored") == 1, "a refusal is logged once"
 
 
 @pytest.mark.brokers
@@ -500,16 +502,16 @@ def test_a_topic_whose_copy_is_gone_and_cannot_be_made_anew_is_refused_until_it_
     make_topic(source_cluster.bootstrap, topic)
     settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic], topic_name)
     renewal = Replanner(settings)
-    begun = renewal.look((), {}).assignments
+    begun = renewal.replan((), {}).assignments
     seen = made_by(settings, [topic])
     delete_topics(target_cluster.bootstrap, topic)
     make_topic(target_cluster.bootstrap, other)
-    look = renewal.look(begun, seen)
-    assert look.assignments == ()
-    assert [(one.source, one.partitions) for one in look.refused] == [(topic, 1)]
-    assert f"would collide with topic {other}" in look.refused[0].reason
+    new_plan = renewal.replan(begun, seen)
+    assert new_plan.assignments == ()
+    assert [(one.source, one.partitions) for one in new_plan.refused] == [(topic, 1)]
+    assert f"would collide with topic {other}" in new_plan.refused[0].reason
     delete_topics(target_cluster.bootstrap, other)
-    again = renewal.look((), seen)
+    again = renewal.replan((), seen)
     assert ([one.place for one in again.assignments], again.refused) == ([one.place for one in begun], ())
     assert again.anew == {topic}
 
@@ -524,18 +526,18 @@ def test_a_copy_that_appears_on_the_source_is_not_mirrored_back(
     other = settings_between(there, here, pattern, f"{topic_name}-other", naming={"prefix": "us."})
     make_topic(here, first)
     renewal = Replanner(settings_between(here, there, pattern, topic_name, exclude=["mirror[.].*"]))
-    look = renewal.look((), {})
-    assert [found.source.topic for found in look.assignments] == [first]
+    new_plan = renewal.replan((), {})
+    assert [found.source.topic for found in new_plan.assignments] == [first]
     seen = FirstSeen(
         source_topic=f"{topic_name}-3", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id=target_cluster.cluster_id
     )
     write_journal(other, (FirstSeen.key(copy), seen.to_json()))
     for name in (second, copy):
         make_topic(here, name)
-    assert [found.source.topic for found in renewal.look(look.assignments, {}).assignments] == [first, second]
-    told = capfd.readouterr().err
-    assert "not_mirrored" in told
-    assert f"flow {other.flow} mirrors it, and to mirror it back would be a loop" in told
+    assert [found.source.topic for found in renewal.replan(new_plan.assignments, {}).assignments] == [first, second]
+    output = capfd.readouterr().err
+    assert "not_mirrored" in output
+    assert f"flow {other.flow} mirrors it, and to mirror it back would be a loop" in output
     assert not admin_of(there).describe([copy])
 
 
@@ -590,7 +592,7 @@ def test_acls_follow_and_nobody_may_write(guarded: tuple[Cluster, Cluster], topi
     ensure_flow_topic(admin_of(target), settings.flow)
     renewal, copy = Replanner(settings), f"eu.{topic_name}"
     awaited(lambda: len(rules_on(source, topic_name)) == 3)
-    renewal.look((), {})
+    renewal.replan((), {})
     expected = {
         ("User:all", AclOperation.READ, AclPermissionType.ALLOW),
         ("User:nobody", AclOperation.READ, AclPermissionType.DENY),
@@ -625,7 +627,7 @@ def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(
         return rules_on(bootstrap, topic_name) | rules_on(bootstrap, group, ResourceType.GROUP)
 
     awaited(lambda: len(rules(source)) == 2)
-    Replanner(settings).look((), {})
+    Replanner(settings).replan((), {})
     expected = {("User:app", AclOperation.READ, allow)}
     awaited(lambda: rules_on(target, topic_name) == expected)
     awaited(lambda: rules_on(target, group, ResourceType.GROUP) == expected)
@@ -639,10 +641,10 @@ def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(
             removed.result(20)
     awaited(lambda: not rules(source))
     other = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=None, cluster_id="another")
-    Replanner(settings).look((), {topic_name: other})
+    Replanner(settings).replan((), {topic_name: other})
     assert "acl_deleted" not in capfd.readouterr().err, "where the address leads to another cluster it says nothing"
     assert rules_on(target, group, ResourceType.GROUP) == expected
-    Replanner(settings).look((), {})
+    Replanner(settings).replan((), {})
     awaited(lambda: rules_on(target, topic_name) == {("User:own", AclOperation.READ, allow)})
     awaited(lambda: not rules_on(target, group, ResourceType.GROUP))
 
@@ -655,17 +657,17 @@ def commit(bootstrap: str, group: str, topic: str) -> None:
 
 
 @pytest.mark.brokers
-def test_a_cluster_without_an_authorizer_is_told_of_once(
+def test_a_cluster_without_an_authorizer_is_reported_once(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     make_topic(source_cluster.bootstrap, topic_name)
     settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
     renewal = Replanner(policy(settings, acls=True))
-    renewal.look((), {})
-    renewal.look((), {})
-    told = capfd.readouterr().err
-    assert told.count("acls_not_mirrored") == 1
-    assert "cluster eu has no authorizer" in told
+    renewal.replan((), {})
+    renewal.replan((), {})
+    output = capfd.readouterr().err
+    assert output.count("acls_not_mirrored") == 1
+    assert "cluster eu has no authorizer" in output
 
 
 # --- a running mirror -------------------------------------------------------------------------------------------------
@@ -678,8 +680,8 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def states(config: Path, topic: str) -> set[str]:
-    told = json.loads(command("status", str(config), "--json")[1])
-    return {found["state"] for found in told["partitions"] if found["topic"] == topic}
+    fields = json.loads(command("status", str(config), "--json")[1])
+    return {found["state"] for found in fields["partitions"] if found["topic"] == topic}
 
 
 @pytest.mark.brokers
@@ -704,7 +706,7 @@ def test_a_running_mirror_follows_what_changes(
     with forked(config, tmp_path / "mirror.log") as mirror:
 
         def until(condition: Callable[[], Any]) -> None:
-            wait_for(condition, PATIENCE, lambda: mirror.log)
+            wait_for(condition, TIMEOUT, lambda: mirror.log)
 
         mirror.until("spark_started")
         # New partitions and topics, from their first record.
@@ -736,9 +738,9 @@ def test_a_running_mirror_follows_what_changes(
         produce(source, second, [b"later"] * 20)
         until(lambda: ends(target, f"eu.{second}") == {0: 40})
         assert ends(target, f"eu.{first}") == {0: 20, 1: 20}
-        code, told = command("pause", "--json", str(config), first)
+        code, reported = command("pause", "--json", str(config), first)
         rests = {"flow": topic_name, "topics": [{"topic": first, "paused": True, "changed": False}]}
-        assert (code, json.loads(told)) == (ExitCode.DONE, rests)
+        assert (code, json.loads(reported)) == (ExitCode.DONE, rests)
         assert command("resume", str(config), first) == (ExitCode.DONE, f"{first}: goes on\n")
         until(lambda: ends(target, f"eu.{first}") == {0: 40, 1: 20})
 
@@ -792,11 +794,13 @@ def test_what_is_added_joins_the_epoch_under_way(
     settings = policy(settings, interval_s=0.5)
     flow = replace(prepare(settings), epoch_seconds=600.0, tasks=1)
     context: Any = InThisProcess()
-    mirror = Supervisor(context, flow, lambda _: None, lookout=TopicWatcher(Replanner(settings), lambda: settings))
-    ours, told = admin_of(source), ""
+    mirror = Supervisor(
+        context, flow, lambda _: None, topic_watcher=TopicWatcher(Replanner(settings), lambda: settings)
+    )
+    ours, reported = admin_of(source), ""
 
     def story() -> None:
-        nonlocal told
+        nonlocal reported
         awaited(lambda: ends(target, first)[0] == 20)
         make_topic(source, second)
         produce(source, second, [b"y"] * 20)
@@ -807,7 +811,7 @@ def test_what_is_added_joins_the_epoch_under_way(
         awaited(lambda: ends(target, first).get(16) == 20)
         produce(source, first, [b"later"] * 20)
         awaited(lambda: ends(target, first)[0] == 40)
-        told = capfd.readouterr().err
+        reported = capfd.readouterr().err
 
     def theirs_end(topic: str) -> int:
         return ends(target, topic).get(0, 0)
@@ -822,8 +826,8 @@ def test_what_is_added_joins_the_epoch_under_way(
         return outcome
 
     figures = asyncio.run(run()).figures
-    assert told.count("plan_changed") == 2
-    assert "epoch_ended" not in told
+    assert reported.count("plan_changed") == 2
+    assert "epoch_ended" not in reported
     assert figures[TopicPartition(second, 0)].records == figures[TopicPartition(first, 16)].records == 20
     assert assert_same_records(source, target, first, 17) == 60
     assert assert_same_records(source, target, second, 1) == 20

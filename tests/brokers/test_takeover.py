@@ -76,7 +76,7 @@ def test_nothing_is_copied_where_the_copy_was_whole(pair: tuple[str, str], topic
 
 
 def test_a_record_that_mirrormaker_wrote_twice_is_named(pair: tuple[str, str], topic_name: str) -> None:
-    """It is not exactly once unless told to be; where it began again, its copy is not the source's."""
+    """It is not exactly once unless set to be; where it began again, its copy is not the source's."""
     both_topics(pair, topic_name)
     produce(pair[0], topic_name, numbered(0, 100), batch=30)
     as_mirrormaker(pair, topic_name, until=60)

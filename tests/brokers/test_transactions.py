@@ -119,7 +119,7 @@ def seen(bootstrap: str, *partitions: TopicPartition) -> dict[TopicPartition, li
 
 
 async def settled(cluster: Cluster, *partitions: TopicPartition) -> None:
-    """Until nothing there is undecided: a client is told that a transaction ended before its markers are written."""
+    """Until nothing there is undecided: a client learns that a transaction ended before its markers are written."""
     async with asyncio.timeout(60):
         for at in partitions:
             end = await list_offset(cluster, at, LATEST, READ_UNCOMMITTED)
@@ -372,15 +372,15 @@ class Scripted:
 
     def _found(self, call: Call, code: ErrorCode) -> Any:
         schema = call.schema()
-        told = {"node_id": 1, "host": "elsewhere", "port": 1, "error_code": code, "error_message": None}
+        fields = {"node_id": 1, "host": "elsewhere", "port": 1, "error_code": code, "error_message": None}
         if call.version >= 4:
             (key,) = call.request.coordinator_keys
             assert (key, call.request.key_type) == ("flow/0", 1)
             return schema.FindCoordinatorResponse(
-                throttle_time=timedelta(0), coordinators=(schema.Coordinator(key=key, **told),)
+                throttle_time=timedelta(0), coordinators=(schema.Coordinator(key=key, **fields),)
             )
         assert (call.request.key, call.request.key_type) == ("flow/0", 1)
-        return schema.FindCoordinatorResponse(throttle_time=timedelta(0), **told)
+        return schema.FindCoordinatorResponse(throttle_time=timedelta(0), **fields)
 
     def _begun(self, call: Call, code: ErrorCode) -> Any:
         assert call.request.transactional_id == "flow/0"
@@ -446,7 +446,7 @@ class Scripted:
 @pytest.mark.parametrize("newest", [3, 4])
 @in_loop
 async def test_what_passes_is_tried_again(newest: int) -> None:
-    told = Scripted(
+    reported = Scripted(
         {
             FIND_COORDINATOR: [15, None],
             INIT_PRODUCER_ID: [14, 16, 51, 51, None],
@@ -455,31 +455,33 @@ async def test_what_passes_is_tried_again(newest: int) -> None:
             END_TXN: [51, None, 14, 15],
         }
     )
-    told.broker.script[18] = offers(find_coordinator=newest)
-    async with told.cluster() as cluster:
+    reported.broker.script[18] = offers(find_coordinator=newest)
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
         assert (transaction.producer_id, transaction.epoch) == (7, 3)
         await transaction.join([ORDERS])
         assert await transaction.append({ORDERS: made(b"a", b"b")}) == {ORDERS: 40}
-        first = told.produced()
+        first = reported.produced()
         assert len(first) == 6
         assert len(set(first)) == 1, "the same bytes each time"
-        told.codes[PRODUCE] = [46]
+        reported.codes[PRODUCE] = [46]
         assert await transaction.append({ORDERS: made(b"c")}) == {ORDERS: -1}
-        sequences = [next(iter(split(memoryview(one)))).header.base_sequence for one in (first[0], told.produced()[-1])]
+        sequences = [
+            next(iter(split(memoryview(one)))).header.base_sequence for one in (first[0], reported.produced()[-1])
+        ]
         assert sequences == [0, 2]
         await transaction.commit()
-        assert [call.request.committed for call in told.broker.of(END_TXN)] == [True] * 5
-        assert len(told.broker.of(FIND_COORDINATOR)) == 11, "asked anew, but for a transaction that is about to end"
-        assert {call.version for call in told.broker.of(PRODUCE)} == {11}, "no newer one: those begin by themselves"
+        assert [call.request.committed for call in reported.broker.of(END_TXN)] == [True] * 5
+        assert len(reported.broker.of(FIND_COORDINATOR)) == 11, "asked anew, but for a transaction that is about to end"
+        assert {call.version for call in reported.broker.of(PRODUCE)} == {11}, "no newer one: those begin by themselves"
 
 
 @pytest.mark.parametrize("code", [47, 48, 49, 90])
 @pytest.mark.parametrize("api", [ADD_PARTITIONS_TO_TXN, PRODUCE, END_TXN], ids=lambda api: api.name)
 @in_loop
 async def test_whoever_is_fenced_says_so(api: Api, code: int) -> None:
-    told = Scripted({api: [code]})
-    async with told.cluster() as cluster:
+    reported = Scripted({api: [code]})
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
 
         async def rest() -> None:
@@ -490,13 +492,13 @@ async def test_whoever_is_fenced_says_so(api: Api, code: int) -> None:
         with pytest.raises(Fenced, match="writes under transactional id flow/0") as caught:
             await rest()
         assert caught.value.transactional_id == "flow/0"
-        assert len(told.broker.of(api)) == 1
+        assert len(reported.broker.of(api)) == 1
 
 
 @in_loop
 async def test_what_no_retry_cures_is_not_committed() -> None:
-    told = Scripted({PRODUCE: [0, 10]})
-    async with told.cluster() as cluster:
+    reported = Scripted({PRODUCE: [0, 10]})
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
         await transaction.join([ORDERS])
         await transaction.append({ORDERS: made(b"a")})
@@ -506,16 +508,16 @@ async def test_what_no_retry_cures_is_not_committed() -> None:
             await transaction.append({ORDERS: made(b"b")})
         with pytest.raises(ClusterUnreachable, match="abort it"):
             await transaction.commit()
-        assert not told.broker.of(END_TXN)
+        assert not reported.broker.of(END_TXN)
         await transaction.abort()
-        assert [call.request.committed for call in told.broker.of(END_TXN)] == [False]
+        assert [call.request.committed for call in reported.broker.of(END_TXN)] == [False]
 
 
 @in_loop
 async def test_an_end_without_an_answer_is_not_clear() -> None:
-    told = Scripted()
-    told.refuses.add(END_TXN)
-    async with told.cluster() as cluster:
+    reported = Scripted()
+    reported.refuses.add(END_TXN)
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0", timeout_ms=300)
         await transaction.join([ORDERS])
         await transaction.append({ORDERS: made(b"a")})
@@ -525,9 +527,9 @@ async def test_an_end_without_an_answer_is_not_clear() -> None:
 
 @in_loop
 async def test_a_batch_without_an_answer_is_given_up_and_its_transaction_not_committed() -> None:
-    told = Scripted()
-    told.refuses.add(PRODUCE)
-    async with told.cluster() as cluster:
+    reported = Scripted()
+    reported.refuses.add(PRODUCE)
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0", timeout_ms=300)
         await transaction.join([ORDERS])
         with pytest.raises(ClusterUnreachable, match=r"Produce to orders-0: no answer within 0\.3 s"):
@@ -539,19 +541,19 @@ async def test_a_batch_without_an_answer_is_given_up_and_its_transaction_not_com
 @pytest.mark.parametrize("committed", [True, False])
 @in_loop
 async def test_nothing_is_asked_for_a_transaction_of_no_partition(*, committed: bool) -> None:
-    told = Scripted()
-    async with told.cluster() as cluster:
+    reported = Scripted()
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
         await transaction.join([])
         assert await transaction.append({}) == {}
         await (transaction.commit() if committed else transaction.abort())
-        assert not told.broker.of(END_TXN)
+        assert not reported.broker.of(END_TXN)
 
 
 @in_loop
 async def test_an_abort_where_no_partition_joined_has_nothing_to_do() -> None:
-    told = Scripted({ADD_PARTITIONS_TO_TXN: [17], END_TXN: [48]})
-    async with told.cluster() as cluster:
+    reported = Scripted({ADD_PARTITIONS_TO_TXN: [17], END_TXN: [48]})
+    async with reported.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
         with pytest.raises(BrokerError, match="17"):
             await transaction.join([ORDERS])

@@ -141,7 +141,7 @@ def test_what_the_source_deleted_before_it_was_mirrored(pair: tuple[str, str], t
     assert (found.next_offset, "offsets 100 to 149" in found.detail) == (100, True)
     found = copied(pair, topic_name, on_data_loss="continue")
     assert (found.lost, found.next_offset) == (50, 200)
-    assert copied(pair, topic_name).lost == 0, "told once"
+    assert copied(pair, topic_name).lost == 0, "reported once"
     index = index_of(pair, topic_name)
     assert [(run.source, run.target, run.length) for run in index] == [(0, 0, 100), (150, 100, 50)]
     assert [index.to_target(offset) for offset in (99, 100, 149, 150, 199)] == [99, 100, 100, 100, 149]
@@ -166,7 +166,7 @@ def delete(bootstrap: str, topic: str) -> None:
 
 
 def test_a_target_made_anew_for_what_the_source_still_has(pair: tuple[str, str], topic_name: str) -> None:
-    """The mirror dies before it records where that went: runs of the former target must not tell it where to go on."""
+    """The mirror dies before it records where that went: runs of the former target must not show it where to go on."""
     make_topic(pair[0], topic_name)
     produce(pair[0], topic_name, [b"%d" % index for index in range(100)])
     copied(pair, topic_name)
@@ -270,15 +270,15 @@ def test_a_target_without_the_right_to_write_markers(
     make_topic(pair[0], plain)
     make_topic(pair[0], compact, configs={"cleanup.policy": "compact"})
 
-    def told(offsets: str) -> list[tuple[Severity, str]]:
+    def shown(offsets: str) -> list[tuple[Severity, str]]:
         settings = settings_between(*pair, [plain, compact], flow=topic_name, offsets=offsets)
         plan = plan_topics(Admin(settings.source), Admin(settings.target), settings)
         return [(one.severity, one.topic) for one in plan.findings if NEEDS_ALTER in one.text]
 
-    assert told("preserve") == []
+    assert shown("preserve") == []
     monkeypatch.setattr(Admin, "may_write_markers", lambda _: False)
-    assert told("preserve") == [(Severity.ADVISE, ""), (Severity.REFUSE, compact)]
-    assert told("translate") == []
+    assert shown("preserve") == [(Severity.ADVISE, ""), (Severity.REFUSE, compact)]
+    assert shown("translate") == []
 
 
 def test_runs_of_records_that_the_target_deleted_go(
@@ -340,9 +340,9 @@ def asked(pair: tuple[str, str], topic: str, offset: int, flow: str = "", **more
 
 
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
-def test_offsets_are_told_of_a_copy_alone(pair: tuple[str, str], topic_name: str, offsets: str) -> None:
+def test_offsets_are_translated_for_a_copy_alone(pair: tuple[str, str], topic_name: str, offsets: str) -> None:
     """Two topics of one name have offsets all the same: nothing is said of what the flow did not copy, or is not what
-    it copied any more. Of a flow that was failed over, what it had copied is told, whoever writes behind it.
+    it copied any more. Of a flow that was failed over, what it had copied is translated, whoever writes behind it.
     """
     source, target = pair
     make_topic(source, topic_name)
@@ -364,11 +364,11 @@ def test_offsets_are_told_of_a_copy_alone(pair: tuple[str, str], topic_name: str
     produce(target, topic_name, [b"stranger"] * 5)
     with pytest.raises(PartitionStop, match="DIVERGED"):
         asked(pair, topic_name, 23, offsets=offsets)
-    told(pair, topic_name, ("failover", FailedOver.here().to_json()))
+    write_entries(pair, topic_name, ("failover", FailedOver.here().to_json()))
     assert asked(pair, topic_name, 19, offsets=offsets) == 19, "these are applications' records behind the flow's"
     with pytest.raises(ConfigError, match=r"not mirrored yet|none of them"):
         asked(pair, topic_name, 23, offsets=offsets)
-    told(pair, topic_name, ("failover", None))
+    write_entries(pair, topic_name, ("failover", None))
     deleted(target, topic_name)
     make_topic(target, topic_name)
     produce(target, topic_name, [b"stranger"] * 30)
@@ -377,7 +377,7 @@ def test_offsets_are_told_of_a_copy_alone(pair: tuple[str, str], topic_name: str
 
 
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
-def test_no_offset_is_told_of_another_source_topic(pair: tuple[str, str], topic_name: str, offsets: str) -> None:
+def test_no_offset_is_translated_for_another_source_topic(pair: tuple[str, str], topic_name: str, offsets: str) -> None:
     make_topic(pair[0], topic_name)
     produce(pair[0], topic_name, [b"%d" % number for number in range(20)])
     mirror_once(*pair, [topic_name], flow=topic_name, offsets=offsets)
@@ -388,7 +388,7 @@ def test_no_offset_is_told_of_another_source_topic(pair: tuple[str, str], topic_
         asked(pair, topic_name, 5, offsets=offsets)
 
 
-def told(pair: tuple[str, str], flow: str, *entries: tuple[str, bytes | None]) -> None:
+def write_entries(pair: tuple[str, str], flow: str, *entries: tuple[str, bytes | None]) -> None:
     """Write to a flow's journal."""
 
     async def append() -> None:

@@ -55,7 +55,7 @@ def test_a_partition_that_is_lost_on_the_way_has_no_report_and_no_digest(tmp_pat
     assert sorted(again.finished) == [0, 1, 3], "what could not be read is read again"
 
 
-def test_what_differs_is_told_though_the_rest_could_not_be_read() -> None:
+def test_what_differs_is_reported_though_the_rest_could_not_be_read() -> None:
     found: list[Found] = [in_ranges(MANY, CHANGED, one.bounds) for one in PLAN.ranges]
     (report,), unread = proved([SILENT, *found[1:]])
     assert (report.different, unread) == (1, (SILENT,))
@@ -87,7 +87,7 @@ def test_a_verdict_says_what_it_does_not_cover() -> None:
         "eu.clicks",
         "gone from the source",
     ]
-    assert "verdict warn" in {told.get("class") for _, told in seen.tags}
+    assert "verdict warn" in {item.get("class") for _, item in seen.tags}
 
 
 @pytest.mark.brokers

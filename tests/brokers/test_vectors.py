@@ -1,6 +1,6 @@
 """Golden vectors: what real brokers stored for foreign producers is read, and rewritten, as foreign consumers read it.
 
-What the vectors are, and how they were made, is told in `vectors/README.md`.
+What the vectors are, and how they were made, is said in `vectors/README.md`.
 """
 
 from __future__ import annotations

@@ -98,13 +98,13 @@ def test_a_comparison_holds_an_answer_of_each_side_and_the_next_one(*, same: boo
 
 
 def marker(offset: int, *, commit: bool = False, producer: int = 99) -> bytes:
-    """A control marker; of the mirror's kind unless told otherwise."""
+    """A control marker; of the mirror's kind unless asked otherwise."""
     key, value = bytes([0, 0, 0, commit]), bytes(6)
     payload = encoded([Record(0, 0, key, value)])
     return batch(offset, attributes=CONTROL | TRANSACTIONAL, payload=payload, producer_id=producer)
 
 
-def told(field: bytes) -> str:
+def shown(field: bytes) -> str:
     return f"{len(field)} bytes with CRC {crc32c(field):08x}"
 
 
@@ -135,7 +135,7 @@ def test_what_the_mirror_may_change_is_no_difference() -> None:
     assert report.source_digest == report.target_digest
 
 
-def test_a_batch_is_no_twin_where_anything_of_it_changed() -> None:
+def test_a_batch_is_no_counterpart_where_anything_of_it_changed() -> None:
     """Its records are then compared, and those here cannot be read."""
     good = batch(0, count=10)
     changes: list[dict[str, Any]] = [
@@ -167,7 +167,7 @@ def test_a_stored_crc_that_does_not_hold() -> None:
     assert report.source_digest != report.target_digest
 
 
-def test_a_target_with_a_clock_of_its_own_is_told() -> None:
+def test_a_target_with_a_clock_of_its_own_is_reported() -> None:
     """Append time there, as `topics.append_time: target` asks for: readers of the target see other times."""
     ours = [batch(0), *(batch(offset, attributes=APPEND_TIME, max_timestamp=5) for offset in (1, 2))]
     theirs = [batch(offset, attributes=APPEND_TIME, max_timestamp=6) for offset in range(3)]
@@ -422,7 +422,7 @@ def test_a_batch_that_reaches_beyond_the_end_of_the_source() -> None:
 
 
 def test_a_batch_that_lacks_its_last_records() -> None:
-    """Its header tells of more, so what begins behind its last record still belongs to the stretch."""
+    """Its header counts more, so what begins behind its last record still belongs to the stretch."""
     ours = [stored(some(*range(10))), stored(some(*range(10)), 10)]
     theirs = stored(some(*range(6)), delta=19)
     assert kinds(compared(ours, [theirs])) == [(6, Kind.MISSING)]
@@ -461,7 +461,7 @@ def test_a_source_that_deletes_what_is_being_compared() -> None:
 
 
 def test_a_log_that_breaks_off_inside_a_stretch() -> None:
-    """What was read before is compared, what was not is not told as missing."""
+    """What was read before is compared, what was not is not reported as missing."""
     ours = remade(WIDE, max_bytes=600)
     broken = batch(end_of(ours[0]) + 1, length=3)
     report = compared([WIDE], [ours[0], broken])
@@ -470,7 +470,7 @@ def test_a_log_that_breaks_off_inside_a_stretch() -> None:
     assert kinds(compared([WIDE], theirs)) == [(0, Kind.KEY), (end_of(theirs[0]) + 1, Kind.UNREADABLE)]
 
 
-def test_an_old_compressed_set_tells_its_first_offset_only_inside() -> None:
+def test_an_old_compressed_set_says_its_first_offset_only_inside() -> None:
     """The wrapper has the last one."""
     random = Random(3)
     wrapper = wrapped(14, b"".join(legacy(offset, 1, random.randbytes(40)) for offset in range(5)))
@@ -549,7 +549,7 @@ def test_an_old_message_with_another_value(magic: int, value: bytes) -> None:
     """Shorter than a header of magic 2, where the records section would be empty."""
     report = compared([legacy(0, magic)], [legacy(0, magic, value)])
     assert [str(one) for one in report.differences] == [
-        f"orders-0 at offset 0: value: {told(b'value')} on the source, {told(value)} on the target"
+        f"orders-0 at offset 0: value: {shown(b'value')} on the source, {shown(value)} on the target"
     ]
     assert report.identical == 0
     assert report.source_digest != report.target_digest
@@ -588,10 +588,10 @@ def test_a_log_that_gives_nothing_before_its_end(whole: int, on_target: bool, mo
 
     report = asyncio.run(run())
     offset = (0, 10, 15)[whole]
-    told = f"the broker returned nothing at offset {offset} below the log's end 16"
+    output = f"the broker returned nothing at offset {offset} below the log's end 16"
     side = "target" if on_target else "source"
     assert [str(one) for one in report.differences] == [
-        f"orders-0 at offset {offset}: unreadable: {told} on the {side}"
+        f"orders-0 at offset {offset}: unreadable: {output} on the {side}"
     ]
     assert (report.identical, report.offsets_equal) == (whole, False)
 
@@ -1001,14 +1001,14 @@ def test_many_tiny_batches_that_were_joined(
     assert verify(settings, (), as_json=True) is ExitCode.DONE
     assert json.loads(capsys.readouterr().out)["topics"][0]["rewritten"] == 200
 
-    twin = f"{topic_name}-twin"
-    make_topic(source_cluster.bootstrap, twin)
+    equal_topic = f"{topic_name}-equal_topic"
+    make_topic(source_cluster.bootstrap, equal_topic)
     values = VALUES * 5
     values[123] = b"another value"
-    produce(source_cluster.bootstrap, twin, values, batch=7)
-    produce(source_cluster.bootstrap, twin, VALUES, batch=40)
-    naming: dict[str, Any] = {"naming": {"rename": {twin: topic_name}}}
-    report = verify_flow(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [twin], **naming))
+    produce(source_cluster.bootstrap, equal_topic, values, batch=7)
+    produce(source_cluster.bootstrap, equal_topic, VALUES, batch=40)
+    naming: dict[str, Any] = {"naming": {"rename": {equal_topic: topic_name}}}
+    report = verify_flow(settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [equal_topic], **naming))
     assert [(one.offset, one.kind) for one in report.differences] == [(123, Kind.VALUE)]
 
 

@@ -125,7 +125,7 @@ def test_a_loss_of_a_former_copy_does_not_count() -> None:
 
 
 def figures_of(settings: Settings, topic: str, partition: int, state: State, **more: Any) -> PartitionStatus:
-    told: dict[str, Any] = {"next_offset": 0, "log_end": -1, "lag_records": 0, "detail": "why", **more}
+    fields: dict[str, Any] = {"next_offset": 0, "log_end": -1, "lag_records": 0, "detail": "why", **more}
     return PartitionStatus(
         flow=settings.flow,
         instance="test",
@@ -134,7 +134,7 @@ def figures_of(settings: Settings, topic: str, partition: int, state: State, **m
         target_topic=topic,
         state=state,
         at_ms=int(time.time() * 1000),
-        **told,
+        **fields,
     )
 
 
@@ -261,8 +261,8 @@ def test_an_accepted_loss_is_named_with_its_offsets(
     (one,) = found["not_whole"]
     assert (one["kind"], one["first"], one["next_offset"], one["offsets"]) == ("accepted loss", 40, 55, 15)
     assert verify(settings, (), as_json=False) is ExitCode.NOT_WHOLE
-    told = f"{topic_name}-0: accepted loss, offsets 40 to 54 (15): reason retention, as the journal tells"
-    assert told in " ".join(capsys.readouterr().out.split())
+    output = f"{topic_name}-0: accepted loss, offsets 40 to 54 (15): reason retention, as the journal says"
+    assert output in " ".join(capsys.readouterr().out.split())
     delete_before(target_cluster, topic_name, 50)
     (one,) = judged(settings, capsys)[1]["not_whole"]
     assert (one["first"], one["next_offset"]) == (50, 55)
@@ -271,7 +271,7 @@ def test_an_accepted_loss_is_named_with_its_offsets(
 
 
 @pytest.mark.brokers
-def test_lag_of_what_nobody_copies_grows_and_is_unknown_where_the_source_cannot_tell(
+def test_lag_of_what_nobody_copies_grows_and_is_unknown_where_the_source_does_not_say(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of paused, stopped and waiting partitions, whatever the mirror saw last, and of one whose mirror has ended."""
@@ -284,7 +284,7 @@ def test_lag_of_what_nobody_copies_grows_and_is_unknown_where_the_source_cannot_
     ]
     write_journal(settings, *((one.key(), one.to_json()) for one in frozen))
 
-    def told(by: Settings) -> tuple[list[int | None], int | None, int]:
+    def shown(by: Settings) -> tuple[list[int | None], int | None, int]:
         assert status(by, watch=False, as_json=True) is ExitCode.DONE
         found = json.loads(capsys.readouterr().out)
         totals = found["totals"]
@@ -293,9 +293,9 @@ def test_lag_of_what_nobody_copies_grows_and_is_unknown_where_the_source_cannot_
     for ends in (5, 9):
         for number in range(len(states)):
             produce(source_cluster.bootstrap, topic_name, VALUES[: ends - (0 if ends == 5 else 5)], partition=number)
-        assert told(settings) == ([ends - 3] * 5, (ends - 3) * 5, 0)
+        assert shown(settings) == ([ends - 3] * 5, (ends - 3) * 5, 0)
     away = settings_between("127.0.0.1:1", target_cluster.bootstrap, [topic_name], topic_name)
-    assert told(away) == ([None] * 5, None, 5), "never 0 for what nobody knows"
+    assert shown(away) == ([None] * 5, None, 5), "never 0 for what nobody knows"
     assert status(away, watch=False, as_json=False) is ExitCode.DONE
     assert "lag unknown" in " ".join(capsys.readouterr().out.split())
 
@@ -324,9 +324,9 @@ def test_what_lies_behind_an_open_transaction_is_not_there(
 
     code, found = judged(settings, capsys)
     assert (code, found["equal"], found["whole"]) == (ExitCode.NOT_WHOLE, True, False)
-    (told,) = found["not_whole"]
-    assert (told["kind"], told["first"], told["offsets"]) == ("not there yet", len(VALUES), 4)
-    assert f"a transaction is open on the source from offset {len(VALUES)} on" in told["text"]
+    (reported,) = found["not_whole"]
+    assert (reported["kind"], reported["first"], reported["offsets"]) == ("not there yet", len(VALUES), 4)
+    assert f"a transaction is open on the source from offset {len(VALUES)} on" in reported["text"]
 
     at = TopicPartition(topic_name, 0)
     if offsets == "preserve":

@@ -16,8 +16,8 @@ and where offsets move, besides C4 and C6:
 
     C7  committed records: the same ones in the same order, with all that C1 compares but the offset
     C8  the target's offsets: a record at each of them from 0 on, for readers of both kinds
-    C9  the translation of every offset, both ways, as the journal's records tell it: for one without a record, the
-        record behind it. No record of the journal may lie, whether another one tells better or not
+    C9  the translation of every offset, both ways, as the journal's records say: for one without a record, the
+        record behind it. No record of the journal may lie, whether another one says better or not
     C10 declared losses are the real ones
 """
 
@@ -35,13 +35,13 @@ from .translation import (
     Lookup,
     Pair,
     Places,
-    Told,
+    Recorded,
     Translation,
     compare_claims,
     compare_dense,
     compare_translation,
     paired,
-    read_told,
+    read_recorded,
 )
 
 __all__ = [
@@ -52,14 +52,14 @@ __all__ = [
     "Pair",
     "Places",
     "Record",
-    "Told",
+    "Recorded",
     "check",
     "check_translated",
     "compare",
     "compare_groups",
     "compare_translated",
     "dump",
-    "read_told",
+    "read_recorded",
 ]
 
 
@@ -104,11 +104,11 @@ def check_translated(
     declared: Mapping[int, Sequence[tuple[int, int]]] | None = None,
     translations: Mapping[int, Translation] | None = None,
 ) -> list[Finding]:
-    """Everything that is wrong where offsets move; `journal` is the name of the topic that tells where to.
+    """Everything that is wrong where offsets move; `journal` is the name of the topic that says where to.
 
     `history` holds, by partition and in offset order, what the source had of records that are mirrored or were lost;
     what the source holds behind them is to be mirrored too. Where there is none, it is what the source holds now.
-    `declared` are losses that another journal told of; `translations`, somebody's by partition, are judged besides the
+    `declared` are losses that another journal names; `translations`, somebody's by partition, are judged besides the
     checker's own. Raises as `check` does.
     """
     name = target_topic or topic
@@ -119,11 +119,11 @@ def check_translated(
     ] * (theirs.keys() != mine.keys())
     places: dict[int, Places] = {}
     for partition in sorted(theirs.keys() & mine.keys()):
-        told = read_told(entries, name, partition)
-        told = replace(told, losses=(*told.losses, *(declared or {}).get(partition, ())))
+        reported = read_recorded(entries, name, partition)
+        reported = replace(reported, losses=(*reported.losses, *(declared or {}).get(partition, ())))
         before = (history or {}).get(partition, ())
         pairs, differences = compare_translated(
-            theirs[partition], mine[partition], told, expected or Expected(), before
+            theirs[partition], mine[partition], reported, expected or Expected(), before
         )
         places[partition] = Places(pairs)
         if not differences and partition in (translations or {}):
@@ -137,7 +137,7 @@ def check_translated(
 
 
 def compare_translated(
-    source: Dump, target: Dump, told: Told, expected: Expected, history: Sequence[Record] = ()
+    source: Dump, target: Dump, message: Recorded, expected: Expected, history: Sequence[Record] = ()
 ) -> tuple[list[Pair], list[tuple[Kind, int, str]]]:
     """Which record is which, and what is wrong with one partition (pure). Whatever is wrong hides what follows from it:
     claims are judged where the records are right, and translations where the claims are.
@@ -153,13 +153,13 @@ def compare_translated(
     behind = history[-1].offset if history else -1
     known = [*history, *(record for record in source.committed if record.offset > behind)]
     held = {record.offset for record in source.committed}
-    expected = replace(expected, gaps=(*expected.gaps, *told.losses))
+    expected = replace(expected, gaps=(*expected.gaps, *message.losses))
     pairs, differences = paired(known, target.committed, expected, held)
     found += differences
     if not found:
-        found += compare_claims(told, pairs)
+        found += compare_claims(message, pairs)
     if not found:
-        found += compare_translation(Lookup(told), pairs, source.end)
+        found += compare_translation(Lookup(message), pairs, source.end)
     return pairs, found
 
 

@@ -40,15 +40,15 @@ class Expected:
 
 
 def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Expected) -> list[Finding]:
-    """Every difference, with runs of the same kind told as one."""
+    """Every difference, with runs of the same kind shown as one."""
 
     def finding(kind: Kind, first: int, last: int, detail: str) -> Finding:
         return Finding(kind, topic, partition, first, last, detail)
 
     found = [
-        finding(Kind.UNREADABLE, -1, -1, f"{side}: {told.error}")
-        for side, told in (("source", source), ("target", target))
-        if told.error
+        finding(Kind.UNREADABLE, -1, -1, f"{side}: {item.error}")
+        for side, item in (("source", source), ("target", target))
+        if item.error
     ]
     if target.start > source.start or (target.start < source.start and expected.same_start):
         found.append(finding(Kind.LOG_START, target.start, target.start, f"the source's log starts at {source.start}"))

@@ -54,8 +54,8 @@ def compare_groups(
 def _positions(bootstrap: str, group: str) -> dict[TopicPartition, int]:
     admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
     try:
-        told = admin.list_group_offsets({group: None})[group]
-        return {at: int(position.offset) for at, position in told.items() if position.offset >= 0}
+        reported = admin.list_group_offsets({group: None})[group]
+        return {at: int(position.offset) for at, position in reported.items() if position.offset >= 0}
     finally:
         admin.close()
 

@@ -63,7 +63,7 @@ def dump(bootstrap: str, topic: str, *, uncommitted: bool = True) -> dict[int, D
     """All partitions of a topic: committed records up to the last stable offset, and all up to the high watermark, the
     latter only where `uncommitted` is set.
 
-    Raises kafka-python's errors where the cluster cannot be asked; what cannot be read is told by `Dump.error`.
+    Raises kafka-python's errors where the cluster cannot be asked; what cannot be read is named by `Dump.error`.
     """
     with _forgotten_sockets():
         return _dumped(bootstrap, topic, uncommitted)
@@ -138,10 +138,10 @@ def _read(consumer: Any, at: Any, start: int, end: int) -> _Read:
     try:
         while consumer.position(at) < end and idle < _IDLE_POLLS:
             before = consumer.position(at)
-            for told in consumer.poll(timeout_ms=_POLL_MS, max_records=10_000).get(at, ()):
-                headers = tuple((str(name), value) for name, value in told.headers)
+            for item in consumer.poll(timeout_ms=_POLL_MS, max_records=10_000).get(at, ()):
+                headers = tuple((str(name), value) for name, value in item.headers)
                 found.records.append(
-                    Record(told.offset, told.timestamp, told.timestamp_type, told.key, told.value, headers)
+                    Record(item.offset, item.timestamp, item.timestamp_type, item.key, item.value, headers)
                 )
             idle = idle + 1 if consumer.position(at) == before else 0
     except (KafkaError, AssertionError) as problem:  # kafka-python asserts some of what it checks

@@ -1,9 +1,9 @@
-"""Where offsets moved to: what the journal tells of it, read here anew, against what both sides hold (pure).
+"""Where offsets moved to: what the journal says of it, read here anew, against what both sides hold (pure).
 
-    told = read_told(journal_records, "orders", 0)         # records `runs/...` and `loss/...` that are in force
+    recorded = read_recorded(journal_records, "orders", 0)         # records `runs/...` and `loss/...` that are in force
     pairs, found = paired(source_records, target_records)  # which record is which, and what is wrong with the rest
-    found += compare_claims(told, pairs)                   # what the journal tells
-    found += compare_translation(Lookup(told), pairs, end) # every offset, both ways
+    found += compare_claims(recorded, pairs)               # what the journal says
+    found += compare_translation(Lookup(recorded), pairs, end) # every offset, both ways
 
 A record that the source has deleted since it was mirrored may have come from any offset that is free between those that
 are left, and must lie between them.
@@ -25,17 +25,17 @@ from .reading import Dump, Record
 
 class Claim(NamedTuple):
     """One record of the journal: from target offset `begin` on, the source offset of each record; the source has
-    nothing more below `upto`.
+    nothing more below `until`.
     """
 
     begin: int
     sources: tuple[int, ...]
-    upto: int
+    until: int
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a journal tells of one target partition: claims in the order of writing, and offsets [from, to) that are
+class Recorded:
+    """What a journal says of one target partition: claims in the order of writing, and offsets [from, to) that are
     declared as lost. `unreadable` are keys whose value makes no sense.
     """
 
@@ -62,10 +62,10 @@ class Translation(Protocol):
 
 
 class Lookup:
-    """A translation by nothing but what is told."""
+    """A translation by nothing but what is recorded."""
 
-    def __init__(self, told: Told) -> None:
-        self._places = told.places
+    def __init__(self, expected: Recorded) -> None:
+        self._places = expected.places
         self._targets = sorted(self._places)
         self._sources = [self._places[target] for target in self._targets]
 
@@ -106,7 +106,7 @@ class Places:
         return lowest, self._targets[at] if at < len(self._targets) else self._end
 
 
-def read_told(journal: Iterable[Record], topic: str, partition: int) -> Told:
+def read_recorded(journal: Iterable[Record], topic: str, partition: int) -> Recorded:
     """From the records of a journal, in their order. A later value of a key is in force, and none deletes it."""
     newest: dict[str, bytes] = {}
     for record in journal:
@@ -123,20 +123,20 @@ def read_told(journal: Iterable[Record], topic: str, partition: int) -> Told:
         if where != f"{topic}/{partition}" or kind not in {"runs", "loss"}:
             continue
         try:
-            told = json.loads(value)
+            fields = json.loads(value)
             if kind == "loss":
-                losses.append((told["first"], told["next"]))
+                losses.append((fields["first"], fields["next"]))
             else:
-                claims.append(_claim(told, int(number)))
+                claims.append(_claim(fields, int(number)))
         except (ValueError, KeyError, TypeError):
             unreadable.append(key)
-    return Told(tuple(claims), tuple(losses), tuple(unreadable))
+    return Recorded(tuple(claims), tuple(losses), tuple(unreadable))
 
 
-def _claim(told: dict[str, object], begin: int) -> Claim:
+def _claim(expected: dict[str, object], begin: int) -> Claim:
     """Raises ValueError, KeyError or TypeError where it makes no sense."""
-    source, lengths, upto = told["source"], told["runs"], told["next"]
-    if told["target"] != begin or not isinstance(source, int) or not isinstance(upto, int):
+    source, lengths, until = expected["source"], expected["runs"], expected["next"]
+    if expected["target"] != begin or not isinstance(source, int) or not isinstance(until, int):
         raise ValueError("another key's value")
     if not isinstance(lengths, list) or len(lengths) % 2 == 0:
         raise ValueError("a length more than skips")
@@ -145,7 +145,7 @@ def _claim(told: dict[str, object], begin: int) -> Claim:
         if index % 2 == 0:
             sources += range(source, source + length)
         source += length
-    return Claim(begin, tuple(sources), upto)
+    return Claim(begin, tuple(sources), until)
 
 
 def paired(
@@ -211,24 +211,24 @@ def compare_dense(target: Dump) -> Differences:
         yield from ((kind, offset, "no record is here") for offset in range(target.end) if offset not in offsets)
 
 
-def compare_claims(told: Told, pairs: Sequence[Pair]) -> Differences:
-    """What is wrong with what a journal tells: no claim may lie, and together they tell of every record, in order.
+def compare_claims(expected: Recorded, pairs: Sequence[Pair]) -> Differences:
+    """What is wrong with what a journal says: no claim may lie, and together they cover every record, in order.
 
     `pairs` in offset order; the target ends behind the last one. Differences are by target offset.
     """
-    yield from ((Kind.RUNS_UNREADABLE, -1, key) for key in told.unreadable)
+    yield from ((Kind.RUNS_UNREADABLE, -1, key) for key in expected.unreadable)
     truth = {pair.target: pair for pair in pairs}
-    for claim in told.claims:  # each by itself: none may lie, whichever counts
+    for claim in expected.claims:  # each by itself: none may lie, whichever counts
         yield from _lies(claim, truth)
-    places = told.places
+    places = expected.places
     for (_, one), (target, other) in pairwise(sorted(places.items())):
         if one >= other:
             yield Kind.RUNS_WRONG, target, f"source offset {other} here, and {one} before"
     for target in sorted(truth.keys() ^ places.keys()):
         if target in truth:
-            yield Kind.RUNS_MISSING, target, "no run tells where this record came from"
+            yield Kind.RUNS_MISSING, target, "no run says where this record came from"
         else:
-            yield Kind.RUNS_WRONG, target, "a run tells of a record that is not there"
+            yield Kind.RUNS_WRONG, target, "a run names a record that is not there"
 
 
 def compare_translation(translation: Translation, pairs: Sequence[Pair], end: int) -> Differences:
@@ -253,6 +253,6 @@ def _lies(claim: Claim, truth: Mapping[int, Pair]) -> Iterator[tuple[Kind, int, 
             detail = f"source offset {source} by the runs from {claim.begin} on, and it is {pair.source}"
             yield Kind.RUNS_WRONG, target, detail
     following = truth.get(claim.begin + len(claim.sources))
-    if following is not None and following.held and following.source < claim.upto:
-        detail = f"nothing below source offset {claim.upto} is left, it says, and {following.source} is"
+    if following is not None and following.held and following.source < claim.until:
+        detail = f"nothing below source offset {claim.until} is left, it says, and {following.source} is"
         yield Kind.RUNS_WRONG, following.target, detail

@@ -75,14 +75,14 @@ class Readers:
 
     def read(self, topic: str, partition: int, end: int) -> str:
         """What all four read up to `end`; each by name where they do not read the same."""
-        told = {}
+        fields = {}
         for isolation, consumer in self._confluent.items():
-            told[f"librdkafka {isolation}"] = _confluent_reads(consumer, topic, partition)
+            fields[f"librdkafka {isolation}"] = _confluent_reads(consumer, topic, partition)
         for isolation, reader in self._python.items():
-            told[f"kafka-python {isolation}"] = _python_reads(reader, topic, partition, end)
-        if len(set(told.values())) == 1:
-            return told.popitem()[1]
-        return "; ".join(f"{name}: {text}" for name, text in told.items())
+            fields[f"kafka-python {isolation}"] = _python_reads(reader, topic, partition, end)
+        if len(set(fields.values())) == 1:
+            return fields.popitem()[1]
+        return "; ".join(f"{name}: {text}" for name, text in fields.items())
 
 
 def _confluent_reads(consumer: Consumer, topic: str, partition: int) -> str:
@@ -116,7 +116,7 @@ def shown_record(offset: int | None, value: bytes | None, when: int, *, stamped:
     """`offset value time`; a long value by its first byte."""
     text = "null" if value is None else value.decode() if len(value) == 1 else f"{chr(value[0])}.."
     shown = shown_time(when)
-    assert (shown == "append") == stamped, "who stamped a record is told with its time"
+    assert (shown == "append") == stamped, "who stamped a record is known with its time"
     return f"{offset} {text} {shown}"
 
 

@@ -47,7 +47,7 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(shown(page))], ids=lambda page: page.name)
 def test_commands_of_the_pages_exist(page: Path) -> None:
-    assert {line: told for line in shown(page) if (told := wrong(line))} == {}
+    assert {line: reported for line in shown(page) if (reported := wrong(line))} == {}
 
 
 def test_a_command_that_does_not_exist_is_found() -> None:

@@ -21,6 +21,8 @@ NAMES = {
     "TaskFigures": "TaskStatus",
     "Ledger": "OffsetMap",
     "Ledgers": "OffsetMapStore",
+    "LOOK_SECONDS": "POLL_SECONDS",
+    "Look": "SyncResult, or NewPlan",
     "Lookout": "TopicWatcher",
     "MarkAddress": "ControlAddress",
     "Outgoing": "PendingBatch",
@@ -36,6 +38,13 @@ NAMES = {
     "Tally": "PartitionCounters",
     "Tidings": "JournalState",
     "Wish": "InspectOptions",
+    "lands": "target_offset",
+    "look": "refresh, replan, poll, read or check",
+    "lookout": "topic_watcher",
+    "sink": "partition_writer, or buffer: a sink is Spark's",
+    "sinks": "partition_writers",
+    "twin": "source_batch",
+    "upto": "until: the journal and the plans of re-keying alone keep it as a key",
 }
 #: Retired states, wherever they stand: in code, metrics, alerts, dashboards or pages.
 STATES = {"ALIGNING": "PADDING", "CONTENDED": "FENCED", "DENIED": "UNAUTHORIZED", "WAITING": "UNAVAILABLE"}
@@ -47,11 +56,17 @@ WORDS = {
     "lanes": "tasks",
     "ledger": "offset map",
     "ledgers": "offset maps",
+    "patience": "timeout",
     "receipt": "result",
     "receipts": "results",
     "tally": "counters",
+    "telling": "reporting",
+    "tells": "says, shows, names or reports",
     "tidings": "journal state",
+    "told": "reported, logged, named or a field's name",
 }
+#: What others read keeps its name: the field of a log's event.
+_KEPT = re.compile(r'"flow_failed_over", .*told=')
 _PAGES = (
     *("*.md", "docs/*.md", "mirror/**/*.py", "tests/**/*.py", "scripts/*"),
     *("ops/**/*.yml", "ops/**/*.json", "configs/**/*"),
@@ -94,7 +109,7 @@ def test_no_word_is_a_retired_one(pattern: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {word} is {STATES.get(word) or WORDS[word.lower()]}"
         for path in pages
-        for line, word in words(path.read_text(encoding="utf-8"))
+        for line, word in words(_KEPT.sub("", path.read_text(encoding="utf-8")))
     ]
     assert found == []
 

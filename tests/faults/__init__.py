@@ -1,6 +1,6 @@
 """Faults, on purpose: seeded schedules of them against real brokers, judged by the checker.
 
-    python -m tests.faults.run --seed 7             # one schedule, told step by step
+    python -m tests.faults.run --seed 7             # one schedule, logged step by step
     python -m tests.faults.run --seed 0 --count 200 # two hundred
 
 workload    what is written to the source              points      named places where a mirror dies or freezes

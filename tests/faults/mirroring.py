@@ -49,13 +49,13 @@ PRELOADED: Final = (
 )
 EPOCH_SECONDS: Final = 5.0
 #: How long an answer is waited for: a request whose answer is lost is then found out in seconds, not in minutes.
-PATIENCE: Final = 1.5
+TIMEOUT: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What one process is to do. It gives up, with what it has, after `seconds`. `journal_share`: a task is handed the
-    runs that this share of the journal tells of, as by a driver that read no further; None for none at all.
+    runs that this share of the journal names, as by a driver that read no further; None for none at all.
     """
 
     flow: Flow
@@ -144,10 +144,10 @@ class Mirror:
         """Where each partition stood at the end."""
         if not self._work.report.exists():
             return {}
-        told: list[Any] = json.loads(self._work.report.read_text())
+        output: list[Any] = json.loads(self._work.report.read_text())
         return {
             TopicPartition(topic, partition): Standing(State(state), next_offset, until, detail)
-            for topic, partition, state, next_offset, until, detail in told
+            for topic, partition, state, next_offset, until, detail in output
         }
 
 
@@ -157,8 +157,8 @@ def _main(work: Work) -> None:
         os.dup2(log.fileno(), 2)
         if work.strike:
             arm(work.strike)
-        fetcher.FETCH_TIMEOUT = PATIENCE  # type: ignore[misc] # only how long one waits
-        writer.ANSWER_TIMEOUT = PATIENCE  # type: ignore[misc] # the same
+        fetcher.FETCH_TIMEOUT = TIMEOUT  # type: ignore[misc] # only how long one waits
+        writer.ANSWER_TIMEOUT = TIMEOUT  # type: ignore[misc] # the same
         found = asyncio.run(_mirrored(work))
         scratch = work.report.with_suffix(".part")
         scratch.write_text(json.dumps(found))
@@ -179,8 +179,8 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         if not left:
             break
         known = await _patiently(lambda: _handed_over(work), deadline)  # a broker that died may take long to come back
-        told = await _patiently(lambda: _standing(flow), deadline)
-        left = tuple(told.handed(one) for one in left)
+        answer = await _patiently(lambda: _standing(flow), deadline)
+        left = tuple(answer.handed(one) for one in left)
         until = min(deadline, time.time() + EPOCH_SECONDS)
         for result in await _epoch(work, instance, left, until, all_counters, known):
             at = TopicPartition(result.figures.topic, result.figures.partition)
@@ -221,7 +221,7 @@ async def _epoch(
 
 
 async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], Place | None]:
-    """The runs that a driver tells a task of, and how far it had read the journal; none where a task reads it."""
+    """The runs that a driver hands to a task, and how far it had read the journal; none where a task reads it."""
     if work.journal_share is None:
         return {}, None
     async with Cluster(work.flow.target) as target:
@@ -233,7 +233,7 @@ async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges
 
 
 async def _standing(flow: Flow) -> positions.Standing:
-    """What the journal tells of the copies, as a driver hands it to a task."""
+    """What the journal says of the copies, as a driver hands it to a task."""
     async with Cluster(flow.target) as target:
         return positions.standing_in(await Journal(target, flow.name).newest())
 

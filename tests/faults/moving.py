@@ -1,5 +1,5 @@
 """What a schedule does and judges only where offsets move: what was mirrored is remembered, since the source deletes
-it, and nothing but the order of records tells where it is.
+it, and nothing but the order of records shows where it is.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from checker import Expected, Finding, Record, check_translated, dump, read_told
+from checker import Expected, Finding, Record, check_translated, dump, read_recorded
 
 from mirror.config import ClusterSettings
 from mirror.journal.journal import Entry, journal_topic
@@ -24,7 +24,7 @@ from .workload import admin, remove
 @dataclass(slots=True)
 class _History:
     """Of one partition: records that are mirrored, records that were lost before, and which of them a journal that is
-    gone told of.
+    gone reported.
     """
 
     mirrored: list[Record] = field(default_factory=list)
@@ -42,7 +42,7 @@ class _History:
 
 
 class Moves:
-    """One schedule's topic, which is also its flow. To be told while no mirror runs."""
+    """One schedule's topic, which is also its flow. To be changed while no mirror runs."""
 
     def __init__(self, source: str, target: str, topic: str, partitions: int) -> None:
         """`source` and `target` are bootstrap.servers."""
@@ -68,18 +68,18 @@ class Moves:
             history.lost += [record for record in history.new(committed) if record.offset < before]
 
     def lose_journal(self) -> None:
-        """Delete it, and make an empty one. What it told of losses is kept here."""
+        """Delete it, and make an empty one. What it recorded of losses is kept here."""
         journal = journal_topic(self._topic)
         records = self._journal()
         for at, history in enumerate(self._histories):
-            history.declared += read_told(records, self._topic, at).losses
+            history.declared += read_recorded(records, self._topic, at).losses
         remove(admin(self._target), journal)
         ensure_flow_topic(
             Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": self._target})), self._topic
         )
 
     def findings(self, *, forgotten: bool = False) -> list[Finding]:
-        """Everything that is wrong at the end, in what the journal tells and in what the mirror makes of it.
+        """Everything that is wrong at the end, in what the journal says and in what the mirror makes of it.
         `forgotten`: a mirror did not get to record what it had mirrored, or its record was lost.
         """
         indexes = Indexes(Entry(one.offset, one.key or b"", one.value) for one in self._journal())

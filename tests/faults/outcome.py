@@ -17,7 +17,7 @@ class Played:
 
     schedule: Schedule
     topic: str
-    told: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     excused: list[Finding] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Played:
         lines = [
             f"seed {self.schedule.seed} on {self.topic}: {'good' if self.is_good else 'BAD'}, {self.seconds:.1f} s"
         ]
-        lines += [f"  {line}" for line in self.told]
+        lines += [f"  {line}" for line in self.lines]
         lines += [f"  stopped: {line}" for line in self.stops]
         lines += [f"  excused: {finding}" for finding in self.excused[:3]]
         lines += [f"  FAILED: {line}" for line in self.failures]

@@ -129,9 +129,9 @@ class _Play:
                 if self._moves and one.loses_journal and self._flow:
                     self._moves.lose_journal()
                     self._forgotten = True
-                    self._tell("the journal is lost")
+                    self._log("the journal is lost")
                 self._journal_share = one.journal_share
-                self._tell(f"round {number}: {one.fault}")
+                self._log(f"round {number}: {one.fault}")
                 self._suffer(one.fault)
             for network in self._networks.values():
                 network.disturb()
@@ -144,8 +144,8 @@ class _Play:
         self._played.seconds = time.monotonic() - began
         return self._played
 
-    def _tell(self, text: str) -> None:
-        self._played.told.append(text)
+    def _log(self, text: str) -> None:
+        self._played.lines.append(text)
 
     def _fail(self, text: str) -> None:
         self._played.failures.append(text)
@@ -193,7 +193,7 @@ class _Play:
             time.sleep(0.2)
         topic.configure({"cleanup.policy": "delete", "retention.ms": "-1"})
         _settled(self._held)
-        self._tell(f"compacted from {written} records to {held}")
+        self._log(f"compacted from {written} records to {held}")
 
     def _held(self) -> int:
         held = dump(self._clusters["source"].bootstrap, self._played.topic, uncommitted=False)
@@ -212,18 +212,18 @@ class _Play:
             if before <= start:
                 continue
             known = self._before
-            self._before = {at: told.over(known[at]) if known else told for at, told in dumped.items()}
+            self._before = {at: item.over(known[at]) if known else item for at, item in dumped.items()}
             topic.trim(trim.partition, before)
             if self._moves:
                 self._moves.deleted(trim.partition, dumped[trim.partition].committed, before)
-            self._tell(f"partition {trim.partition} begins at {before}, was {start}")
+            self._log(f"partition {trim.partition} begins at {before}, was {start}")
 
     def _suffer(self, fault: Fault) -> None:
         match fault:
             case Die():
                 mirror = self._start(Strike(fault.point, fault.count))
                 code = self._finish(mirror, _ROUND_SECONDS, "a mirror that was to die")
-                self._tell(f"  exit {code}, mirrored {self._mirrored()}")
+                self._log(f"  exit {code}, mirrored {self._mirrored()}")
             case Fall():
                 self._fall(fault)
             case Sleep():
@@ -234,14 +234,14 @@ class _Play:
                 other = self._start()
                 self._finish(one, _ROUND_SECONDS, "the first mirror")
                 self._finish(other, _ROUND_SECONDS, "the second mirror")
-                self._tell(f"  {_told(one)} / {_told(other)}")
+                self._log(f"  {_outcome(one)} / {_outcome(other)}")
             case Disturb():
                 rule = Rule(fault.what, REQUESTS[fault.request], fault.count, fault.seconds, self._chance)
                 self._networks[fault.side].disturb(rule)
                 mirror = self._start()
                 self._finish(mirror, _ROUND_SECONDS, "a disturbed mirror")
                 self._networks[fault.side].disturb()
-                self._tell(f"  {'fired' if rule.fired else 'not reached'}; {_told(mirror)}")
+                self._log(f"  {'fired' if rule.fired else 'not reached'}; {_outcome(mirror)}")
             case Hang():
                 self._hang(fault)
             case Crash():
@@ -256,7 +256,7 @@ class _Play:
         time.sleep(fault.delay)
         mirror.end()
         self._forgotten = True
-        self._tell(f"  killed at {self._mirrored()} of {ends}")
+        self._log(f"  killed at {self._mirrored()} of {ends}")
 
     def _sleep(self, fault: Sleep) -> None:
         sleeper = self._start(Strike(fault.point, fault.count, signal.SIGSTOP))
@@ -267,7 +267,7 @@ class _Play:
         sleeper.send(signal.SIGCONT)
         self._finish(successor, _ROUND_SECONDS, "a successor")
         self._finish(sleeper, _ROUND_SECONDS, "a mirror that slept")
-        self._tell(f"  {'slept' if frozen else 'not reached'}: {_told(sleeper)}; successor: {_told(successor)}")
+        self._log(f"  {'slept' if frozen else 'not reached'}: {_outcome(sleeper)}; successor: {_outcome(successor)}")
 
     def _hang(self, fault: Hang) -> None:
         cluster = self._clusters[fault.side]
@@ -279,7 +279,7 @@ class _Play:
         finally:
             cluster.resume(node)
         self._finish(mirror, _ROUND_SECONDS, "a mirror whose broker hung")
-        self._tell(f"  broker {node}: {_told(mirror)}")
+        self._log(f"  broker {node}: {_outcome(mirror)}")
 
     def _crash(self, fault: Crash) -> None:
         cluster = self._clusters[fault.side]
@@ -288,7 +288,7 @@ class _Play:
         cluster.kill(node)
         cluster.restart(node)
         self._finish(mirror, _ROUND_SECONDS + 20, "a mirror whose broker died")
-        self._tell(f"  broker {node}: {_told(mirror)}")
+        self._log(f"  broker {node}: {_outcome(mirror)}")
 
     def _under_way(self) -> Mirror:
         """A mirror that has begun to copy, or is done already."""
@@ -312,8 +312,8 @@ class _Play:
             self._fail("the last mirror reported nothing")
         stopped = {at.partition for at, one in report.items() if one.state.is_stop}
         for found in self._moves.findings(forgotten=self._forgotten) if self._moves else self._differences():
-            told = found.partition in stopped and found.first >= self._contended(found.partition)
-            (self._played.excused if told else self._played.findings).append(found)
+            reported = found.partition in stopped and found.first >= self._contended(found.partition)
+            (self._played.excused if reported else self._played.findings).append(found)
 
     def _differences(self) -> list[Finding]:
         source, target = (self._clusters[side].bootstrap for side in ("source", "target"))
@@ -321,7 +321,7 @@ class _Play:
         return check(source, target, self._played.topic, expected=expected, before=self._before or None)
 
     def _contended(self, partition: int) -> float:
-        """The target offset where two mirrors were first told of each other; from there on nothing is promised."""
+        """The target offset where two mirrors first learned of each other; from there on nothing is promised."""
         if not self._schedule.may_repeat:
             return inf
         standings = (one for mirror in self._mirrors for at, one in mirror.report.items() if at.partition == partition)
@@ -348,22 +348,22 @@ class _Play:
 
 def _end(consumer: Consumer, topic: str, partition: int) -> int:
     with contextlib.suppress(KafkaException):
-        told = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=2)
-        return int(told[1])
+        reported = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=2)
+        return int(reported[1])
     return 0
 
 
-def _told(mirror: Mirror) -> str:
+def _outcome(mirror: Mirror) -> str:
     report = mirror.report
     return ", ".join(f"{one.state} {one.next_offset}/{one.until}" for one in report.values()) or "no report"
 
 
-def _settled(look: Callable[[], T]) -> T:
+def _settled(read: Callable[[], T]) -> T:
     """What it comes to, once it stays: a broker goes on with the requests of a process that is gone."""
-    seen = look()
+    seen = read()
     while True:
         time.sleep(_SETTLING_SECONDS)
-        before, seen = seen, look()
+        before, seen = seen, read()
         if before == seen:
             return seen
 

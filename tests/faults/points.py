@@ -74,7 +74,7 @@ POINTS: Final[tuple[str, ...]] = (
     *(f"{when}-{step}" for step in STEPS for when in ("before", "after")),
 )
 
-#: The same for what is done only where offsets move. `told` is what follows once runs are recorded.
+#: The same for what is done only where offsets move. `reported` is what follows once runs are recorded.
 MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
     "recall": ("mirror.journal.offset_maps", "OffsetMapStore.recall"),
     "found-position": ("mirror.replication.pipeline", "resume_translated"),
@@ -86,7 +86,7 @@ MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
     "passed-over": ("mirror.replication.partition_writer", "PartitionWriter._pass_over"),
     "record": ("mirror.journal.offset_maps", "OffsetMapStore.record"),
     "recorded": ("mirror.replication.offset_map", "OffsetMap.recorded"),
-    "told": ("mirror.journal.positions", "StandingLog.changes"),
+    "reported": ("mirror.journal.positions", "StandingLog.changes"),
 }
 MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVING_STEPS for when in ("before", "after"))
 #: Reached only where runs were not recorded.

@@ -1,6 +1,6 @@
 """Schedules by seed, from the command line: `python -m tests.faults.run --seed N [--count M]`.
 
-Starts two clusters of its own. Ends with 1 if any schedule was bad; every bad one is told in full, and is played again
+Starts two clusters of its own. Ends with 1 if any schedule was bad; every bad one is shown in full, and is played again
 by its seed.
 """
 
@@ -50,18 +50,21 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.count):
             if time.monotonic() - began > options.seconds:
                 break
-            told = player.play(schedule(seed, moves))
+            reported = player.play(schedule(seed, moves))
             played += 1
             print(
-                told if options.count == 1 or not told.is_good or told.excused else str(told).splitlines()[0],
+                reported
+                if options.count == 1 or not reported.is_good or reported.excused
+                else str(reported).splitlines()[0],
                 flush=True,
             )
-            if not told.is_good:
+            if not reported.is_good:
                 bad.append(seed)
-            elif told.excused:
+            elif reported.excused:
                 excused.append(seed)
         print(
-            f"{played} schedules in {time.monotonic() - began:.0f} s; with two mirrors, and told: {excused}; bad: {bad}"
+            f"{played} schedules in {time.monotonic() - began:.0f} s; with two mirrors, and named: {excused};"
+            f" bad: {bad}"
         )
     return bool(bad)
 

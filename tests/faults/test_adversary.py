@@ -77,7 +77,7 @@ def test_copies_are_judged(copy: Log, kinds: list[str]) -> None:
     assert [one.kind for one in differences("t-0", _log("a", "b", "c"), copy, Allowed())] == kinds
 
 
-def test_what_the_source_held_once_is_told_from_what_it_never_held() -> None:
+def test_what_the_source_held_once_is_distinguished_from_what_it_never_held() -> None:
     source, history = _log("c", "d", first=2), {0: Record(0, None, b"a", ()), 1: Record(1, None, b"b", ())}
     source = Log(2, 4, 4, {2: Record(2, None, b"c", ()), 3: Record(3, None, b"d", ())})
     assert not [*differences("t-0", source, _log("a", "b", "c", "d"), Allowed(history=history))]
@@ -133,7 +133,7 @@ def test_what_a_mend_is_missed_in_is_what_its_seed_means(mend: Mend) -> None:
 
 
 #: Whose schedules are played in a few seconds.
-QUICK = {"verify_tells_what_is_not_whole", "groups_stay_above_the_log_start", "foreign_topics_are_refused"}
+QUICK = {"verify_names_what_is_not_whole", "groups_stay_above_the_log_start", "foreign_topics_are_refused"}
 
 
 # --- on brokers -------------------------------------------------------------------------------------------------------
@@ -200,8 +200,8 @@ def _is_missed(mend: Mend, hunt: Hunt) -> None:
         assert not played.findings, f"with the mend: {played}"
         assert not played.failure
     found = [*hunt.without(mend, AT_ONCE)]
-    told = "\n".join(map(str, found))
-    assert {kind for played in found for kind in played.kinds} & set(mend.finds), f"without the mend: {told}"
+    output = "\n".join(map(str, found))
+    assert {kind for played in found for kind in played.kinds} & set(mend.finds), f"without the mend: {output}"
 
 
 @pytest.mark.brokers

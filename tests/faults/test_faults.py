@@ -1,7 +1,7 @@
 """Faults on purpose: seeded schedules, and every named point at which a mirror may die.
 
 A sample runs by default. `pytest -m soak tests/faults/test_faults.py` does more of each; so does
-`python -m tests.faults.run --seed N --count M`, which tells a single schedule step by step.
+`python -m tests.faults.run --seed N --count M`, which logs a single schedule step by step.
 """
 
 from __future__ import annotations
@@ -204,10 +204,10 @@ def test_what_is_wrong_on_the_target_is_bad(
     monkeypatch.setattr(_Play, "_suffer", strange)
     plan = schedule(4)
     calm = Schedule(seed=4, partitions=1, coalesce_bytes=0, compacted=False, rounds=plan.rounds[:1])
-    told = player.play(calm)
-    assert not told.is_good
-    assert told.stops
-    assert {Kind.EXTRA, Kind.LOG_END} <= {finding.kind for finding in told.findings}
+    reported = player.play(calm)
+    assert not reported.is_good
+    assert reported.stops
+    assert {Kind.EXTRA, Kind.LOG_END} <= {finding.kind for finding in reported.findings}
 
 
 @pytest.mark.brokers

@@ -37,7 +37,7 @@ from typer.testing import CliRunner
 from zstandard import ZstdCompressor
 
 from mirror.cli import app
-from mirror.commands.census import as_dict, page, ratio, told
+from mirror.commands.census import as_dict, page, ratio, summary_lines
 from mirror.errors import BadRecords, ConfigError, ExitCode
 from mirror.host import find
 from mirror.lab.embedded import Cluster
@@ -156,7 +156,7 @@ def test_times_are_iso_or_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({}, "give one of the options path, config, bootstrap.servers"),
         ({"path": "/x", "bootstrap.servers": "h:1"}, "not path and bootstrap.servers together"),
@@ -170,8 +170,8 @@ def test_times_are_iso_or_milliseconds() -> None:
         ({"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL"}, "sasl.mechanism: required with SASL_SSL"),
     ],
 )
-def test_wrong_options_are_refused(given: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_wrong_options_are_refused(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected)):
         parse(given)
 
 
@@ -205,7 +205,7 @@ def indexed(path: Path, *given: tuple[int, int], zeros: int = 0) -> None:
 
 
 def test_a_time_index_ends_in_zeros_or_damage(tmp_path: Path) -> None:
-    """Its last entry is the one that tells the largest: one that is not whole to its end leaves nothing out."""
+    """Its last entry is the one that holds the largest: one that is not whole to its end leaves nothing out."""
     path = segment(tmp_path / "orders-0", 0, batch(0))
     assert (list(entries(path)), largest_timestamp(path)) == ([], None)
     indexed(path, (100, 3), (250, 9), zeros=4)
@@ -290,8 +290,8 @@ def test_a_transaction_ends_in_a_later_segment(tmp_path: Path) -> None:
     segment(tmp_path / "orders-0", 0, transactional(0, 7), transactional(1, 8), batch(2))
     segment(tmp_path / "orders-0", 3, transactional(3, 7))
     segment(tmp_path / "orders-0", 4, marker(4, 7, ABORT), transactional(5, 7))
-    told = [(row["base_offset"], row["outcome"], row["reason"]) for row in read_files(tmp_path)]
-    assert told == [
+    reported = [(row["base_offset"], row["outcome"], row["reason"]) for row in read_files(tmp_path)]
+    assert reported == [
         (0, "aborted", "aborted"),
         (1, "undecided", "transactional"),
         (2, None, "own_producer"),
@@ -305,15 +305,15 @@ DAMAGED = batch(3, payload=b"changed", crc=1)
 
 
 @pytest.mark.parametrize(
-    ("tail", "told"), [(DAMAGED, "CRC mismatch at byte 78"), (b"x" * 40, "unknown magic at byte 78")]
+    ("tail", "expected"), [(DAMAGED, "CRC mismatch at byte 78"), (b"x" * 40, "unknown magic at byte 78")]
 )
-def test_damage_is_named_or_flagged(tmp_path: Path, tail: bytes, told: str) -> None:
+def test_damage_is_named_or_flagged(tmp_path: Path, tail: bytes, expected: str) -> None:
     segment(tmp_path / "orders-0", 0, batch(0, count=3), tail)
-    with pytest.raises(BadRecords, match=f"{told}.*sound up to offset 2"):
+    with pytest.raises(BadRecords, match=f"{expected}.*sound up to offset 2"):
         read_files(tmp_path)
     sound, flagged = read_files(tmp_path, damage="flag")
     assert (sound["base_offset"], sound["damage"], sound["crc_holds"]) == (0, None, True)
-    assert flagged["damage"].startswith(told)
+    assert flagged["damage"].startswith(expected)
     assert (flagged["position"], flagged["topic"], flagged["partition"]) == (78, "orders", 0)
     if tail is DAMAGED:
         assert (flagged["verdict"], flagged["reason"], flagged["crc_holds"]) == ("REFUSE", "bad_crc", False)
@@ -334,8 +334,8 @@ def test_old_and_odd_batches_have_rows(tmp_path: Path) -> None:
 def test_bytes_and_sizes_are_given_as_asked(tmp_path: Path) -> None:
     packed = batch(0, attributes=ZSTD, payload=ZstdCompressor(write_content_size=False).compress(bytes(5000)))
     segment(tmp_path / "orders-0", 0, packed)
-    told = {how: read_files(tmp_path, uncompressed=how)[0]["uncompressed"] for how in ("none", "stated", "measured")}
-    assert told == {"none": None, "stated": None, "measured": 5000}
+    fields = {how: read_files(tmp_path, uncompressed=how)[0]["uncompressed"] for how in ("none", "stated", "measured")}
+    assert fields == {"none": None, "stated": None, "measured": 5000}
     assert read_files(tmp_path)[0]["data"] is None
     assert read_files(tmp_path, data="true")[0]["data"] == packed
 
@@ -370,11 +370,11 @@ def of_cluster(spark: SparkSession, cluster: Cluster, **options: str) -> DataFra
 
 @pytest.mark.spark
 @pytest.mark.brokers
-def test_rows_tell_what_inspect_tells(spark: SparkSession, source_cluster: Cluster, filled: str) -> None:
+def test_rows_say_what_inspect_says(spark: SparkSession, source_cluster: Cluster, filled: str) -> None:
     found = as_dicts(of_files(spark, source_cluster, topic=filled, partition="0", uncompressed="none").collect())
-    told = lines(inspected(source_cluster.nodes[0].data / f"{filled}-0", "--json"))
-    assert len(found) == len(told) > 12
-    for row, line in zip(found, told, strict=True):
+    output = lines(inspected(source_cluster.nodes[0].data / f"{filled}-0", "--json"))
+    assert len(found) == len(output) > 12
+    for row, line in zip(found, output, strict=True):
         shared = (row.keys() & line.keys()) - {"base_time", "max_time"}
         assert len(shared) > 20
         assert {name: row[name] for name in shared} == {name: line[name] for name in shared}
@@ -544,20 +544,22 @@ def test_the_manuals_examples_run(
 
 
 @pytest.mark.brokers
-def test_kafkas_own_dump_tells_the_same(source_cluster: Cluster, filled: str) -> None:
+def test_kafkas_own_dump_says_the_same(source_cluster: Cluster, filled: str) -> None:
     try:
         jars = release("kafka-3.9.1")
     except NotFetched as problem:
         pytest.skip(str(problem))
     path = source_cluster.nodes[0].data / f"{filled}-0" / f"{0:020}.log"
-    told = subprocess.run(
+    output = subprocess.run(
         [find(), "-cp", os.pathsep.join(map(str, jars)), "kafka.tools.DumpLogSegments", "--files", str(path)],
         capture_output=True,
         text=True,
         check=True,
         timeout=180,
     ).stdout
-    dumped = [dict(re.findall(r"(\w+): (\S+)", line)) for line in told.splitlines() if line.startswith("baseOffset: ")]
+    dumped = [
+        dict(re.findall(r"(\w+): (\S+)", line)) for line in output.splitlines() if line.startswith("baseOffset: ")
+    ]
     assert len(dumped) > 12
     for row, theirs in zip(read_files(path), dumped, strict=True):
         ours = {
@@ -603,8 +605,8 @@ def test_a_census_agrees_with_sql_by_hand(spark: SparkSession, source_cluster: C
     packed = "SELECT count(*), coalesce(sum(bytes), 0) FROM by_hand WHERE codec <> 'none'"
     for who, of in (("mirrormaker2", packed), ("mirror", f"{packed} AND verdict = 'REWRITE'")):
         (counted,) = spark.sql(of).collect()
-        told = found["decompressed"][who]
-        assert (told["batches"], told["bytes"]) == tuple(counted)
+        reported = found["decompressed"][who]
+        assert (reported["batches"], reported["bytes"]) == tuple(counted)
     smallest = spark.sql("SELECT min(bytes) FROM by_hand").first()
     assert smallest is not None
     assert next(iter(found["sizes"])) == str(1 << smallest[0].bit_length() - 1)
@@ -632,7 +634,7 @@ def test_what_the_discarded_format_would_spare(spark: SparkSession, tmp_path: Pa
     # 20 bytes in three fields; 2 + 6 + 2 of them are needed, 1 + 6 + 1, and 3 + 10 + 10
     assert spared == {"typical": 2 * 10, "tiny": 12, "odd": -3}
     only = Census(tuple(one for one in groups if one.topic == "typical"), 0.0)
-    text = " ".join(told(only))
+    text = " ".join(summary_lines(only))
     assert "10.0 bytes of a batch's header: 17.5 % of the 57 bytes that Kafka documents, 16.4 % of all 61" in text
     assert "and a byte or two of each record: --records measures" in text
     assert as_dict(only)["overhead"]["kip931"] == {"headers": 20, "attributes": 129 + 16_384}
@@ -684,7 +686,7 @@ def test_the_command_takes_a_census_of_a_folder(tmp_path: Path) -> None:
     assert "1 batch could not be decoded" in page
 
 
-def test_a_ratio_tells_what_it_rests_on() -> None:
+def test_a_ratio_says_what_it_rests_on() -> None:
     of = {"batches": 1, "bytes": 161, "known": 40, "uncompressed": 120}
     assert ratio(Sums(**of)) == "3.0 (40 %)"
     assert ratio(Sums(**of | {"known": 100, "uncompressed": 300})) == "3.0"

@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_without_an_archive_java_is_told_of_none(folder: Path) -> None:
+def test_without_an_archive_java_gets_none(folder: Path) -> None:
     assert class_archive.option("tasks") == ""
 
 
@@ -47,9 +47,9 @@ def test_java_starts_without_a_word_from_what_is_no_archive(folder: Path, conten
     class_archive.archive("queries").write_bytes(content)
     option = shlex.split(class_archive.option("queries"))
     assert str(folder) in option[0]
-    told = subprocess.run([host.find(), *option, "-XshowSettings:none", "-version"], capture_output=True, check=True)
-    assert told.stdout == b""
-    assert b"jsa" not in told.stderr
+    result = subprocess.run([host.find(), *option, "-XshowSettings:none", "-version"], capture_output=True, check=True)
+    assert result.stdout == b""
+    assert b"jsa" not in result.stderr
 
 
 def test_another_java_has_other_archives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_another_java_has_other_archives(folder: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process has mapped")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a process has mapped")
 def test_spark_starts_from_the_archive_of_this_environment() -> None:
     wanted = class_archive.archive("tasks")
     assert wanted.is_file(), "make setup makes it"

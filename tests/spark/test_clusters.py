@@ -119,8 +119,8 @@ def test_the_flow_on_standalone_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tasks_are_the_cores_that_are_asked_for(flow: Settings) -> None:
-    (told,) = re.findall(r"`spark\.tasks: (\d+)` in the flow", YARN.read_text(encoding="utf-8"))
-    for tasks, conf in ((flow.spark.tasks, flow.spark.conf), (int(told), submitted())):
+    (output,) = re.findall(r"`spark\.tasks: (\d+)` in the flow", YARN.read_text(encoding="utf-8"))
+    for tasks, conf in ((flow.spark.tasks, flow.spark.conf), (int(output), submitted())):
         assert tasks == int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"])
 
 

@@ -158,8 +158,8 @@ def test_what_is_no_login_line(text: str) -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_login_line_or_not_and_is_not_shown(text: str) -> None:
-    told = ("options must be written as name=value", "a quote is not closed")
+    expected = ("options must be written as name=value", "a quote is not closed")
     try:
         login(f"A required {text}")
     except ValueError as problem:
-        assert str(problem) in told  # noqa: PT017 -- refusing is one of two good ends
+        assert str(problem) in expected  # noqa: PT017 -- refusing is one of two good ends

@@ -42,7 +42,7 @@ def got(where: str) -> str:
 
 
 def sample(port: int, name: str, **labels: str) -> float | None:
-    """The sum of the samples with these labels, as the endpoint tells it now; None where there is none."""
+    """The sum of the samples with these labels, as the endpoint shows it now; None where there is none."""
     found = [
         sample.value
         for family in parsed(got(f"127.0.0.1:{port}/metrics"))
@@ -71,7 +71,7 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
     def batches() -> float | None:
         return sample(free_port, "mirror_batches_total", topic=topic_name, verdict="RESTAMP")
 
-    with running(config, tmp_path / "log") as mirror, prometheus(tmp_path, free_port) as told:
+    with running(config, tmp_path / "log") as mirror, prometheus(tmp_path, free_port) as item:
         until(lambda: batches() == 10, lambda: mirror.log)
         mirror.until("epoch_ended .*epoch=0", 120)
         produce(source, topic_name, values(50), batch=10)
@@ -93,11 +93,11 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
             assert second.ended() == 2
             assert f"metrics.listen: cannot listen on 127.0.0.1:{free_port}: Address already in use" in second.log
 
-        until(lambda: told("MirrorPartitionStopped") == [], lambda: "Prometheus evaluates no rules")
+        until(lambda: item("MirrorPartitionStopped") == [], lambda: "Prometheus evaluates no rules")
         produce(target, topic_name, [b"of somebody else"])
         produce(source, topic_name, values(1))
-        until(lambda: told("MirrorPartitionStopped"), lambda: mirror.log)
-        (alert,) = told("MirrorPartitionStopped") or []
+        until(lambda: item("MirrorPartitionStopped"), lambda: mirror.log)
+        (alert,) = item("MirrorPartitionStopped") or []
         assert alert["labels"] | {"topic": topic_name, "partition": "0", "flow": topic_name} == alert["labels"]
         assert alert["labels"]["state"] in ("FENCED", "DIVERGED")
         assert alert["annotations"]["runbook"] == "RUNBOOK.md#mirrorpartitionstopped"
@@ -105,7 +105,7 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
 
 @contextmanager
 def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], list[Any] | None]]:
-    """A Prometheus with our rules that scrapes `port` each second; what it gives tells the alerts of a name that fire,
+    """A Prometheus with our rules that scrapes `port` each second; what it gives are the alerts of a name that fire,
     None as long as Prometheus knows nothing of the mirror.
     """
     settings = {

@@ -23,7 +23,7 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, produce, stored_batches
 from rekeychecker import Seen, complaints, read_committed
-from running import PATIENCE, running, wait_for
+from running import TIMEOUT, running, wait_for
 from sparkless import run_once
 from typer.testing import CliRunner
 
@@ -56,7 +56,7 @@ def fill(bootstrap: str, topic: str, count: int, seed: int, partitions: int = 4,
             topic, json.dumps(value), key=f"k{number % 13}", partition=dice.randrange(partitions), headers=headers
         )
         producer.poll(0)
-    assert producer.flush(PATIENCE) == 0
+    assert producer.flush(TIMEOUT) == 0
 
 
 def user_of(one: Seen) -> bytes | None:
@@ -122,9 +122,9 @@ def test_a_topic_by_a_field_of_its_values(
     before, after = read_committed(source, topic_name), read_committed(target, topic_name)
     assert complaints(before, after, 12, user_of) == []
     assert len({one.partition for one in after}) > 6
-    code, told = proved(config)
-    assert (code, told["whole"], told["spark"]) == (ExitCode.DONE, True, True), told
-    (report,) = told["rekeyed"]
+    code, reported = proved(config)
+    assert (code, reported["whole"], reported["spark"]) == (ExitCode.DONE, True, True), reported
+    (report,) = reported["rekeyed"]
     assert (report["records"], report["target_records"], report["different"]) == (2000, 2000, 0)
 
     fill(source, topic_name, 500, 2)  # and what comes later, by another mirror
@@ -134,17 +134,17 @@ def test_a_topic_by_a_field_of_its_values(
 
     fill(source, topic_name, 100, 3)
     produce(target, topic_name, [b"of nobody"], partition=7)
-    code, told = here.proved(config)
-    assert (code, told["different"]) == (ExitCode.DIFFERENT, 1), told
-    assert [one["kind"] for one in told["differences"]] == ["extra"]
-    assert f"1 in {topic_name}-7 at offset" in told["differences"][0]["text"]
-    assert {one["kind"] for one in told["not_whole"]} == {"not there yet"}
-    assert sum(one["offsets"] for one in told["not_whole"]) == 100
+    code, reported = here.proved(config)
+    assert (code, reported["different"]) == (ExitCode.DIFFERENT, 1), reported
+    assert [one["kind"] for one in reported["differences"]] == ["extra"]
+    assert f"1 in {topic_name}-7 at offset" in reported["differences"][0]["text"]
+    assert {one["kind"] for one in reported["not_whole"]} == {"not there yet"}
+    assert sum(one["offsets"] for one in reported["not_whole"]) == 100
     code, log = here.rekeyed(config)
     assert (code, "is not the mirror's" in log) == (ExitCode.DATA_AT_RISK, True), log
     admin = AdminClient({"bootstrap.servers": target})
     for future in admin.delete_records([Confluent(topic_name, 7, OFFSET_END)]).values():
-        future.result(PATIENCE)
+        future.result(TIMEOUT)
     settings = load(config)
     asyncio.run(made_anew_under_a_query(settings, prepare(settings)))
 
@@ -152,7 +152,7 @@ def test_a_topic_by_a_field_of_its_values(
 def make_anew(settings: Settings, topic: str) -> None:
     admin = Admin(settings.target)
     admin.delete_topics([topic])
-    wait_for(lambda: not admin.describe([topic]), PATIENCE, lambda: "still there")
+    wait_for(lambda: not admin.describe([topic]), TIMEOUT, lambda: "still there")
     make_topic(",".join(f"{host}:{port}" for host, port in settings.target.bootstrap), topic, 12)
 
 
@@ -277,7 +277,7 @@ def test_kills_at_any_moment(
                     seen = len(read_committed(target, topic_name))
                     wait_for(
                         lambda: len(read_committed(target, topic_name)) > seen,  # noqa: B023 -- called at once
-                        PATIENCE,
+                        TIMEOUT,
                         lambda: mirror.log,
                     )
                     kill(mirror.process.pid, dice, only_a_worker=False)
@@ -324,10 +324,10 @@ def user_in(one: Seen) -> bytes:
 
 
 def verdicts(folder: Path, config: Path) -> Counter[str]:
-    """What `mirror status` tells of all partitions together."""
-    told = CliRunner().invoke(app, ["status", str(config), "--json"])
+    """What `mirror status` shows of all partitions together."""
+    result = CliRunner().invoke(app, ["status", str(config), "--json"])
     found: Counter[str] = Counter()
-    for one in json.loads(told.stdout)["partitions"]:
+    for one in json.loads(result.stdout)["partitions"]:
         found.update(one["verdicts"])
     return found
 
@@ -361,9 +361,9 @@ def test_a_record_that_cannot_be_re_keyed(
     assert copied == Counter(good)
     assert verdicts(tmp_path, config)["DROP/dead-letter"] == 1, "the other is filtered: where of null is not true"
     (one,) = read_committed(target, dead)
-    told = dict(one.headers)
-    assert (one.value, told["mirror.topic"]) == (bad[0], topic_name.encode())
-    assert (told["mirror.partition"], told["mirror.offset"]) == (b"0", b"25")
+    reported = dict(one.headers)
+    assert (one.value, reported["mirror.topic"]) == (bad[0], topic_name.encode())
+    assert (reported["mirror.partition"], reported["mirror.offset"]) == (b"0", b"25")
 
 
 def test_an_expression_that_cannot_be_is_refused_before_anything_is_made(
@@ -396,19 +396,19 @@ def test_beside_tasks_and_topics_that_come_later(
         return topic in known and len(read_committed(target, topic)) == records
 
     with running(config, tmp_path / "log") as mirror:
-        wait_for(lambda: is_there(plain, 200) and is_there(first, 200), PATIENCE, lambda: mirror.log)
+        wait_for(lambda: is_there(plain, 200) and is_there(first, 200), TIMEOUT, lambda: mirror.log)
         make_topic(source, later, 2)
         fill(source, later, 100, 6, partitions=2)
         fill(source, first, 100, 7, partitions=2)
-        wait_for(lambda: is_there(later, 100) and is_there(first, 300), PATIENCE, lambda: mirror.log)
+        wait_for(lambda: is_there(later, 100) and is_there(first, 300), TIMEOUT, lambda: mirror.log)
         mirror.process.terminate()
         assert mirror.ended() == ExitCode.DONE, mirror.log
     for topic in (first, later):
         assert complaints(read_committed(source, topic), read_committed(target, topic), 3, user_of) == []
     rehearsed = CliRunner().invoke(app, ["failover", str(config), "--rehearse", "--json"])
     assert rehearsed.exit_code == ExitCode.DONE, rehearsed.output
-    told = CliRunner().invoke(app, ["status", str(config), "--json"])
-    states = {(one["topic"], one["state"]) for one in json.loads(told.stdout)["partitions"]}
+    result = CliRunner().invoke(app, ["status", str(config), "--json"])
+    states = {(one["topic"], one["state"]) for one in json.loads(result.stdout)["partitions"]}
     assert states == {(topic, "CAUGHT_UP") for topic in (plain, first, later)}
     done = CliRunner().invoke(app, ["failover", str(config)])
     assert done.exit_code == ExitCode.DONE, done.output
@@ -433,8 +433,8 @@ def test_a_record_that_is_too_large_for_the_target(
         mirror.until("Raise max.message.bytes of")
         mirror.process.terminate()
         assert mirror.ended() == ExitCode.DATA_AT_RISK, mirror.log
-    told = CliRunner().invoke(app, ["status", str(config), "--json"])
-    (one,) = json.loads(told.stdout)["partitions"]
+    result = CliRunner().invoke(app, ["status", str(config), "--json"])
+    (one,) = json.loads(result.stdout)["partitions"]
     assert one["state"] == "REFUSED", one
     admin = Admin(ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": target}))
     admin.alter_configs([ConfigChange(topic=topic_name, name="max.message.bytes", before="", after="1000000")])
@@ -455,8 +455,8 @@ def test_a_target_that_was_made_anew(
     assert rekeyed(tmp_path, config)[0] == ExitCode.DONE
     admin = AdminClient({"bootstrap.servers": target})
     for future in admin.delete_topics([topic_name]).values():
-        future.result(PATIENCE)
-    wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: "still there")
+        future.result(TIMEOUT)
+    wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: "still there")
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DATA_AT_RISK, log
     assert f"the target topic {topic_name} was deleted and made anew. To begin anew delete" in log

@@ -37,7 +37,7 @@ from mirror.spark.rekey.driver import ORDER, Rekeyer
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
 from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, numbered, reached_in
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
-from mirror.spark.session import told_by
+from mirror.spark.session import failure_text
 from mirror.states import REKEYED_BY, Remedy, State
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
@@ -45,12 +45,12 @@ NOWHERE = Endpoint("any", (("localhost", 1),))
 ALIKE = "must give the same whenever it is asked"
 
 
-def work(rule: Rekeying, begin: int, upto: int, slots: int = 3) -> Work:
+def work(rule: Rekeying, begin: int, until: int, slots: int = 3) -> Work:
     plan = Plan(
         number=1,
         after=0,
         begin={2: begin},
-        upto={2: upto},
+        until={2: until},
         epochs={2: 0},
         slots=slots,
         rule=rule,
@@ -151,12 +151,12 @@ def test_slices_hold_every_record_of_the_range_in_order(
     cuts = sorted({0, len(every), *data.draw(st.lists(st.integers(0, len(every)), max_size=3))})
     raws = [stored(every[a:b]) for a, b in pairwise(cuts)]
     begin = data.draw(st.integers(100, 100 + len(every)))
-    upto = data.draw(st.integers(begin + 1, 101 + len(every)))
+    until = data.draw(st.integers(begin + 1, 101 + len(every)))
     # with another codec than the source's no batch stays whole
-    packer = Packer(work(replace(RULE, codec=data.draw(st.sampled_from([None, 4]))), begin, upto), 2)
+    packer = Packer(work(replace(RULE, codec=data.draw(st.sampled_from([None, 4]))), begin, until), 2)
     for one_batch in raws:
         packer.take(one_batch, packer.wanted(one_batch))
-    wanted = {one.value: one for one in every if begin <= one.offset < upto}
+    wanted = {one.value: one for one in every if begin <= one.offset < until}
     order: dict[tuple[int, bytes | None], int] = {}
     seen = []
     for slot, partition, held in unpacked(packer):
@@ -225,10 +225,10 @@ def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> N
     dead = [row for row in rows if row["kind"] == Kind.DEAD]
     found = [decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"]) for row in dead]
     every = [(columns.value(one, at), dict(columns.headers(one, at))) for one in found for at in range(len(one))]
-    assert [(value, told[b"mirror.offset"], told[b"h"]) for value, told in every] == (
+    assert [(value, item[b"mirror.offset"], item[b"h"]) for value, item in every] == (
         [] if left else [(b"1", b"1", None), (b"3", b"3", None)]
     )
-    assert {told[b"mirror.reason"] for _, told in every} <= {NO_KEY.encode(), FAILED.encode()}
+    assert {item[b"mirror.reason"] for _, item in every} <= {NO_KEY.encode(), FAILED.encode()}
 
 
 def test_the_first_bad_record_stops_where_the_rule_says_so() -> None:
@@ -300,7 +300,7 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
         number=number,
         after=number - 2,
         begin=offsets,
-        upto={partition: offset + partition for partition, offset in offsets.items()},
+        until={partition: offset + partition for partition, offset in offsets.items()},
         epochs=dict.fromkeys(offsets, 7),
         slots=3,
         rule=replace(RULE, where=where),
@@ -329,30 +329,30 @@ def test_numbers_travel() -> None:
 
 
 @given(st.recursive(st.none() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
-def test_what_is_no_number_is_named(told: Any) -> None:
-    value = json.dumps(told).encode()
+def test_what_is_no_number_is_named(expected: Any) -> None:
+    value = json.dumps(expected).encode()
     for each in (value, b'{"number": 1, "ends": %b}' % value):
-        if told == {} and each != value:
+        if expected == {} and each != value:
             continue
         with pytest.raises(ConfigError, match="has no number"):
             reached_in(stored([Record(0, 0, b"number", each, ())]))
 
 
 @given(st.text(max_size=30), st.integers(-1, 9), st.integers(-1, 2**62))
-def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset: int) -> None:
+def test_a_stop_is_found_in_what_spark_says(detail: str, partition: int, offset: int) -> None:
     stop = Stopped(State.CORRUPT, partition, offset, detail)
-    told = Stopped.found_in(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
-    assert told is not None
-    assert (told.state, told.partition, told.offset, told.detail) == (State.CORRUPT, partition, offset, detail)
-    assert told.remedies == stop.remedies == REKEYED_BY[State.CORRUPT]
+    output = Stopped.found_in(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
+    assert output is not None
+    assert (output.state, output.partition, output.offset, output.detail) == (State.CORRUPT, partition, offset, detail)
+    assert output.remedies == stop.remedies == REKEYED_BY[State.CORRUPT]
     chosen = Stopped.found_in(RuntimeError(str(Stopped(State.REFUSED, 0, 7, detail, Remedy.RAISE_REKEYED))))
     assert chosen is not None
-    assert chosen.told({"written_to": "x"}) == f"{detail}. Raise max.message.bytes of x, and start the mirror again"
+    assert chosen.text({"written_to": "x"}) == f"{detail}. Raise max.message.bytes of x, and start the mirror again"
     assert Stopped.found_in(RuntimeError("something else")) is None
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         (
             "Aborted: Traceback (most recent call last):\n  x\nmirror.errors.ClusterUnreachable: no leader\n\n\tat x.Y",
@@ -376,8 +376,8 @@ def test_a_stop_is_found_in_what_spark_tells(detail: str, partition: int, offset
         ("", "RuntimeError"),
     ],
 )
-def test_what_a_failure_says_is_told_without_its_stacks(failure: str, told: str) -> None:
-    assert told_by(RuntimeError(failure)) == told
+def test_what_a_failure_says_is_reported_without_its_stacks(failure: str, expected: str) -> None:
+    assert failure_text(RuntimeError(failure)) == expected
 
 
 def test_a_proof_fixes_the_targets_ends_before_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,17 +410,17 @@ def idle_driver(**parts: Any) -> Rekeyer:
     )
     made: Any = Rekeyer(nowhere, flow, RULE, frozenset())
 
-    async def looked() -> None:
+    async def refreshed() -> None:
         """There is nothing new."""
 
-    made._look, made._newest, made._target_seen = looked, 1, time.monotonic()
-    made._side.upto = lambda number, _: made._parts[number].at
+    made._refresh, made._newest, made._target_seen = refreshed, 1, time.monotonic()
+    made._side.until = lambda number, _: made._parts[number].at
     made._parts.update({int(number.removeprefix("p")): part for number, part in parts.items()})
     driver: Rekeyer = made
     return driver
 
 
-def test_a_stop_is_looked_at_again_after_a_while() -> None:
+def test_a_stop_is_checked_again_after_a_while() -> None:
     """But a source that was cut back: that hides as the log grows."""
     parts = {
         f"p{number}": SimpleNamespace(at=5, epoch=0, stop=Stopped(state, number, 5, "why"))
@@ -439,4 +439,4 @@ def test_a_stop_is_looked_at_again_after_a_while() -> None:
 
 def test_a_driver_that_was_fenced_waits_longer_than_it_takes_to_learn_why() -> None:
     """Else two of them would take the slots from each other again and again."""
-    assert min(rekey_driver._patience().next() for _ in range(100)) > rekey_driver.WATCH_SECONDS
+    assert min(rekey_driver._retry_backoff().next() for _ in range(100)) > rekey_driver.WATCH_SECONDS

@@ -94,7 +94,7 @@ def test_missing_repeated_foreign_and_out_of_order(spark: SparkSession) -> None:
     assert not judged(spark, two_origins, [(0, 0, "a", "2"), (0, 1, "a", "1")])[0].different, "they have no order"
 
 
-def test_records_that_are_alike_are_told_apart_by_their_order(spark: SparkSession) -> None:
+def test_records_that_are_alike_are_distinguished_by_their_order(spark: SparkSession) -> None:
     wanted: list[Wanted] = [(0, 0, 0, "a", "x", True), (0, 0, 1, "a", "y", True), (0, 0, 2, "a", "x", True)]
     report, _ = judged(spark, wanted, [(0, 0, "a", "x"), (0, 1, "a", "y"), (0, 2, "a", "x")])
     assert not report.different

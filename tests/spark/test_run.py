@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, mirror_once, produce
 from proxy import Proxy
-from running import PATIENCE, forked, running, values, wait_for
+from running import TIMEOUT, forked, running, values, wait_for
 from samerecords import assert_same_records, read
 from sparkless import run_once
 from transactional import transactions
@@ -54,7 +54,7 @@ def test_once_live_and_a_second_mirror(
         older.until("spark_started")
         produce(source, topic_name, values(50))
         older.until("epoch_ended .*epoch=1")
-        wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: older.log)
+        wait_for(lambda: _same(source, target, topic_name), TIMEOUT, lambda: older.log)
         with (
             forked(config, tmp_path / "waiting.log") as waiting,
             forked(config, tmp_path / "bounded.log", "--once") as bounded,
@@ -68,7 +68,7 @@ def test_once_live_and_a_second_mirror(
             assert "state=FENCED" in older.log
             younger.until("epoch_ended .*epoch=0")
             produce(source, topic_name, values(50), partition=1)
-            wait_for(lambda: _same(source, target, topic_name), PATIENCE, lambda: younger.log)
+            wait_for(lambda: _same(source, target, topic_name), TIMEOUT, lambda: younger.log)
             younger.process.send_signal(signal.SIGTERM)
             assert younger.ended() == 0, younger.log
             waiting.until("epoch_ended .*epoch=0")
@@ -96,19 +96,19 @@ def test_consumer_groups_follow(
     with forked(config, tmp_path / "live.log") as live:
         live.until("spark_started")
         commit(source, topic_name, topic_name, 70)
-        wait_for(lambda: committed(target, topic_name, topic_name) == 70, PATIENCE, lambda: live.log)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 70, TIMEOUT, lambda: live.log)
         commit(source, topic_name, topic_name, 40)
-        wait_for(lambda: committed(target, topic_name, topic_name) == 40, PATIENCE, lambda: live.log)
+        wait_for(lambda: committed(target, topic_name, topic_name) == 40, TIMEOUT, lambda: live.log)
         commit(source, f"{topic_name}-late", topic_name, 100)
         live.process.send_signal(signal.SIGTERM)
         assert live.ended() == 0, live.log
     assert committed(target, f"{topic_name}-late", topic_name) == 100, live.log
     assert "groups_blocked" not in live.log
 
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mirror", "status", str(config), "--json"], capture_output=True, check=True
     )
-    groups = json.loads(told.stdout)["groups"]
+    groups = json.loads(result.stdout)["groups"]
     assert (groups["groups"], groups["synced"]) == (2, 2)
 
 
@@ -164,7 +164,7 @@ def test_a_loss_stops_a_running_mirror_until_it_is_accepted(
             f"{topic_name}-0: accepted the loss of 50 offsets, 100 to 149",
         )
         live.until("records_lost .*first_offset=100 last_offset=149")
-        wait_for(lambda: len(list(read(target, topic_name, 0))) == 150, PATIENCE, lambda: live.log)
+        wait_for(lambda: len(list(read(target, topic_name, 0))) == 150, TIMEOUT, lambda: live.log)
         again = CliRunner().invoke(app, ["accept", str(config), topic_name, "--partition", "0"])
         assert "there is nothing to accept" in again.output
         live.process.send_signal(signal.SIGTERM)
@@ -189,7 +189,7 @@ def test_translated_offsets_of_a_running_mirror(
     groups = {"include": [f"{topic_name}.*"], "interval_s": 0.5}
     config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": groups, "spark": {"epoch_s": 3}}))
 
-    def looked_up(offset: int, *options: str) -> Any:
+    def translated(offset: int, *options: str) -> Any:
         found = CliRunner().invoke(
             app, ["offsets", str(config), "translate", topic_name, "0", str(offset), "--json", *options]
         )
@@ -204,8 +204,8 @@ def test_translated_offsets_of_a_running_mirror(
             produce(source, topic_name, values(20))
         # 5 committed, a marker, 5 aborted, a marker, 20 plain; and that five times
         commit(source, topic_name, topic_name, 4 * 32 + 6)
-        wait_for(lambda: committed(target, topic_name, topic_name) == 4 * 25 + 5, PATIENCE, lambda: live.log)
-        assert looked_up(3 * 32 + 12)["target_offset"] == 3 * 25 + 5
+        wait_for(lambda: committed(target, topic_name, topic_name) == 4 * 25 + 5, TIMEOUT, lambda: live.log)
+        assert translated(3 * 32 + 12)["target_offset"] == 3 * 25 + 5
         live.process.send_signal(signal.SIGKILL)
         live.process.wait()
     produce(source, topic_name, values(1))
@@ -213,17 +213,17 @@ def test_translated_offsets_of_a_running_mirror(
     theirs, ours = list(read(source, topic_name, 0)), list(read(target, topic_name, 0))
     assert [one[1:] for one in theirs] == [one[1:] for one in ours]
     for one, other in (theirs[0], ours[0]), (theirs[77], ours[77]), (theirs[-1], ours[-1]):
-        for found in looked_up(one[0]), looked_up(other[0], "--reverse"):
+        for found in translated(one[0]), translated(other[0], "--reverse"):
             assert (found["source_offset"], found["target_offset"], found["record"]) == (one[0], other[0], True)
-    assert looked_up(8)["record"] is False
-    assert looked_up(161)["target_offset"] == 126
+    assert translated(8)["record"] is False
+    assert translated(161)["target_offset"] == 126
     with pytest.raises(ConfigError, match="offset 162 is not mirrored yet; what is mirrored ends at 161"):
-        looked_up(162)
+        translated(162)
     with pytest.raises(ConfigError, match="offset 127 is not mirrored yet"):
-        looked_up(127, "--reverse")
+        translated(127, "--reverse")
     produce(source, topic_name, values(3))
     commit(source, topic_name, topic_name, 164)
-    # Reading the journal now and then is not enough: what a task recorded at its end is read before the last look.
+    # Reading the journal now and then is not enough: what a task recorded at its end is read before the last check.
     monkeypatch.setattr(supervisor, "WATCH_SECONDS", 60)
     assert run_once(load(config)).exit_code == ExitCode.DONE
     assert committed(target, topic_name, topic_name) == 129

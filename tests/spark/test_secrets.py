@@ -106,14 +106,14 @@ def test_no_secret_is_ever_seen(clusters: dict[str, tuple[Cluster, Path]], tmp_p
     assert {address.removeprefix("::ffff:") for address in listened} <= {"127.0.0.1", "::1"}, listened
     assert listened, "Spark's UI and its driver at least"
     for command in (("verify", path, "--json"), ("status", path, "--json"), ("config", "show", path)):
-        code, told, _ = mirror(tmp_path, alice, *command)
-        assert code == 0, told
-        seen += told
-    code, told, _ = mirror(tmp_path, WRONG, "run", path, "--once", "--log-level", "debug", "--json")
-    assert code == 6, told
-    assert "Check sasl.username and sasl.password" in told
+        code, result, _ = mirror(tmp_path, alice, *command)
+        assert code == 0, result
+        seen += result
+    code, result, _ = mirror(tmp_path, WRONG, "run", path, "--once", "--log-level", "debug", "--json")
+    assert code == 6, result
+    assert "Check sasl.username and sasl.password" in result
     events = [file.read_bytes() for file in (tmp_path / "events").rglob("*") if file.is_file()]
     assert any(b"SparkListenerJobEnd" in part for part in events)
     for planted in PLANTED:
-        assert planted not in seen + told
+        assert planted not in seen + result
         assert not any(planted.encode() in part for part in events)

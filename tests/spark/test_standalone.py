@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from helpers import config_file, make_topic, produce
-from running import PATIENCE, running, wait_for
+from running import TIMEOUT, running, wait_for
 from samerecords import assert_same_records
 from sparkcluster import spark_cluster
 from syncing import ends
@@ -49,7 +49,7 @@ def writing(bootstrap: str, topic: str) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's user interface listens where this tells it to, too."""
+    """Spark's user interface listens where this says, too."""
     monkeypatch.setenv("SPARK_LOCAL_IP", LOOPBACK)
 
 
@@ -79,14 +79,14 @@ def test_ten_workers_die_during_a_copy(
                     there = ends(target, topic)
                     return all(there.get(at, 0) >= end for at, end in due.items())
 
-                wait_for(has_moved_on, PATIENCE, lambda: mirror.log)
+                wait_for(has_moved_on, TIMEOUT, lambda: mirror.log)
 
             mirror.until("spark_started")
             with writing(source, topic):
                 all_move_on()
                 for _ in range(KILLS):
                     victim = random.randrange(WORKERS)
-                    wait_for(partial(spark.has_executor, victim), PATIENCE, lambda: mirror.log)
+                    wait_for(partial(spark.has_executor, victim), TIMEOUT, lambda: mirror.log)
                     spark.kill(victim)
                     all_move_on()
                     spark.start_worker(victim)

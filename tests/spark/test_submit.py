@@ -1,4 +1,4 @@
-"""A mirror on a Spark standalone cluster in the ways that docs/clusters.md tells: by `spark-submit`, in a packed
+"""A mirror on a Spark standalone cluster in the ways that docs/clusters.md describes: by `spark-submit`, in a packed
 environment, with executors that may write to their scratch space alone, and from executors that are pods.
 """
 
@@ -23,7 +23,7 @@ from deployment import RELEASES, executor, flow_map, manifests, referred_to
 from helpers import config_file, make_topic, produce
 from kubernetes_validate import validate
 from kubernetesapi import image_environment, kill, kubernetes_api
-from running import PATIENCE, running, wait_for
+from running import TIMEOUT, running, wait_for
 from samerecords import assert_same_records
 from sparkcluster import SparkCluster, spark_cluster
 from syncing import ends
@@ -52,7 +52,7 @@ TASKS = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK, "s
 
 @pytest.fixture(autouse=True)
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's user interface listens where this tells it to, too."""
+    """Spark's user interface listens where this says, too."""
     monkeypatch.setenv("SPARK_LOCAL_IP", LOOPBACK)
 
 
@@ -77,9 +77,9 @@ def flow_of(folder: Path, source: Cluster, target: Cluster, topic: str, spark: d
 def ran(*command: str | Path, **environment: str) -> str:
     """What it wrote; it must succeed. `spark-submit` writes both outputs of a program to its own stdout."""
     both = subprocess.STDOUT
-    told = list(map(str, command))
+    reported = list(map(str, command))
     done = subprocess.run(
-        told, env=os.environ | environment, stdout=subprocess.PIPE, stderr=both, text=True, timeout=900, check=False
+        reported, env=os.environ | environment, stdout=subprocess.PIPE, stderr=both, text=True, timeout=900, check=False
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -126,10 +126,10 @@ def test_a_driver_of_spark_submit_ends_in_good_order(
         command = [SUBMIT, "--master", spark.address, *conf, python, APP, "run", flow]
         process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=out)
         try:
-            wait_for(lambda: "event=mirroring" in log.read_text(), PATIENCE, log.read_text)
+            wait_for(lambda: "event=mirroring" in log.read_text(), TIMEOUT, log.read_text)
             (driver,) = [one for one in psutil.Process(process.pid).children() if one.name().startswith("python")]
             driver.send_signal(signal.SIGTERM)
-            assert process.wait(PATIENCE) == 0, log.read_text()
+            assert process.wait(TIMEOUT) == 0, log.read_text()
         finally:
             process.kill()
             process.wait()
@@ -205,14 +205,14 @@ def test_the_driver_on_kubernetes_gets_its_executors(
                 assert mirror.process.poll() is None, mirror.log
                 return ends(target_cluster.bootstrap, topic) == ends(source_cluster.bootstrap, topic)
 
-            wait_for(is_copied, PATIENCE, lambda: mirror.log)
+            wait_for(is_copied, TIMEOUT, lambda: mirror.log)
             instances = int(conf["spark.executor.instances"])
             assert len(api.pods) == instances
             kill(api.processes[0])
-            wait_for(lambda: len(api.pods) > instances, PATIENCE, lambda: mirror.log)
+            wait_for(lambda: len(api.pods) > instances, TIMEOUT, lambda: mirror.log)
             for partition in range(PARTITIONS):
                 produce(source_cluster.bootstrap, topic, [b"later"] * RECORDS, partition=partition)
-            wait_for(is_copied, PATIENCE, lambda: mirror.log)
+            wait_for(is_copied, TIMEOUT, lambda: mirror.log)
             mirror.process.terminate()
             assert mirror.ended() == 0, mirror.log
         assert was_rewritten(mirror.log), mirror.log

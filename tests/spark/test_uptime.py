@@ -32,7 +32,7 @@ from mirror.spark import jobs, session
 from mirror.spark.jobs import FAILED_EPOCHS, Epochs
 from mirror.spark.session import Engine, Scratch
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 
 # --- Spark's JVM (no JVM) --------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def silent(_: Any) -> bool:
     return True
 
 
-def test_a_jvm_that_hangs_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jvm_that_hangs_is_ended_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that answers again in time is not."""
     ended: list[None] = []
     monkeypatch.setattr(session, "end_jvm", lambda: ended.append(None))
@@ -83,7 +83,7 @@ def test_what_the_jvm_is_asked_holds_up_nothing_and_has_a_deadline() -> None:
 
     def hangs() -> None:
         where.append(threading.get_ident())
-        answers.wait(PATIENCE)
+        answers.wait(TIMEOUT)
 
     async def ask() -> int:
         asking, turns = asyncio.create_task(session.asked(hangs, 0.2)), 0
@@ -99,7 +99,7 @@ def test_what_the_jvm_is_asked_holds_up_nothing_and_has_a_deadline() -> None:
         turns = asyncio.run(ask())
     finally:
         answers.set()
-    assert time.monotonic() - began < PATIENCE / 2
+    assert time.monotonic() - began < TIMEOUT / 2
     assert turns > 3
     assert where != [threading.get_ident()]
 
@@ -147,7 +147,7 @@ def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path) -> None:
     ]
 
 
-def test_a_user_without_a_name_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_: int) -> Any:
         raise KeyError("getpwuid(): uid not found: 12345")
 
@@ -159,7 +159,7 @@ def test_a_user_without_a_name_is_told_in_one_sentence(monkeypatch: pytest.Monke
 # --- service managers and signals -------------------------------------------------------------------------------------
 
 
-def test_a_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_manager_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     assert not notify.notify("READY=1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
@@ -191,7 +191,7 @@ while True:
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.2, 1), (60, 2)])
-def test_a_process_that_hangs_ends_in_time_and_at_once_when_told_twice(seconds: float, times: int) -> None:
+def test_a_process_that_hangs_ends_in_time_and_at_once_on_a_second_signal(seconds: float, times: int) -> None:
     script = HANGING.format(seconds=seconds)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -207,7 +207,7 @@ def test_a_process_that_hangs_ends_in_time_and_at_once_when_told_twice(seconds: 
 
 
 def until(holds: Any, why: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, why()
         time.sleep(0.05)
@@ -227,8 +227,8 @@ def test_a_mirror_outlives_its_scratch_folder_and_its_log_and_ends_in_time_thoug
     produce(source, topic_name, [b"one"] * 10)
     conf = {"conf": {"spark.local.dir": str(scratch)}, "epoch_s": 2}
     config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-    told = json.loads(config.read_text()) | {"spark": conf, "metrics": {"listen": None}}
-    config.write_text(json.dumps(told))
+    output = json.loads(config.read_text()) | {"spark": conf, "metrics": {"listen": None}}
+    config.write_text(json.dumps(output))
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
 
     consumer = Consumer({"bootstrap.servers": target, "group.id": "none"})

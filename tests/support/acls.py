@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-_PATIENCE: Final = 60.0
+_TIMEOUT: Final = 60.0
 _ANY: Final[Any] = None  # any name, principal or host, which the client's own types leave out
 
 
@@ -30,11 +30,11 @@ def every_acl(kind: ResourceType = ResourceType.ANY, name: str = "") -> AclBindi
 def put_acls(admin: AdminClient, old: AclBindingFilter, new: Sequence[AclBinding]) -> None:
     """Replace the ACLs that a filter lets through by others that it lets through; returns when the broker knows."""
     for removed in admin.delete_acls([old]).values():
-        removed.result(_PATIENCE)
+        removed.result(_TIMEOUT)
     if new:
         for made in admin.create_acls(list(new)).values():
-            made.result(_PATIENCE)
-    deadline = time.monotonic() + _PATIENCE
-    while len(known := admin.describe_acls(old).result(_PATIENCE)) != len(new):
+            made.result(_TIMEOUT)
+    deadline = time.monotonic() + _TIMEOUT
+    while len(known := admin.describe_acls(old).result(_TIMEOUT)) != len(new):
         assert time.monotonic() < deadline, known
         time.sleep(0.02)

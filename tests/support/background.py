@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any, Self
 
 #: Seconds that starting, ending and what is asked meanwhile may take.
-_PATIENCE = 10
+_TIMEOUT = 10
 
 
 class BackgroundServers(ABC):
@@ -32,11 +32,11 @@ class BackgroundServers(ABC):
     def __exit__(self, *_: object) -> None:
         self._await(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_TIMEOUT)
         self._loop.close()
 
     def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_TIMEOUT)
 
     async def _end(self) -> None:
         for server in self._servers:
@@ -46,6 +46,6 @@ class BackgroundServers(ABC):
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
             await asyncio.sleep(0)
-        for left in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio tells it nowhere else
+        for left in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
             left.abort()  # a task that was cancelled before it began has closed nothing
         await asyncio.sleep(0)

@@ -45,8 +45,8 @@ def brokers(ids: Sequence[int]) -> bytes:
 
 def tagged(fields: Mapping[int, bytes]) -> bytes:
     """The tagged fields at the end of a message."""
-    told = b"".join(varint(tag) + varint(len(value)) + value for tag, value in sorted(fields.items()))
-    return varint(len(fields)) + told
+    output = b"".join(varint(tag) + varint(len(value)) + value for tag, value in sorted(fields.items()))
+    return varint(len(fields)) + output
 
 
 def metadata_record(message: Message) -> bytes:

@@ -96,7 +96,7 @@ def stored(records: Sequence[Record], base: int = 0, codec: int = 0, attributes:
 
 
 def some(*offsets: int) -> list[Record]:
-    """Records that are told apart by their offsets alone."""
+    """Records that only their offsets distinguish."""
     return [Record(one, one * 3 % 7, b"key %d" % one, b"value %d" % one, ((b"h", b"%d" % one),)) for one in offsets]
 
 

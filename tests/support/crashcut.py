@@ -143,7 +143,7 @@ def _batches(segment: Path) -> Iterator[tuple[int, int]]:
         size = _HEAD.size + length
         if length <= 0 or at + size > len(stored):
             return  # preallocated, or torn
-        assert stored[at + _MAGIC_AT] == 2, "of older formats only the records tell where a batch ends"
+        assert stored[at + _MAGIC_AT] == 2, "of older formats only the records show where a batch ends"
         yield size, base + _LAST_DELTA.unpack_from(stored, at + 23)[0] + 1
         at += size
 

@@ -91,9 +91,9 @@ def _value(field: Any, random: Random) -> Any:
 
 def encoded(value: Any) -> bytes:
     """kio's own encoding of one entity, without a header."""
-    sink = io.BytesIO()
-    entity_writer(type(value))(sink, value)
-    return sink.getvalue()
+    buffer = io.BytesIO()
+    entity_writer(type(value))(buffer, value)
+    return buffer.getvalue()
 
 
 def answer(value: Any, correlation_id: int = 1) -> bytes:

@@ -1,4 +1,4 @@
-"""A broker that does as it is told: real frames on loopback, and a script that says for each API what to answer.
+"""A broker that follows a script: real frames on loopback, and a script that says for each API what to answer.
 
 A script gets the call and returns an answer (a value of kio), or None: then it has answered otherwise, or stays silent.
 """

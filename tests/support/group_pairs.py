@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from mirror.config import parse_address
-from mirror.groups.sync import GroupSync, Look, preserved, translated
+from mirror.groups.sync import GroupSync, SyncResult, preserved, translated
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster as Wire
@@ -39,19 +39,19 @@ class Pair:
         self.sync = (
             GroupSync(*common, preserved(pairs), origins, sound, copies=copies)
             if indexes is None
-            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.told_until, copies=copies)
+            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.known_until, copies=copies)
         )
 
-    async def look(self) -> Look:
-        """A look that no coordinator's start is in the way of."""
-        while not (look := await self.sync.look()).is_complete:
+    async def sync_once(self) -> SyncResult:
+        """A round that no coordinator's start is in the way of."""
+        while not (result := await self.sync.sync_once()).is_complete:
             await asyncio.sleep(0.05)
-        return look
+        return result
 
     async def standings(self) -> dict[str, int]:
-        look = await self.look()
-        assert not look.blockers
-        return {str(standing): many for standing, many in look.standings.items() if many}
+        result = await self.sync_once()
+        assert not result.blockers
+        return {str(standing): many for standing, many in result.standings.items() if many}
 
     async def committed(self, cluster: Wire, group: str) -> dict[TopicPartition, Committed]:
         while group not in (fetched := await fetch_offsets(cluster, await node_of(cluster, group), [group])).offsets:
@@ -86,7 +86,7 @@ def with_pair(
     journal_of: str = "",
 ) -> None:
     """Run a story between two clusters (bootstrap addresses); groups are those that begin with the topic's name.
-    Offsets moved where the flow is named whose journal tells where to.
+    Offsets moved where the flow is named whose journal says where to.
     """
     named = {topics: topics} if isinstance(topics, str) else topics
 

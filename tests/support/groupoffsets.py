@@ -1,4 +1,4 @@
-"""Where a group stands on a broker, asked and told by librdkafka's consumer: its admin client takes the process down
+"""Where a group stands on a broker, asked and set by librdkafka's consumer: its admin client takes the process down
 where a coordinator only just starts (rd_kafka_cgrp_op).
 """
 
@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 T = TypeVar("T")
 
 #: Seconds that a coordinator may take to start on a machine with too much to do.
-_PATIENCE: Final = 180.0
+_TIMEOUT: Final = 180.0
 _STARTS: Final = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,7 +41,7 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
 def _asked(bootstrap: str, group: str, request: Callable[[Consumer], T]) -> T:
     """The answer, once the coordinator has started."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     try:
         while True:
             try:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from helpers import stored_batches
-from watchedtask import PATIENCE
+from watchedtask import TIMEOUT
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -45,8 +45,8 @@ def create(cluster: Cluster, topic: str, replicas: list[list[int]], configs: dic
     """A topic with replicas of one's choice, once it has leaders."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     new = NewTopic(topic, num_partitions=len(replicas), replica_assignment=replicas, config=configs or {})
-    client.create_topics([new])[topic].result(PATIENCE)
-    deadline = time.monotonic() + PATIENCE
+    client.create_topics([new])[topic].result(TIMEOUT)
+    deadline = time.monotonic() + TIMEOUT
     while True:
         found = client.list_topics(timeout=10).topics.get(topic)
         if found and len(found.partitions) == len(replicas) and all(p.leader >= 0 for p in found.partitions.values()):
@@ -56,8 +56,8 @@ def create(cluster: Cluster, topic: str, replicas: list[list[int]], configs: dic
 
 def delete(cluster: Cluster, topic: str) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    client.delete_topics([topic])[topic].result(PATIENCE)
-    deadline = time.monotonic() + PATIENCE
+    client.delete_topics([topic])[topic].result(TIMEOUT)
+    deadline = time.monotonic() + TIMEOUT
     while topic in client.list_topics(timeout=10).topics:
         assert time.monotonic() < deadline, f"{topic} was not deleted"
 
@@ -65,7 +65,7 @@ def delete(cluster: Cluster, topic: str) -> None:
 def delete_records(cluster: Cluster, at: TopicPartition, before: int) -> None:
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for deleted in client.delete_records([Confluent(*at, before)]).values():
-        deleted.result(PATIENCE)
+        deleted.result(TIMEOUT)
 
 
 def acl(topic: str, operation: AclOperation, permission: AclPermissionType) -> AclBinding:

@@ -138,7 +138,7 @@ def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[RawBa
 
 
 def wait_for_markers(bootstrap: str, topic: str) -> None:
-    """Until partition 0 has no open transaction: a client is told that one has ended before its marker is written."""
+    """Until partition 0 has no open transaction: a client learns that one has ended before its marker is written."""
 
     async def written() -> None:
         host, port = bootstrap.split(":")

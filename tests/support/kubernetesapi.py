@@ -161,12 +161,12 @@ class KubernetesApi:
 
     def _phase(self, pod: Thing, phase: str, state: Thing) -> None:
         (container,) = pod["spec"]["containers"]
-        told = [{"name": container["name"], "ready": phase == "Running", "state": state}]
-        pod["status"] = {"phase": phase, "podIP": _HOST, "containerStatuses": told}
+        reported = [{"name": container["name"], "ready": phase == "Running", "state": state}]
+        pod["status"] = {"phase": phase, "podIP": _HOST, "containerStatuses": reported}
         self._keep("MODIFIED", "pods", pod)
 
     def _follow(self, pod: Thing, process: subprocess.Popen[bytes]) -> None:
-        """Tell of the end of a pod's process, where somebody has not deleted the pod."""
+        """Report the end of a pod's process, where somebody has not deleted the pod."""
         code = process.wait()
         with self._changed:
             if ("pods", pod["metadata"]["name"]) in self._things:

@@ -30,7 +30,7 @@ def end_offset(offset: int = 500, error: int = 0) -> Callable[[Call], Any]:
 
 @asynccontextmanager
 async def a_cluster(brokers: int = 1) -> AsyncIterator[tuple[Cluster, FakeCluster, list[FakeBroker]]]:
-    """A client, what metadata tells, and the brokers 1 to `brokers`, of which the first is the bootstrap."""
+    """A client, what metadata says, and the brokers 1 to `brokers`, of which the first is the bootstrap."""
     running = [FakeBroker() for _ in range(brokers)]
     try:
         for broker in running:

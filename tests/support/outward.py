@@ -26,7 +26,7 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import GroupFigures, PartitionStatus, TaskStatus
 from mirror.records.rewrite import padding
 from mirror.replication.assignment import KnownStop, LastBatch, LastPosition, Loss
-from mirror.replication.position import producer_id
+from mirror.replication.both_logs import producer_id
 from mirror.spark.rekey.microbatch import Reached, numbered
 from mirror.states import Remedy, State
 from mirror.topics.rekeyed import progress_topic
@@ -131,7 +131,7 @@ def _journal() -> Iterator[tuple[str, Any]]:
     )
     loss = Loss(AT, AT, 1, 3, "damage", "CRC", _ID, _ID)
     owner = Owner(instance="one", host="host", pid=7, at_ms=1, claim=2, place="boot")
-    told: list[tuple[bytes, bytes | None]] = [
+    answer: list[tuple[bytes, bytes | None]] = [
         (b"owner", owner.to_json()),
         (b"failover", FailedOver(at_ms=1, host="host", pid=7, silent=("a",)).to_json()),
         (FirstSeen.key("orders"), seen.to_json()),
@@ -145,7 +145,7 @@ def _journal() -> Iterator[tuple[str, Any]]:
         accept_entry(loss, _ID),
         pause_entry("orders"),
     ]
-    for key, value in told:
+    for key, value in answer:
         yield key.decode(), sorted(json.loads(value)) if value else None
     yield "number", len(numbered(Reached(1, {0: (1, 2)})).data)
 

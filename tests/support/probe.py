@@ -38,7 +38,7 @@ class Ends(NamedTuple):
 
 
 class Remembered(NamedTuple):
-    """What DescribeProducers tells of one producer id; times in ms."""
+    """What DescribeProducers says of one producer id; times in ms."""
 
     epoch: int
     last_sequence: int
@@ -110,7 +110,7 @@ class Probe:
         connection = await self.leader(partition)
         answer = await connection.call(WRITE_TXN_MARKERS, request, CALL_TIMEOUT)
         codes = [
-            (told.producer_id, part) for told in answer.markers for topic in told.topics for part in topic.partitions
+            (item.producer_id, part) for item in answer.markers for topic in item.topics for part in topic.partitions
         ]
         assert len({producer_id for producer_id, _ in codes}) == len(codes), "one code for each id and partition"
         return {producer_id: int(part.error_code) for producer_id, part in codes}
@@ -127,7 +127,7 @@ class Probe:
             found += split(fetched.records)
 
     async def aborted(self, partition: int = 0) -> tuple[tuple[int, int], ...]:
-        """The aborted transactions that a fetch tells a read_committed consumer of."""
+        """The aborted transactions that a fetch names to a read_committed consumer."""
         at = TopicPartition(self.topic, partition)
         return (await fetch_at(self.cluster, at, 0, max_bytes=FETCHED_BYTES, isolation=READ_COMMITTED)).aborted
 
@@ -157,14 +157,14 @@ class Probe:
             doing="DescribeProducers",
         )
         return {
-            told.producer_id: Remembered(
-                told.producer_epoch,
-                told.last_sequence,
-                told.last_timestamp,
-                told.coordinator_epoch,
-                told.current_txn_start_offset,
+            item.producer_id: Remembered(
+                item.producer_epoch,
+                item.last_sequence,
+                item.last_timestamp,
+                item.coordinator_epoch,
+                item.current_txn_start_offset,
             )
-            for told in part.active_producers
+            for item in part.active_producers
         }
 
     async def leader(self, partition: int = 0) -> Connection:

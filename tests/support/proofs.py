@@ -65,5 +65,5 @@ class Seen(HTMLParser):
 
 
 def report_of(*parts: PartitionReport, **more: Any) -> VerifyReport:
-    told = {"flow": "eu-to-us", "source": "eu", "target": "us", "misfits": (), "seconds": 1.25, **more}
-    return VerifyReport(partitions=parts, source_id="id-eu", target_id="id-us", begun_ms=1_700_000_000_000, **told)
+    fields = {"flow": "eu-to-us", "source": "eu", "target": "us", "misfits": (), "seconds": 1.25, **more}
+    return VerifyReport(partitions=parts, source_id="id-eu", target_id="id-us", begun_ms=1_700_000_000_000, **fields)

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import make_topic
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 
 from mirror.config import ClusterSettings
 from mirror.driver.flow import Flow
@@ -62,8 +62,8 @@ class Story:
 
     def says_that_it_ended(self) -> None:
         """Of whoever reported, so that nobody is taken for silent."""
-        told = (value for key, value in self.journal().items() if key.startswith(STATE))
-        (instance,) = {PartitionStatus.from_json(value).instance for value in told}
+        expected = (value for key, value in self.journal().items() if key.startswith(STATE))
+        (instance,) = {PartitionStatus.from_json(value).instance for value in expected}
 
         async def signed_off() -> None:
             async with Wire(self.flow.target) as target:
@@ -76,7 +76,7 @@ class Story:
         producer = Producer({"bootstrap.servers": self.source})
         for number in range(begin, end):
             producer.produce(self.topic, str(number), key=f"k{number}")
-        assert producer.flush(PATIENCE) == 0
+        assert producer.flush(TIMEOUT) == 0
 
     def driver(self, *, is_first: bool = True) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
@@ -88,23 +88,23 @@ class Story:
     def stopped(self, *, is_first: bool = True) -> PartitionStatus:
         """How the partition stands for a driver that starts now and has nothing to carry out."""
 
-        async def looked() -> PartitionStatus:
+        async def watched() -> PartitionStatus:
             one = self.driver(is_first=is_first)
             async with one._source, one._target:
                 assert await one._take_over() is None
                 assert await one._planned() is None
             return one.figures[TopicPartition(self.topic, 0)]
 
-        return asyncio.run(looked())
+        return asyncio.run(watched())
 
     def open_transaction(self) -> Producer:
         """One that has written ten records, and is not ended."""
         producer = Producer({"bootstrap.servers": self.source, "transactional.id": self.topic})
-        producer.init_transactions(PATIENCE)
+        producer.init_transactions(TIMEOUT)
         producer.begin_transaction()
         for number in range(10):
             producer.produce(self.topic, f"open {number}", key="k")
-        producer.flush(PATIENCE)
+        producer.flush(TIMEOUT)
         return producer
 
     def copied(self) -> Rekeyer:
@@ -140,9 +140,9 @@ class Story:
     def read(self, plan: Plan, slot: int) -> Iterator[pa.RecordBatch]:
         """A slot's slices, as Spark hands them on."""
         work, rows = self.work(plan), list[dict[str, Any]]()
-        for partition, begin, upto in plan.ranges:
+        for partition, begin, until in plan.ranges:
             packer = Packer(work, partition)
-            for raw in sound_batches(work, partition, begin, upto):
+            for raw in sound_batches(work, partition, begin, until):
                 packer.take(raw, packer.wanted(raw))
             rows += [row for made in packer.drain(all_of_it=True) for row in made.to_pylist() if row["slot"] == slot]
         rows.sort(key=lambda row: [row[name] for name in ORDER])
@@ -175,18 +175,18 @@ class Story:
     def aborts_on_target(self) -> None:
         """Somebody else's transaction, in each partition."""
         producer = Producer({"bootstrap.servers": self.target, "transactional.id": f"{self.topic}-other"})
-        producer.init_transactions(PATIENCE)
+        producer.init_transactions(TIMEOUT)
         producer.begin_transaction()
         for partition in range(4):
             producer.produce(self.topic, b"aborted", partition=partition)
-        producer.flush(PATIENCE)
-        producer.abort_transaction(PATIENCE)
+        producer.flush(TIMEOUT)
+        producer.abort_transaction(TIMEOUT)
 
     def deletes_all_on_target(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.target})
         every = [Confluent(self.topic, partition, OFFSET_END) for partition in range(4)]
         for future in admin.delete_records(every).values():
-            future.result(PATIENCE)
+            future.result(TIMEOUT)
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
@@ -197,8 +197,8 @@ class Story:
     def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_topics([topic]).values():
-            future.result(PATIENCE)
-        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, PATIENCE, lambda: f"{topic} is still there")
+            future.result(TIMEOUT)
+        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: f"{topic} is still there")
         make_topic(bootstrap, topic, partitions, **configs)
 
 

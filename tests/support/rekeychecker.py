@@ -94,24 +94,24 @@ def complaints(
     not wanted. Values must be unique.
     """
     wanted = {one.value: (one, key) for one in source if (key := new_key(one)) is not None}
-    told: list[str] = []
+    reported: list[str] = []
     times: dict[bytes | None, int] = defaultdict(int)
     order: dict[tuple[int, bytes], int] = {}
     for one in target:
         times[one.value] += 1
         if one.value not in wanted:
-            told.append(f"{one} is of no source record that is wanted")
+            reported.append(f"{one} is of no source record that is wanted")
             continue
         origin, key = wanted[one.value]
         if one.key != key:
-            told.append(f"{one} has not the key {key!r}")
+            reported.append(f"{one} has not the key {key!r}")
         if one.partition != java_partition(key, partitions):
-            told.append(f"{one} is not in partition {java_partition(key, partitions)}")
+            reported.append(f"{one} is not in partition {java_partition(key, partitions)}")
         if (one.timestamp, one.headers) != (origin.timestamp, origin.headers):
-            told.append(f"{one} has another timestamp or other headers than {origin}")
+            reported.append(f"{one} has another timestamp or other headers than {origin}")
         if order.get((origin.partition, key), -1) >= origin.offset:
-            told.append(f"{one} comes behind offset {order[origin.partition, key]} of its source partition and key")
+            reported.append(f"{one} comes behind offset {order[origin.partition, key]} of its source partition and key")
         order[origin.partition, key] = origin.offset
-    told += [f"{one} is missing" for value, (one, _) in wanted.items() if not times[value]]
-    told += [f"{value!r} is there {count} times" for value, count in times.items() if count > 1]
-    return told
+    reported += [f"{one} is missing" for value, (one, _) in wanted.items() if not times[value]]
+    reported += [f"{value!r} is there {count} times" for value, count in times.items() if count > 1]
+    return reported

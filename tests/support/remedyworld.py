@@ -46,7 +46,7 @@ from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.lab.embedded.node import GUARDED, Listener, sasl, stop_all
 
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 #: Who mirrors, with the rights that ACLs give; and a person who may do everything.
 MIRROR, PERSON = "alice", "bob"
 USERS: Final = {MIRROR: "alice-knows-this", PERSON: "bob-knows-that"}
@@ -55,7 +55,7 @@ STOP_SECONDS: Final = 30.0
 _SIDES: Final = ("source", "target")
 
 
-def until(holds: Callable[[], Any], otherwise: Callable[[], str], seconds: float = PATIENCE) -> Any:
+def until(holds: Callable[[], Any], otherwise: Callable[[], str], seconds: float = TIMEOUT) -> Any:
     """What `holds` gives, as soon as that is true."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
@@ -225,7 +225,7 @@ class Live:
         return len(self._events)
 
     def epochs_until_on(self, topic: str, since: int, is_read: bool) -> int:
-        """Whole epochs that began and ended since there were so many events, until the log tells that the topic goes
+        """Whole epochs that began and ended since there were so many events, until the log says that the topic goes
         on; where it `is_read`, since the configuration was read again. One that ends early, since something else is to
         be mirrored, counts for none.
         """
@@ -244,8 +244,8 @@ class Live:
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By source topic, what `mirror status` shows of its one partition."""
-        told = json.loads(self.person.mirror("status", "CONFIG", "--json", "--log-level", "error"))
-        return {one["topic"]: one for one in told["partitions"]}
+        fields = json.loads(self.person.mirror("status", "CONFIG", "--json", "--log-level", "error"))
+        return {one["topic"]: one for one in fields["partitions"]}
 
     def until_caught_up(self, topics: Iterable[str]) -> None:
         """Until `mirror status` shows these so."""
@@ -258,17 +258,17 @@ class Live:
         until(lambda: not lacking(), lambda: f"{lacking()}\n{self.log()}")
 
     def until_stopped(self, state: str, *topics: str) -> dict[str, str]:
-        """Until the log tells of such a stop of each of these, and as what."""
+        """Until the log names such a stop of each of these, and as what."""
 
-        def told() -> dict[str, str]:
+        def shown() -> dict[str, str]:
             return {
                 one["topic"]: one["detail"]
                 for one in self.events("partition_stopped")
                 if one["topic"] in topics and one["state"] == state
             }
 
-        until(lambda: told().keys() == {*topics}, lambda: f"{told()}\n{self.log()}")
-        return told()
+        until(lambda: shown().keys() == {*topics}, lambda: f"{shown()}\n{self.log()}")
+        return shown()
 
     def allow(self, side: str, *acls: AclBinding) -> None:
         """Give the mirror rights."""

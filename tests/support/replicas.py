@@ -23,8 +23,8 @@ def replica(broker: Path, *files: tuple[int, bytes], name: str = "orders-0", top
     for base, data in files:
         (folder / f"{base:020}.log").write_bytes(data)
     if topic_id:
-        told = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-        (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {told}")
+        reported = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+        (folder / "partition.metadata").write_text(f"version: 0\ntopic_id: {reported}")
     return folder
 
 

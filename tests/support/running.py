@@ -17,7 +17,7 @@ import psutil
 from adversary.driving import Command
 
 #: Seconds that anything may take on a machine with too much to do.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 
 class Running:
@@ -34,11 +34,11 @@ class Running:
     def log(self) -> str:
         return self.log_file.read_text()
 
-    def until(self, pattern: str, seconds: float = PATIENCE) -> None:
+    def until(self, pattern: str, seconds: float = TIMEOUT) -> None:
         wait_for(lambda: re.search(pattern, self.log) or self.process.poll() is not None, seconds, lambda: self.log)
         assert re.search(pattern, self.log), self.log
 
-    def ended(self, seconds: float = PATIENCE) -> int:
+    def ended(self, seconds: float = TIMEOUT) -> int:
         return self.process.wait(seconds)
 
 

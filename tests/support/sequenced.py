@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from probe import probing_existing
-from watchedtask import PATIENCE
+from watchedtask import TIMEOUT
 
 from mirror.lab.embedded import Cluster
 
@@ -25,9 +25,9 @@ def forgetful() -> Iterator[Cluster]:
 def await_forgotten(cluster: Cluster, topic: str) -> None:
     """Until the leader of the one partition knows no producer."""
 
-    async def look() -> None:
-        async with asyncio.timeout(PATIENCE), probing_existing(cluster.bootstrap, topic) as probe:
+    async def poll() -> None:
+        async with asyncio.timeout(TIMEOUT), probing_existing(cluster.bootstrap, topic) as probe:
             while await probe.remembered():
                 await asyncio.sleep(0.01)
 
-    asyncio.run(look())
+    asyncio.run(poll())

@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 import pyspark
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 
 from mirror import host
 
@@ -46,7 +46,7 @@ class SparkCluster:
         self._properties.write_text("".join(f"{key} {value}\n" for key, value in conf.items()))
         self._properties.chmod(0o600)
         self._master = self._start("master", ["master.Master"])
-        self.address = self._told("master", r"Starting Spark master at (spark://\S+)", self._master)
+        self.address = self._announced("master", r"Starting Spark master at (spark://\S+)", self._master)
 
     def start_worker(self, number: int) -> None:
         """Start one, and wait until the master knows it."""
@@ -55,7 +55,7 @@ class SparkCluster:
         options = ["--cores", str(_CORES), "--memory", "1g", "--work-dir", work]
         program = ["worker.Worker", *options, self.address]
         self._workers[number] = self._start(name, program, self._environment, self._within)
-        wait_for(lambda: self._registered() > before, PATIENCE, lambda: self._log("master"))
+        wait_for(lambda: self._registered() > before, TIMEOUT, lambda: self._log("master"))
 
     @property
     def pids(self) -> list[int]:
@@ -109,10 +109,10 @@ class SparkCluster:
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen([*within, *jvm, *program], stdout=log, stderr=log, env=wanted)
 
-    def _told(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
+    def _announced(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
         wait_for(
             lambda: re.search(pattern, self._log(name)) or process.poll() is not None,
-            PATIENCE,
+            TIMEOUT,
             lambda: self._log(name),
         )
         found = re.search(pattern, self._log(name))

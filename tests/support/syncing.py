@@ -15,7 +15,7 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.topics.apply import ensure_flow_topic
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def admin_of(bootstrap: str) -> Admin:
@@ -24,7 +24,7 @@ def admin_of(bootstrap: str) -> Admin:
 
 def awaited(condition: Callable[[], Any]) -> Any:
     """What the condition says once it says something."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (found := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -22,7 +22,7 @@ from mirror.replication.fetcher import Cursor
 from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class _Watched(Pipeline):
@@ -46,12 +46,12 @@ class _Watched(Pipeline):
                 if not is_sound:
                     self.affected.setdefault(cursor.partition, []).append(began)
 
-        def watched_ack(sink: Any, ack: Ack, sent_at: float) -> None:
+        def watched_ack(partition_writer: Any, ack: Ack, sent_at: float) -> None:
             if ack.error_code:
-                self.affected.setdefault(sink.source, []).append(time.monotonic())
-            acknowledged(sink, ack, sent_at)
+                self.affected.setdefault(partition_writer.source, []).append(time.monotonic())
+            acknowledged(partition_writer, ack, sent_at)
 
-        self._fetcher._take = watched_take  # type: ignore[method-assign] # to look on
+        self._fetcher._take = watched_take  # type: ignore[method-assign] # to watch
         self._writer._acknowledged = watched_ack  # type: ignore[method-assign] # the same
 
     def _stop(self, partition_task: Any, stop: PartitionStop) -> None:
@@ -93,7 +93,7 @@ class WatchedTask:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(PATIENCE)
+        assert self._ready.wait(TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +116,7 @@ class WatchedTask:
             self._pipeline = _Watched("test", source, target, given, 1 << 26)
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
-            await self._pipeline.run(2 * PATIENCE)
+            await self._pipeline.run(2 * TIMEOUT)
 
     def figures(self, at: TopicPartition) -> PartitionStatus:
         """Where a partition stands now."""
@@ -124,15 +124,15 @@ class WatchedTask:
 
     def until(self, at: TopicPartition, come_about: Callable[[PartitionStatus], bool]) -> PartitionStatus:
         """Wait for a partition's figures to be such."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not come_about(found := self.figures(at)):
             assert time.monotonic() < deadline, found
             time.sleep(0.005)
         return found
 
-    def mirrored(self, at: TopicPartition, upto: int) -> PartitionStatus:
-        """Wait until the records below `upto` are mirrored."""
-        return self.until(at, lambda one: one.next_offset >= upto)
+    def mirrored(self, at: TopicPartition, until: int) -> PartitionStatus:
+        """Wait until the records below `until` are mirrored."""
+        return self.until(at, lambda one: one.next_offset >= until)
 
     def stopped(self, at: TopicPartition) -> PartitionStatus:
         """Wait until the partition stops, and print how long after the first affected answer that was; after the task's

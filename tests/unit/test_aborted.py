@@ -1,4 +1,4 @@
-"""Which batches an answer's index calls aborted: Kafka's consumer rule, told on hand-made batches and at random."""
+"""Which batches an answer's index calls aborted: Kafka's consumer rule, checked on hand-made batches and at random."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ async def test_an_address_needs_no_lookup(nameserver: Nameserver) -> None:
 
 
 @in_loop
-async def test_what_comes_too_late_is_discarded_and_other_errors_are_told_at_once() -> None:
+async def test_what_comes_too_late_is_discarded_and_other_errors_are_reported_at_once() -> None:
     discarded: list[int] = []
 
     async def after(seconds: float, result: int) -> int:

@@ -118,7 +118,7 @@ def test_a_leader_epoch_that_falls_back_was_none(tmp_path: Path) -> None:
 
 
 def test_the_longest_replica_is_taken(tmp_path: Path) -> None:
-    short, long = (replica(tmp_path / name, (0, batches(0, upto))) for name, upto in (("a", 30), ("b", 50)))
+    short, long = (replica(tmp_path / name, (0, batches(0, until))) for name, until in (("a", 30), ("b", 50)))
     log = load([short, long])
     assert (log.end, log.folders, log.notes) == (50, (long,), ())
 
@@ -131,7 +131,7 @@ def test_a_later_leader_cuts_an_older_ones_tail(tmp_path: Path) -> None:
     assert f"{stale}: offsets 40 to 89 are of an older leader epoch" in log.notes[0]
 
 
-def test_a_history_tells_of_an_epoch_whose_records_are_damaged(tmp_path: Path) -> None:
+def test_a_history_names_an_epoch_whose_records_are_damaged(tmp_path: Path) -> None:
     stale = replica(tmp_path / "a", (0, batches(0, 90, epoch=3)))
     newer = replica(tmp_path / "b", (0, batches(0, 20, epoch=3)))
     history(newer, (3, 0), (4, 40))
@@ -162,7 +162,7 @@ def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
     assert (log.start, log.folders) == (40, (longer,))
 
 
-def test_files_that_do_not_join_are_told(tmp_path: Path) -> None:
+def test_files_that_do_not_join_are_reported(tmp_path: Path) -> None:
     log = load([replica(tmp_path, (0, batches(0, 20)), (40, batches(40, 60)))])
     assert (log.end, log.at_risk) == (60, True)
     assert "offsets 20 to 39 are in no file" in log.notes[0]
@@ -262,7 +262,7 @@ def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
 
 
 def test_what_a_record_holds_is_no_batch(tmp_path: Path) -> None:
-    """A topic of record sets, as tools that copy segments write; its own batch's length still tells where it ends."""
+    """A topic of record sets, as tools that copy segments write; its own batch's length still shows where it ends."""
     inner = batches(15, 25)
     data = batches(0, 10) + batch(10, count=10, payload=b"a" * 20 + inner + b"b" * 20) + batches(20, 40)
     at = len(batches(0, 10)) + 70
@@ -307,7 +307,7 @@ def test_damage_among_transactions(tmp_path: Path) -> None:
     assert (log.stable, log.aborted) == (14, ((1, 2, 3),))
 
 
-def test_what_was_committed_and_is_in_no_file_is_told(tmp_path: Path) -> None:
+def test_what_was_committed_and_is_in_no_file_is_reported(tmp_path: Path) -> None:
     """A lost last file leaves nothing behind that says so, but for the broker's checkpoint."""
     folder = replica(tmp_path, (0, batches(0, 20)))
     checkpoint = tmp_path / "replication-offset-checkpoint"
@@ -319,7 +319,7 @@ def test_what_was_committed_and_is_in_no_file_is_told(tmp_path: Path) -> None:
     assert "offsets 20 to 49 were committed" in log.notes[0]
 
 
-def test_a_first_file_that_is_missing_is_told(tmp_path: Path) -> None:
+def test_a_first_file_that_is_missing_is_reported(tmp_path: Path) -> None:
     """It leaves nothing behind that says so, but for the broker's history of leader epochs, whose first entry goes up
     with the log's start.
     """
@@ -334,11 +334,11 @@ def test_a_first_file_that_is_missing_is_told(tmp_path: Path) -> None:
     lender = replica(tmp_path / "b", (0, batches(0, 60)))
     assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (0, False)
     start_at(tmp_path / "a", 40)
-    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to be told"
+    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to show"
 
 
 def test_damage_where_an_epoch_begins_is_no_older_epoch(tmp_path: Path) -> None:
-    """Neither is a file that is lost there: what is behind is of the epoch that the history tells of."""
+    """Neither is a file that is lost there: what is behind is of the epoch that the history names."""
     spoiled = bytearray(batches(0, 20) + batches(20, 40, epoch=2))
     spoiled[2 * len(batches(0, 10)) + 70] ^= 1
     damaged = replica(tmp_path / "a", (0, bytes(spoiled)))
@@ -375,7 +375,7 @@ def test_what_a_cleaner_cleaned_away_whole_is_gone(tmp_path: Path) -> None:
     assert [raw.header.base_offset for raw in batches_of(load([folder]))] == [20, 30]
 
 
-def test_what_only_an_older_disk_has_is_told(tmp_path: Path) -> None:
+def test_what_only_an_older_disk_has_is_reported(tmp_path: Path) -> None:
     """Without its history nobody knows whether retention deleted it since, or a file is missing."""
     newest = replica(tmp_path / "a", (40, batches(40, 90)))
     older = replica(tmp_path / "b", (0, batches(0, 30)))
@@ -437,7 +437,7 @@ def test_of_equally_long_replicas_that_is_taken_which_lacks_least(tmp_path: Path
         assert (log.end, log.at_risk, log.folders) == (90, False, (whole,))
 
 
-def test_gaps_of_what_was_lent_are_told(tmp_path: Path) -> None:
+def test_gaps_of_what_was_lent_are_reported(tmp_path: Path) -> None:
     longer = replica(tmp_path / "a", (40, batches(40, 90)))
     lender = replica(tmp_path / "b", (0, batches(0, 10)), (20, batches(20, 60)))
     log = load([longer, lender])
@@ -450,10 +450,10 @@ def test_partitions_of_different_topics_by_one_name(tmp_path: Path) -> None:
     for number, topic_id in enumerate((one, one, other)):
         replica(tmp_path, (0, batches(0, 20)), name=f"orders-{number}", topic_id=topic_id)
     replica(tmp_path, (0, batches(0, 20)), name="clicks-0", topic_id=uuid4())
-    told = mixed_in(partitions_in([tmp_path]))
-    assert list(told) == ["orders"]
-    assert f"orders-0 of id {one}" in told["orders"]
-    assert f"orders-2 of id {other}" in told["orders"]
+    reported = mixed_in(partitions_in([tmp_path]))
+    assert list(reported) == ["orders"]
+    assert f"orders-0 of id {one}" in reported["orders"]
+    assert f"orders-2 of id {other}" in reported["orders"]
 
 
 def test_a_partition_that_is_linked_to_another_disk(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_archives_inside_an_installed_package_are_left_and_others_stay(tmp_path:
 def test_a_daemon_takes_pyspark_from_its_folder() -> None:
     archives = [str(one) for one in LIB.glob("*.zip")]
     assert archives
-    told = "import mirror.spark.daemon, pyspark, py4j; print(pyspark.__file__, py4j.__file__)"
-    first = f"import sys; sys.path[:0] = {archives!r}; {told}"
+    expected = "import mirror.spark.daemon, pyspark, py4j; print(pyspark.__file__, py4j.__file__)"
+    first = f"import sys; sys.path[:0] = {archives!r}; {expected}"
     found = subprocess.run([sys.executable, "-c", first], capture_output=True, text=True, check=True, timeout=60)
     assert len(found.stdout.split()) == 2
     assert ".zip" not in found.stdout

@@ -14,7 +14,7 @@ from mirror.background import in_background
 #: More than any pool of threads has by default.
 MANY = 64
 #: Seconds that anything may take.
-PATIENCE = 60
+TIMEOUT = 60
 
 
 def test_what_hangs_keeps_nothing_else_waiting() -> None:
@@ -29,7 +29,7 @@ def test_what_hangs_keeps_nothing_else_waiting() -> None:
 
         hanging = [asyncio.create_task(in_background(hang)) for _ in range(MANY)]
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 for _ in hanging:
                     while not begun.acquire(blocking=False):
                         await asyncio.sleep(0)
@@ -65,5 +65,5 @@ async def run():
 asyncio.run(run())
 print("ended")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr

@@ -59,13 +59,13 @@ def made() -> str:
 def test_the_page_is_well_formed_and_names_all(made: str) -> None:
     read = Reader(made)
     assert not read.open
-    told = "".join(read.texts)
+    output = "".join(read.texts)
     for name, (_, title, *_) in ARMS.items():
-        assert f"{title} ({name})" in told
-    assert all(title in told for title, *_ in LOADS.values())
-    assert "53×" in told
-    assert "Goals: 9 met, 1 missed, 0 not measured" in told
-    assert "bench.json" in told
+        assert f"{title} ({name})" in output
+    assert all(title in output for title, *_ in LOADS.values())
+    assert "53×" in output
+    assert "Goals: 9 met, 1 missed, 0 not measured" in output
+    assert "bench.json" in output
 
 
 def test_the_page_needs_nothing_from_anywhere(made: str) -> None:
@@ -116,16 +116,16 @@ def test_hostile_names_stay_texts() -> None:
 
 
 def test_little_makes_a_page_that_says_so() -> None:
-    told = html.unescape(page(result(["8KB-lz4"], ["mirror"], rounds=1, more=False)))
-    assert '<p class="verdict warn">' in told
-    assert "One round alone" in told
-    assert "Not measured: mm2 (MirrorMaker 2)." in told
-    assert "Not measured: no more latency added" in told
-    assert "Not varied: partitions; tasks; round trip" in told
+    reported = html.unescape(page(result(["8KB-lz4"], ["mirror"], rounds=1, more=False)))
+    assert '<p class="verdict warn">' in reported
+    assert "One round alone" in reported
+    assert "Not measured: mm2 (MirrorMaker 2)." in reported
+    assert "Not measured: no more latency added" in reported
+    assert "Not varied: partitions; tasks; round trip" in reported
     assert "Nothing was measured." in page(result([], [], more=False))
 
 
-def test_copies_that_are_not_equal_and_a_busy_machine_are_told_above_all() -> None:
+def test_copies_that_are_not_equal_and_a_busy_machine_are_reported_above_all() -> None:
     few = result(["1MB-zstd"], ["mirror", "mm2"], more=False)
     wrong = replace(
         few,
@@ -133,8 +133,8 @@ def test_copies_that_are_not_equal_and_a_busy_machine_are_told_above_all() -> No
         failures=("loop: it ended with 1",),
         environment=replace(few.environment, load=3.0),
     )
-    told = page(wrong)
-    before = told.partition("Goals:")[0]
+    reported = page(wrong)
+    before = reported.partition("Goals:")[0]
     assert "Not equal to the source afterwards: 1 copy (mirror, 1MB-zstd, round 0)." in before
     assert "a load of 3.00 on 2 cores" in before
     assert "Not measured: loop: it ended with 1" in before

@@ -118,15 +118,15 @@ def test_a_copy_that_is_not_equal_misses_a_goal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "told"),
+    ("ours", "expected"),
     [
         ((1.0, 1.1, 1.2), "45 times less CPU"),
         ((100.0, 110.0, 120.0), "2.2 times more CPU"),
         ((40.0, 50.0, 60.0), "as much CPU per GB (no difference"),
     ],
 )
-def test_the_headline_says_which_way_it_is(ours: tuple[float, ...], told: str) -> None:
-    assert told in headline(Summary(measured({"mirror": ours, "mm2": (50.0, 50.0, 50.0)})))
+def test_the_headline_says_which_way_it_is(ours: tuple[float, ...], expected: str) -> None:
+    assert expected in headline(Summary(measured({"mirror": ours, "mm2": (50.0, 50.0, 50.0)})))
 
 
 def test_the_headline_without_a_rival_or_anything() -> None:
@@ -141,7 +141,7 @@ def test_a_comparison_with_itself_is_noise() -> None:
     assert not found.notes
 
 
-def test_changes_beyond_noise_are_told_apart() -> None:
+def test_changes_beyond_noise_are_distinguished() -> None:
     old = result(["1MB-zstd"], ["mirror", "mm2"], more=False)
     runs = tuple(
         replace(one, copy_s=one.copy_s * (0.5 if one.arm == "mirror" else 3), peak_rss_bytes=2 * one.peak_rss_bytes)
@@ -157,7 +157,7 @@ def test_changes_beyond_noise_are_told_apart() -> None:
     assert "version of mirror: 0.1.0, now 0.2.0" in found.notes
 
 
-def test_one_round_tells_nothing_about_noise() -> None:
+def test_one_round_says_nothing_about_noise() -> None:
     old = Summary(result(rounds=1, more=False))
     assert {one.verdict for one in compare(old, Summary(result(more=False))).changes} == {"one round"}
 
@@ -171,7 +171,7 @@ def test_other_workloads_are_refused_by_name() -> None:
         compare(Summary(old), Summary(result(["8KB-lz4"], more=False)))
 
 
-def test_what_is_in_one_file_alone_is_told() -> None:
+def test_what_is_in_one_file_alone_is_reported() -> None:
     found = compare(Summary(result(more=False)), Summary(result(["1MB-zstd"], ["mirror"], more=False)))
     assert any("old file alone: workload 1MB-none, 8KB-lz4, tx-zstd" in note for note in found.notes)
     assert {one.arm.name for one in found.changes} == {"mirror"}

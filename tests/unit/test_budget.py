@@ -15,7 +15,7 @@ RATES = st.floats(1.0, 1e10)
 def test_a_bucket_never_gives_more_than_its_rate_but_for_one_answer(
     rate: float, steps: list[tuple[float, int]]
 ) -> None:
-    """Whoever asks, at whatever moments: in the time since the first look no more came than the rate allows, the last
+    """Whoever asks, at whatever moments: in the time since the first check no more came than the rate allows, the last
     answer aside, since a broker gives one batch however large it is.
     """
     bucket, now = Bucket(rate), 0.0
@@ -31,7 +31,7 @@ def test_a_bucket_never_gives_more_than_its_rate_but_for_one_answer(
 
 
 @given(RATES, st.integers(1, 1 << 24))
-def test_whoever_waits_as_long_as_told_may_ask(rate: float, batch: int) -> None:
+def test_whoever_waits_as_long_as_asked_may_ask(rate: float, batch: int) -> None:
     bucket, now = Bucket(rate), 0.0
     for _ in range(20):
         now += bucket.wait(now) * 1.000001

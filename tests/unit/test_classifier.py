@@ -106,7 +106,7 @@ def test_every_verdict_has_a_row_and_no_row_is_there_twice() -> None:
     assert len({case for case, _ in ROWS.values()}) == len(ROWS)
 
 
-def test_verdicts_are_told_apart_by_what_the_metrics_print() -> None:
+def test_verdicts_are_distinguished_by_what_the_metrics_print() -> None:
     constants = {value for value in vars(classifier).values() if isinstance(value, Verdict)}
     assert constants == set(VERDICTS)
     assert len({str(verdict) for verdict in VERDICTS}) == len(VERDICTS)

@@ -79,7 +79,7 @@ async def test_a_refresh_asks_for_what_was_asked_before() -> None:
 
 @in_loop
 async def test_metadata_never_goes_back() -> None:
-    """K1: a broker that lags tells of a leader of long ago."""
+    """K1: a broker that lags names a leader of long ago."""
     async with a_cluster() as (cluster, metadata, _):
         for leader, epoch, known in [(1, 5, (1, 5)), (2, 4, (1, 5)), (2, 5, (2, 5)), (-1, 6, (-1, 6)), (1, 7, (1, 7))]:
             metadata.topics["orders"].leaders = {0: (leader, epoch)}
@@ -214,7 +214,7 @@ async def test_nobody_answers(free_port: int) -> None:
 
 
 @in_loop
-async def test_a_client_has_the_name_and_the_patience_that_it_was_given() -> None:
+async def test_a_client_has_the_name_and_the_timeout_that_it_was_given() -> None:
     text = {"alias": "eu", "client.id": "team-x", "socket.timeout.ms": 1000}
     async with a_cluster() as (_, _, (broker,)):
         settings = ClusterSettings.model_validate({**text, "bootstrap.servers": ":".join(map(str, broker.address))})
@@ -240,7 +240,7 @@ async def test_a_cluster_that_comes_back_is_found_again() -> None:
 
 
 @in_loop
-async def test_a_topic_that_is_denied_is_told() -> None:
+async def test_a_topic_that_is_denied_is_reported() -> None:
     async with a_cluster() as (cluster, metadata, _):
         metadata.topics["secret"] = FakeTopic(error=29)
         with pytest.raises(AccessDenied, match="DESCRIBE right on topic secret"):
@@ -396,7 +396,7 @@ async def test_a_leader_is_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [29, 30, 31, 53, 58, 65], ids=lambda code: ErrorCode(code).name)
 @in_loop
-async def test_a_denial_is_told_at_once(error: int) -> None:
+async def test_a_denial_is_reported_at_once(error: int) -> None:
     async with a_cluster() as (cluster, _, (broker,)):
         broker.script[LIST_OFFSETS.key] = end_offset(error=error)
         name = ErrorCode(error)
@@ -407,7 +407,7 @@ async def test_a_denial_is_told_at_once(error: int) -> None:
 
 
 @in_loop
-async def test_an_error_that_retrying_does_not_cure_is_told_at_once() -> None:
+async def test_an_error_that_retrying_does_not_cure_is_reported_at_once() -> None:
     async with a_cluster() as (cluster, _, (broker,)):
         broker.script[LIST_OFFSETS.key] = end_offset(error=42)
         with pytest.raises(BrokerError, match="invalid_request") as caught:
@@ -417,7 +417,7 @@ async def test_an_error_that_retrying_does_not_cure_is_told_at_once() -> None:
 
 
 @in_loop
-async def test_an_error_that_stays_is_told_at_the_deadline() -> None:
+async def test_an_error_that_stays_is_reported_at_the_deadline() -> None:
     async with a_cluster() as (cluster, _, (broker,)):
         broker.script[LIST_OFFSETS.key] = end_offset(error=6)
         with pytest.raises(ClusterUnreachable, match=r"within 0\.3 s .*6 not_leader_or_follower"):
@@ -426,7 +426,7 @@ async def test_an_error_that_stays_is_told_at_the_deadline() -> None:
 
 
 @in_loop
-async def test_a_leader_that_hangs_is_told_soon_after_the_deadline() -> None:
+async def test_a_leader_that_hangs_is_reported_soon_after_the_deadline() -> None:
     async with a_cluster() as (cluster, _, (broker,)):
         broker.script[LIST_OFFSETS.key] = lambda call: None
         started = asyncio.get_running_loop().time()
@@ -436,7 +436,9 @@ async def test_a_leader_that_hangs_is_told_soon_after_the_deadline() -> None:
 
 
 @in_loop
-async def test_a_leader_that_does_not_greet_is_told_soon_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_that_does_not_greet_is_reported_soon_after_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cluster_module, "CONNECT_TIMEOUT", 1.0)
     async with a_cluster() as (cluster, _, (broker,)):
         await cluster.refresh(["orders"])
@@ -490,7 +492,7 @@ async def test_one_partition_is_fetched_with_the_id_that_it_has() -> None:
 
 
 @in_loop
-async def test_a_fetch_out_of_range_is_told_by_its_code() -> None:
+async def test_a_fetch_out_of_range_is_known_by_its_code() -> None:
     async with a_cluster() as (cluster, _, (broker,)):
         broker.script[FETCH.key] = fetched(error=1)
         with pytest.raises(BrokerError) as caught:

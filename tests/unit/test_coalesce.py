@@ -61,7 +61,7 @@ def test_another_codec_or_a_missing_offset_begins_another_group() -> None:
 
 
 def test_a_group_is_of_one_leader_epoch() -> None:
-    """Its first batch's is what a source is told at a resume, to find out whether it lost what was mirrored."""
+    """Its first batch's is what a source gets at a resume, to find out whether it lost what was mirrored."""
     batches = [raw(batch(offset, leader_epoch=epoch)) for offset, epoch in enumerate((3, 3, 3, 4, 4))]
     assert groups(JOIN, *own(*batches)) == [(COALESCED, [0, 1, 2]), (COALESCED, [3, 4])]
 

@@ -335,7 +335,7 @@ def of_any(codec: int, data: bytes, read: Callable[[int, bytes], Buffer]) -> byt
 
 @writers
 @given(st.data())
-def test_damage_is_told_or_harmless(codec: int, pack: Callable[[bytes], bytes], draws: st.DataObject) -> None:
+def test_damage_is_reported_or_harmless(codec: int, pack: Callable[[bytes], bytes], draws: st.DataObject) -> None:
     packed = bytearray(pack(TEXT[:3000]))
     for _ in range(draws.draw(st.integers(1, 3))):
         packed[draws.draw(st.integers(0, len(packed) - 1))] = draws.draw(st.integers(0, 255))
@@ -345,7 +345,7 @@ def test_damage_is_told_or_harmless(codec: int, pack: Callable[[bytes], bytes], 
 
 @codecs
 @given(st.binary(max_size=200), st.integers(0, 2))
-def test_garbage_is_told_or_harmless(codec: int, data: bytes, magic: int) -> None:
+def test_garbage_is_reported_or_harmless(codec: int, data: bytes, magic: int) -> None:
     for head in (b"", compress(codec, b"")[:7], BIG_ENDIAN):
         checked(codec, head + data, magic)
 

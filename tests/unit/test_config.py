@@ -1,4 +1,4 @@
-"""The configuration file: what is read, and how each mistake is told."""
+"""The configuration file: what is read, and how each mistake is reported."""
 
 from __future__ import annotations
 

@@ -150,10 +150,10 @@ def test_kerberos_needs_a_library(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_lowers_the_guard_is_said(folder: Path) -> None:
     assert list(insecure(read(folder, SCRAM).source)) == []
-    (told,) = insecure(read(folder, {**SCRAM, "ssl.endpoint.identification.algorithm": "none"}).source)
-    assert told.startswith("ssl.endpoint.identification.algorithm: none: any certificate of the CA is taken")
-    (told,) = insecure(read(folder, {**SCRAM, "security.protocol": "SASL_PLAINTEXT"}).source)
-    assert told.startswith("security.protocol: SASL_PLAINTEXT: records travel in clear")
+    (reported,) = insecure(read(folder, {**SCRAM, "ssl.endpoint.identification.algorithm": "none"}).source)
+    assert reported.startswith("ssl.endpoint.identification.algorithm: none: any certificate of the CA is taken")
+    (reported,) = insecure(read(folder, {**SCRAM, "security.protocol": "SASL_PLAINTEXT"}).source)
+    assert reported.startswith("security.protocol: SASL_PLAINTEXT: records travel in clear")
 
 
 @pytest.mark.parametrize("keys", [SCRAM, OIDC, {**MUTUAL, "ssl.key.password": "${env:CANARY}"}])

@@ -209,7 +209,7 @@ async def test_an_answer_that_came_in_time_counts_though_this_side_was_busy_past
 
 @in_loop
 async def test_the_time_for_which_a_broker_mutes_us_is_no_silence() -> None:
-    """As it is under a quota: the answer comes at once, the next one after the time that it tells of."""
+    """As it is under a quota: the answer comes at once, the next one after the time that it names."""
     async with connected() as (broker, connection):
         first = asyncio.create_task(connection.call(ASK, request(), 5))
         (call,) = await broker.called(ASK, 1)
@@ -275,18 +275,18 @@ async def test_closing_fails_what_is_in_flight() -> None:
 
 @in_loop
 async def test_a_fault_in_decoding_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours, not of the broker: it is told to the loop, and the connection ends as with any other."""
+    """A fault of ours, not of the broker: it is passed to the loop, and the connection ends as with any other."""
 
     def fault(*_: Any) -> Any:
         raise RuntimeError("a fault")
 
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     async with connected(answered) as (_, connection):
         monkeypatch.setattr(connection_module, "decode", fault)
         await lost(connection.send(ASK, request()))
         assert not connection.is_open
-    assert [str(context["exception"]) for context in told] == ["a fault"]
+    assert [str(context["exception"]) for context in reported] == ["a fault"]
 
 
 @in_loop

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import pytest
 from alerts import shown
 from deployment import HOME, SERVICES
-from running import PATIENCE, wait_for
+from running import TIMEOUT, wait_for
 from testcontainers.compose import DockerCompose
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
@@ -124,8 +124,8 @@ def test_the_image_has_its_own_java_and_the_locked_packages() -> None:
 
 
 def test_the_image_is_an_executor() -> None:
-    """Spark's word for it starts the right class, which then looks for the driver that it was told of."""
-    told = {
+    """Spark's word for it starts the right class, which then looks for the driver that it was given."""
+    fields = {
         "SPARK_EXECUTOR_MEMORY": "256m",
         "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:9",
         "SPARK_EXECUTOR_ID": "1",
@@ -135,15 +135,15 @@ def test_the_image_is_an_executor() -> None:
         "SPARK_RESOURCE_PROFILE_ID": "0",
         "SPARK_EXECUTOR_POD_NAME": "pod",
     }
-    code, said = output(in_image("executor", **told))
+    code, said = output(in_image("executor", **fields))
     assert code != 0
     assert "Connection refused" in said, said
     assert "127.0.0.1:9" in said
 
 
-def test_the_story_is_told_to_its_end(stack: DockerCompose, tmp_path: Path) -> None:
+def test_the_story_is_played_to_its_end(stack: DockerCompose, tmp_path: Path) -> None:
     """And before it, while all is well: the dashboard's figures, a census, and a proof, by tasks of Spark."""
-    wait_for(lambda: all(figures_of(one) for one in FIGURES), PATIENCE, lambda: str([*map(figures_of, FIGURES)]))
+    wait_for(lambda: all(figures_of(one) for one in FIGURES), TIMEOUT, lambda: str([*map(figures_of, FIGURES)]))
     census = mirror("census", "/etc/mirror/eu-to-us.yaml")
     assert "orders" in json.dumps(census)
     proof = mirror("verify", "/etc/mirror/eu-to-us.yaml", "--spark")
@@ -154,7 +154,7 @@ def test_the_story_is_told_to_its_end(stack: DockerCompose, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "none twice, none lost" in done.stdout
     again = subprocess.run([HOME / "scripts" / "story"], capture_output=True, text=True, check=False)
-    assert again.returncode == 1, "it is told once"
+    assert again.returncode == 1, "it is logged once"
 
 
 def test_grafana_has_the_dashboard_and_the_figures(stack: DockerCompose) -> None:
@@ -164,4 +164,4 @@ def test_grafana_has_the_dashboard_and_the_figures(stack: DockerCompose) -> None
     assert board["title"] == json.loads((HOME / "ops" / "grafana" / "mirror.json").read_text())["title"]
     query = "http://127.0.0.1:3000/api/datasources/proxy/uid/{}/api/v1/query?query=mirror_records_lag"
     (source,) = fetched("http://127.0.0.1:3000/api/datasources")
-    wait_for(lambda: fetched(query.format(source["uid"]))["data"]["result"], PATIENCE, lambda: "no figures")
+    wait_for(lambda: fetched(query.format(source["uid"]))["data"]["result"], TIMEOUT, lambda: "no figures")

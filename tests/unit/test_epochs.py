@@ -29,8 +29,8 @@ class Starved(InThisProcess):
         assert group == self.group
         self._cancelled.set()
 
-    def setJobGroup(self, *told: Any) -> None:  # noqa: N802 -- Spark's name
-        self.group = told[0]
+    def setJobGroup(self, *given: Any) -> None:  # noqa: N802 -- Spark's name
+        self.group = given[0]
 
     def collect(self) -> list[Any]:
         self._cancelled.wait()
@@ -39,7 +39,7 @@ class Starved(InThisProcess):
 
 
 def epochs(context: Any) -> tuple[Epochs, list[None]]:
-    """Short ones, and what they told of failures."""
+    """Short ones, and what they said of failures."""
     failures: list[None] = []
     return Epochs(context, "test", 0.1, asyncio.Event(), lambda: failures.append(None)), failures
 
@@ -63,7 +63,7 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
     asyncio.run(run())
 
 
-def test_a_cluster_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "is_alive", lambda _: False)
 
     async def run() -> None:

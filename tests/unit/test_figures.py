@@ -115,7 +115,7 @@ def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"[" * 100_000, "nested too deeply"),
         (b"[1]", "figures of groups must be a JSON object"),
@@ -129,8 +129,8 @@ def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> Non
     ],
     ids=["nested", "no object", "lacking", "no text", "no number", "too large"],
 )
-def test_figures_of_groups_that_are_none(data: bytes, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_figures_of_groups_that_are_none(data: bytes, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         GroupFigures.from_json(data)
 
 

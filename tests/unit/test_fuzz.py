@@ -79,7 +79,7 @@ def test_regressions_stay_mended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "expected"),
     [
         ("error", "KeyError: 'planted'"),
         pytest.param(
@@ -88,15 +88,15 @@ def test_regressions_stay_mended() -> None:
         ),
     ],
 )
-def test_error_is_found_and_can_be_repeated(tmp_path: Path, fault: str, told: str) -> None:
+def test_error_is_found_and_can_be_repeated(tmp_path: Path, fault: str, expected: str) -> None:
     project = copied(tmp_path)
     (project / "fuzz" / "targets.py").write_text(FAULTY)
     done = fuzz(project, "--seconds", "1", fault)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert told in done.stdout
+    assert expected in done.stdout
     again = fuzz(project, *repeating(done.stdout))
     assert again.returncode == 1, again.stdout + again.stderr
-    assert told in again.stdout
+    assert expected in again.stdout
 
 
 def test_what_says_nothing_is_found_and_what_is_sound_is_not(tmp_path: Path) -> None:

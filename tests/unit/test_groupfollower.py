@@ -1,4 +1,4 @@
-"""Look after look: each blocker told once, figures in the journal when they change, an end within its time."""
+"""Round after round: each blocker logged once, figures in the journal when they change, an end within its time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirror.groups import follower as groupfollower
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
 from mirror.groups.side import Blocker, Side
-from mirror.groups.sync import GroupSync, Look, is_vouched, preserved
+from mirror.groups.sync import GroupSync, SyncResult, is_vouched, preserved
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs
@@ -43,22 +43,22 @@ def a_report(state: State, at_ms: int) -> PartitionStatus:
     )
 
 
-class Looks:
-    """Stands in for `GroupSync`: each look as scripted, the last one again and again."""
+class Results:
+    """Stands in for `GroupSync`: each round as scripted, the last one again and again."""
 
-    def __init__(self, *looks: Look | Exception | float) -> None:
+    def __init__(self, *results: SyncResult | Exception | float) -> None:
         self.include: tuple[re.Pattern[str], ...] = (re.compile(".*"),)
-        self.left = list(looks)
+        self.left = list(results)
         self.made = 0
 
-    async def look(self) -> Look:
+    async def sync_once(self) -> SyncResult:
         self.made += 1
         found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         if isinstance(found, Exception):
             raise found
         if isinstance(found, float):
             await asyncio.sleep(found)
-            return Look({}, 0, ())
+            return SyncResult({}, 0, ())
         return found
 
 
@@ -78,14 +78,14 @@ class Records:
         return 0
 
 
-def follower(*looks: Look | Exception | float, interval: float = 0.01) -> tuple[Any, Looks, Records]:
-    sync, journal = Looks(*looks), Records()
+def follower(*results: SyncResult | Exception | float, interval: float = 0.01) -> tuple[Any, Results, Records]:
+    sync, journal = Results(*results), Records()
     made: Any = GroupFollower(sync, journal, "me", interval)  # type: ignore[arg-type] # stand-ins
     return made, sync, journal
 
 
-def look(*blockers: Blocker, **standings: int) -> Look:
-    return Look({Standing(name): many for name, many in standings.items()}, 0, blockers)
+def result(*blockers: Blocker, **standings: int) -> SyncResult:
+    return SyncResult({Standing(name): many for name, many in standings.items()}, 0, blockers)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -95,32 +95,34 @@ async def until(condition: Callable[[], object]) -> None:
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(logs.Log, "_emit", lambda self, level, event, fields: told.append({"event": event, **fields}))
-    return told
+    reported: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        logs.Log, "_emit", lambda self, level, event, fields: reported.append({"event": event, **fields})
+    )
+    return reported
 
 
 @in_loop
 async def test_figures_are_written_when_they_change() -> None:
-    following, sync, journal = follower(look(synced=1), look(synced=1), look(synced=1, active=2))
+    following, sync, journal = follower(result(synced=1), result(synced=1), result(synced=1, active=2))
     task = asyncio.create_task(following.run())
     await until(lambda: sync.made > 10)
     task.cancel()
     assert [(value["groups"], value["synced"], value["active"]) for value in journal.values] == [(1, 1, 0), (3, 1, 2)]
 
 
-def test_each_cause_is_told_once_and_one_that_passes_by_the_next_look_not_at_all(
+def test_each_cause_is_reported_once_and_one_that_passes_by_the_next_round_not_at_all(
     warnings: list[dict[str, Any]],
 ) -> None:
     denied = [Blocker("grant READ", f"group-{number}") for number in range(7)]
     away = Blocker("away", passing=True, detail="refused")
-    both = look(*denied, away)
-    looks = [look(*denied), both, both, look(*denied), both, look(*denied), both, both, both, look()]
+    both = result(*denied, away)
+    results = [result(*denied), both, both, result(*denied), both, result(*denied), both, both, both, result()]
 
     async def run() -> None:
-        following, sync, _ = follower(*looks)
+        following, sync, _ = follower(*results)
         task = asyncio.create_task(following.run())
-        await until(lambda: sync.made > len(looks))
+        await until(lambda: sync.made > len(results))
         task.cancel()
 
     asyncio.run(run())
@@ -133,7 +135,7 @@ def test_each_cause_is_told_once_and_one_that_passes_by_the_next_look_not_at_all
 
 def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[str, Any]]) -> None:
     async def run() -> None:
-        following, sync, journal = follower(ValueError("a"), ValueError("a"), look(synced=1))
+        following, sync, journal = follower(ValueError("a"), ValueError("a"), result(synced=1))
         journal.problem = ConnectionLost("gone")
         task = asyncio.create_task(following.run())
         await until(lambda: sync.made > 5)
@@ -146,9 +148,9 @@ def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[
 
 
 @in_loop
-async def test_the_last_look_is_a_complete_one() -> None:
-    away = look(Blocker("away", passing=True))
-    following, sync, journal = follower(away, away, look(synced=1))
+async def test_the_last_round_is_a_complete_one() -> None:
+    away = result(Blocker("away", passing=True))
+    following, sync, journal = follower(away, away, result(synced=1))
     await following.finish(asyncio.Event())
     assert (sync.made, len(journal.values)) == (3, 1)
 
@@ -157,7 +159,7 @@ async def test_the_last_look_is_a_complete_one() -> None:
 async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, this takes longer than any test here may."""
     monkeypatch.setattr(groupfollower, "STOP_SECONDS", 0.2)
-    monkeypatch.setattr(groupfollower, "LAST_LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr(groupfollower, "LAST_SYNC_SECONDS", 1000.0)
     following, _, _ = follower(1000.0)
     running = asyncio.create_task(following.run())
     await asyncio.sleep(0)
@@ -169,7 +171,7 @@ async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch
 
 @in_loop
 async def test_nothing_is_done_until_a_group_is_asked_for() -> None:
-    following, sync, journal = follower(look())
+    following, sync, journal = follower(result())
     asked_for, sync.include = sync.include, ()
     running = asyncio.create_task(following.run())
     await asyncio.sleep(0.05)
@@ -183,7 +185,9 @@ async def test_nothing_is_done_until_a_group_is_asked_for() -> None:
 
 
 @in_loop
-async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_that_is_away_is_reported_and_not_raised(
+    free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where = Endpoint("us", (("127.0.0.1", free_port),))
 
     async def away(self: Cluster, *_: object) -> None:
@@ -192,7 +196,7 @@ async def test_a_cluster_that_is_away_is_told_and_not_raised(free_port: int, mon
     monkeypatch.setattr(Cluster, "refresh", away)
     async with Cluster(where) as source, Cluster(where) as target:
         sync = GroupSync(source, target, [re.compile(".*")], preserved({}), {}, lambda _: True)
-        found = await sync.look()
+        found = await sync.sync_once()
     assert not found.is_complete
     assert [one.cause for one in found.blockers] == ["cluster us: it cannot be asked"] * 2
 

@@ -51,12 +51,12 @@ def test_cut_short_anywhere(response: Any, random: Random) -> None:
 
 @pytest.mark.parametrize("response", WALKED, ids=name_of)
 def test_every_length_can_lie(response: Any) -> None:
-    told = 0
+    reported = 0
     for lie in lies(lie_sample(response)):
         with pytest.raises(MalformedFrame, match="announced"):
             check_lengths(response, memoryview(encoded(lie)))
-        told += 1
-    assert told or response.__name__.startswith(("InitProducerId", "EndTxn"))  # which have none
+        reported += 1
+    assert reported or response.__name__.startswith(("InitProducerId", "EndTxn"))  # which have none
 
 
 @pytest.mark.parametrize("response", WALKED, ids=name_of)

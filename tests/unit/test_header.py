@@ -180,7 +180,7 @@ def test_a_marker_and_a_transaction_are_known_by_their_bits_in_magic_2_alone(dat
     ],
     ids=["zstd", "emptied", "magic 0"],
 )
-def test_what_a_header_tells_of_its_records(data: bytes, records: int, codec: str) -> None:
+def test_what_a_header_says_of_its_records(data: bytes, records: int, codec: str) -> None:
     header = parse_header(data)
     assert (header.stated_records, header.codec_name) == (records, codec)
     assert replace(parse_header(legacy(7, 1)), attributes=1).stated_records is None, "the set says it, not its wrapper"

@@ -143,7 +143,7 @@ def built(library: Any, magic: int, codec: int, records: list[Row]) -> bytes:
     return bytes(builder.build())
 
 
-def told(library: Any, magic: int, data: bytes) -> list[Row]:
+def rows_read(library: Any, magic: int, data: bytes) -> list[Row]:
     """What a library reads."""
     return [
         (record.offset, record.timestamp if magic else -1, record.key, record.value)
@@ -174,7 +174,7 @@ def test_what_python_clients_wrote_and_read(
         data = struct.pack(">q", last) + data[8:]
     found = read_set(data)
     assert found == [(offset + moved, time if magic else -1, *pair) for offset, time, *pair in records]
-    assert found == told(python, magic, data) == told(aio, magic, data)
+    assert found == rows_read(python, magic, data) == rows_read(aio, magic, data)
 
 
 # offsets and timestamps
@@ -342,14 +342,14 @@ def test_the_cap_is_that_of_the_set(magic: int, codec: int) -> None:
 
 @magics
 @given(st.binary(max_size=120), st.sampled_from([GZIP, SNAPPY, LZ4]))
-def test_garbage_inside_is_told(magic: int, data: bytes, codec: int) -> None:
+def test_garbage_inside_is_reported(magic: int, data: bytes, codec: int) -> None:
     with pytest.raises(BadRecords):
         read_legacy(raw(wrapper(9, magic, [data], codec)))
 
 
 @magics
 @given(st.data())
-def test_a_damaged_set_is_told_or_harmless(magic: int, draws: st.DataObject) -> None:
+def test_a_damaged_set_is_reported_or_harmless(magic: int, draws: st.DataObject) -> None:
     """With the wrapper's CRC made right again, so that what is inside gets read."""
     data = bytearray(b"".join(message(offset, magic, b"v" * offset, b"k") for offset in range(4)))
     for _ in range(draws.draw(st.integers(1, 3))):

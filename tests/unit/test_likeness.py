@@ -50,8 +50,8 @@ def test_a_spare_bit_of_an_old_message_makes_no_marker_of_it() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("base_timestamp", 1), ("max_timestamp", 1)])
 def test_a_foreign_batch_must_be_the_same(field: str, value: int) -> None:
-    told = batch_difference(stored(RECORDS, **{field: value}), SOURCE, may_be_rewritten=False)
-    assert told.startswith(field.replace("_", " "))
+    reported = batch_difference(stored(RECORDS, **{field: value}), SOURCE, may_be_rewritten=False)
+    assert reported.startswith(field.replace("_", " "))
     assert batch_difference(stored([*RECORDS[:9], replace(RECORDS[9], value=b"9")]), SOURCE, may_be_rewritten=False)
 
 
@@ -81,7 +81,7 @@ def test_every_part_of_a_rewritten_batch_is_like_its_source(source: RawBatch) ->
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"key": b"other"}, "the key of the record at offset 103"),
         ({"value": None}, "the value of the record at offset 103"),
@@ -89,9 +89,9 @@ def test_every_part_of_a_rewritten_batch_is_like_its_source(source: RawBatch) ->
         ({"timestamp": 4}, "the timestamp of the record at offset 103"),
     ],
 )
-def test_a_record_that_differs_is_named(changed: dict[str, object], told: str) -> None:
+def test_a_record_that_differs_is_named(changed: dict[str, object], expected: str) -> None:
     ours = stored([replace(one, **changed) if one.offset == 3 else one for one in RECORDS])  # type: ignore[arg-type] # any field
-    assert batch_difference(ours, SOURCE, may_be_rewritten=True) == told
+    assert batch_difference(ours, SOURCE, may_be_rewritten=True) == expected
 
 
 def test_a_record_that_compaction_took_from_the_source_is_no_difference() -> None:

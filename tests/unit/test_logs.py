@@ -60,7 +60,7 @@ import os, sys
 from mirror.observability import logs
 logs.configure(json=True)
 for number in range({lines}):
-    logs.get("test").info("told", number=number, text="x" * 500)
+    logs.get("test").info("reported", number=number, text="x" * 500)
 {then}
 print("done", logs.lines_lost())
 """
@@ -86,9 +86,9 @@ def test_a_reader_that_does_not_read_does_not_hold_up_what_is_logged() -> None:
 
 
 def test_lines_that_were_lost_are_counted_when_lines_are_taken_again(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    then = f"os.dup2(os.open({str(told)!r}, os.O_WRONLY | os.O_CREAT), 2); logs.get('test').info('again')"
+    reported = tmp_path / "reported"
+    then = f"os.dup2(os.open({str(reported)!r}, os.O_WRONLY | os.O_CREAT), 2); logs.get('test').info('again')"
     assert logging_to("2>/dev/full", 3, then) == "done 0"
-    events = [json.loads(line) for line in told.read_text().splitlines()]
+    events = [json.loads(line) for line in reported.read_text().splitlines()]
     assert [one["event"] for one in events][-2:] == ["again", "log_lines_lost"]
     assert events[-1]["count"] == 3

@@ -62,16 +62,16 @@ async def test_rights_on_the_cluster() -> None:
 
 
 @in_loop
-async def test_a_broker_without_describe_cluster_tells_them_with_its_metadata() -> None:
+async def test_a_broker_without_describe_cluster_gives_them_with_its_metadata() -> None:
     async with a_cluster() as (cluster, broker, metadata):
         broker.script[API_VERSIONS.key] = offers([METADATA], metadata=10)
 
-        def telling(call: Call) -> Any:
+        def answering(call: Call) -> Any:
             answer = metadata(call)
             object.__setattr__(answer, "cluster_authorized_operations", BITS)
             return answer
 
-        broker.script[METADATA.key] = telling
+        broker.script[METADATA.key] = answering
         assert await cluster_rights(cluster) == {"READ", "ALTER"}
         assert broker.of(METADATA)[-1].request.include_cluster_authorized_operations
 

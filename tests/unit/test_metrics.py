@@ -1,4 +1,4 @@
-"""What the Prometheus endpoint tells: right over epochs and tasks that start again, and bounded."""
+"""What the Prometheus endpoint shows: right over epochs and tasks that start again, and bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirror.observability.status import BOUNDS, Histogram, TaskStatus
 from mirror.states import State
 
 #: Seconds that anything may take.
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 
 def test_lag_and_state_of_a_partition() -> None:
@@ -35,7 +35,7 @@ def test_lag_and_state_of_a_partition() -> None:
     assert value(one, "mirror_partition_state", **at, state="CORRUPT") == 1
 
 
-def test_what_is_not_known_is_not_told() -> None:
+def test_what_is_not_known_is_not_reported() -> None:
     one = metrics()
     one.learn([report(log_end=-1, lag_records=None)])
     assert value(one, "mirror_records_lag") is None
@@ -121,7 +121,7 @@ def test_ages() -> None:
     assert value(one, "mirror_group_sync_age_seconds", flow="eu-to-us") == 0
 
 
-def test_a_partition_that_is_mirrored_no_more_is_told_of_no_more_but_stays_counted() -> None:
+def test_a_partition_that_is_mirrored_no_more_is_reported_no_more_but_stays_counted() -> None:
     one = metrics()
     one.learn([report(verdicts={"RESTAMP/own_producer": 7}), report(topic="gone", verdicts={"DROP/control": 2})])
     one.keep([("orders", 0)])
@@ -163,8 +163,8 @@ def test_a_histogram_that_is_none(value: dict[str, Any]) -> None:
 
 
 def test_figures_of_a_task_travel_as_json() -> None:
-    told = task(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
-    assert TaskStatus.from_json(told.to_json()) == told
+    answer = task(attempt=1, fetch=took(0.1), produce=took(0.2, 9000), source_throttled_ms=3)
+    assert TaskStatus.from_json(answer.to_json()) == answer
     with pytest.raises(ValueError, match="figures of a task lack"):
         TaskStatus.from_json(b"{}")
 
@@ -189,7 +189,7 @@ def families(listen: str) -> set[str]:
 def silent(listen: str) -> socket.socket:
     """A client that connects and sends nothing."""
     host, _, port = listen.partition(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT)
 
 
 def test_a_client_that_sends_nothing_holds_no_thread(
@@ -207,7 +207,7 @@ def test_a_client_that_sends_nothing_holds_no_thread(
 
 def test_many_clients_that_send_nothing_keep_nobody_out(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
-    monkeypatch.setattr(endpoint._Handler, "timeout", PATIENCE)
+    monkeypatch.setattr(endpoint._Handler, "timeout", TIMEOUT)
     listen = f"127.0.0.1:{free_port}"
     with ExitStack() as stack:
         stack.enter_context(serving(listen, metrics()))

@@ -115,7 +115,7 @@ def test_every_key_is_translated_or_explained() -> None:
     assert [note.key for note in strays(PASSIVE.encode())] == ["secondary->primary.enabled"]
 
 
-#: All that MirrorMaker's connectors, its workers and its clients may be told, as Kafka 3.9 and 4 document it.
+#: All that MirrorMaker's connectors, its workers and its clients may be set to, as Kafka 3.9 and 4 document it.
 DOCUMENTED = """
 clusters config.providers dedicated.mode.enable.internal.rest tasks.max replication.policy.class
 replication.policy.separator replication.policy.internal.topic.separator.enabled replication.factor admin.timeout.ms
@@ -178,7 +178,7 @@ def test_no_key_of_mirrormaker_is_unknown(prefix: str, keys: list[str]) -> None:
     assert f"{prefix}retries" in reasons(flow)
 
 
-def test_two_directions_with_names_that_tell(tmp_path: Path) -> None:
+def test_two_directions_with_names_that_differ(tmp_path: Path) -> None:
     flows = {flow.name: flow for flow in imported(ACTIVE.encode(), "mm2.properties")}
     assert list(flows) == ["eu-to-us", "us-to-eu"]
     there, back = (loaded(flow, tmp_path).topics for flow in flows.values())
@@ -266,8 +266,8 @@ def test_a_user_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }
     assert [one.name for one in flow.variables] == ["SECONDARY_SASL_PASSWORD"]
     assert "CANARY" not in flow.text + repr(flow)
-    told = reasons(flow)["secondary.ssl.truststore.location"]
-    assert "openssl pkcs12 -in /etc/tls/trust.p12 -nokeys -out /etc/tls/trust.pem" in told
+    reported = reasons(flow)["secondary.ssl.truststore.location"]
+    assert "openssl pkcs12 -in /etc/tls/trust.p12 -nokeys -out /etc/tls/trust.pem" in reported
     monkeypatch.setenv("SECONDARY_SASL_PASSWORD", "CANARY")
     assert loaded(flow, tmp_path).target.client["sasl.password"] == "CANARY"
 
@@ -279,9 +279,9 @@ def test_stores(tmp_path: Path) -> None:
     text += f"primary.ssl.key.password=CANARY\nsecondary.security.protocol=SSL\nssl.truststore.location={pem}\n"
     text += f"secondary.ssl.keystore.type=PEM\nsecondary.ssl.keystore.location={pem}\n"
     flow, data = only(text)
-    told = reasons(flow)["primary.ssl.keystore.location"]
-    assert "keytool -importkeystore -srckeystore /k/me.jks -destkeystore /k/me.p12 -deststoretype PKCS12" in told
-    assert "set ssl.certificate.location: /k/me.pem, ssl.key.location: /k/me.key" in told
+    reported = reasons(flow)["primary.ssl.keystore.location"]
+    assert "keytool -importkeystore -srckeystore /k/me.jks -destkeystore /k/me.p12 -deststoretype PKCS12" in reported
+    assert "set ssl.certificate.location: /k/me.pem, ssl.key.location: /k/me.key" in reported
     assert data["source"]["ssl.ca.location"] == str(pem)
     assert data["target"]["ssl.key.location"] == data["target"]["ssl.certificate.location"] == str(pem)
     assert "CANARY" not in flow.text
@@ -385,9 +385,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert "is there already" in str(again.exception)
     printed = run(app, ["import-mm2", str(file)])
     assert len(list(yaml.safe_load_all(printed.stdout))) == 2
-    told = json.loads(run(app, ["import-mm2", str(file), "--json"]).stdout)
-    assert [flow["name"] for flow in told["flows"]] == ["eu-to-us", "us-to-eu"]
-    assert "hunter2" not in written.output + printed.output + str(told)
+    output = json.loads(run(app, ["import-mm2", str(file), "--json"]).stdout)
+    assert [flow["name"] for flow in output["flows"]] == ["eu-to-us", "us-to-eu"]
+    assert "hunter2" not in written.output + printed.output + str(output)
 
 
 _NAMES = [
@@ -452,9 +452,9 @@ def test_whatever_is_imported_loads_or_is_refused_by_name(given_keys: dict[tuple
     try:
         flows = imported(data, "mm2.properties")
     except ConfigError as refusal:
-        told = str(refusal)
-        assert told.startswith("mm2.properties")
-        assert "CANARY" not in told
+        reported = str(refusal)
+        assert reported.startswith("mm2.properties")
+        assert "CANARY" not in reported
         return
     for flow in flows:
         assert "CANARY" not in flow.text.replace("#", "") or any("CANARY" in v for v in _shown(properties))

@@ -1,4 +1,4 @@
-"""The offset maps of a task: what a driver handed over, and what the journal tells beyond it."""
+"""The offset maps of a task: what a driver handed over, and what the journal says beyond it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def written(journal: Journal, sources: Sequence[int], last: OffsetRanges | None 
 
 
 @given(st.lists(st.integers(0, 2), max_size=20), st.floats(0, 1), st.sampled_from(["whole", "cleaned"]))
-def test_an_older_driver_and_the_journal_tell_all_together(skips: list[int], share: float, form: str) -> None:
+def test_an_older_driver_and_the_journal_say_all_together(skips: list[int], share: float, form: str) -> None:
     journal = Kept()
     sources = [sum(skips[: index + 1]) + index for index in range(len(skips))]
     written(journal, sources)
@@ -124,7 +124,7 @@ def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     assert len(journal.entries) == count
 
 
-def told(journal: Kept) -> list[OffsetRange]:
+def recorded(journal: Kept) -> list[OffsetRange]:
     """What a mirror that starts now believes."""
     index = Indexes(journal.entries).get(TARGET)
     return list(index.last) if index is not None and index.last is not None else []
@@ -132,14 +132,14 @@ def told(journal: Kept) -> list[OffsetRange]:
 
 @pytest.mark.parametrize("end", [0, 2, 6, 7, 8])
 def test_what_the_target_lost_is_taken_back_before_anything_else_lands_there(end: int) -> None:
-    """Whoever dies before it recorded what came instead leaves no runs that tell of what was there before."""
+    """Whoever dies before it recorded what came instead leaves no runs that name what was there before."""
     journal = Kept()
     written(journal, range(0, 18, 2))
     recalled(OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end), end)
     assert all(run.target + run.length <= end for run in Indexes(journal.entries).get(TARGET, ()))
 
 
-def test_a_task_is_not_told_what_its_predecessor_took_back() -> None:
+def test_a_task_does_not_get_what_its_predecessor_took_back() -> None:
     """The driver handed both the same runs; the first died before it recorded what came instead of the last of them."""
     journal = Kept()
     written(journal, range(0, 18, 2))
@@ -171,11 +171,11 @@ def test_two_who_record_at_once_lose_nothing() -> None:
         await offset_maps.record()
 
     asyncio.run(both())
-    assert told(journal) == [OffsetRange(0, 0, 1), OffsetRange(5, 1, 1)]
+    assert recorded(journal) == [OffsetRange(0, 0, 1), OffsetRange(5, 1, 1)]
 
 
 class Slow(Kept):
-    """Takes the first append when told to go on, and fails the next as often as `fails` says."""
+    """Takes the first append when asked to go on, and fails the next as often as `fails` says."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Slow(Kept):
         return await super().append(entries)
 
 
-def test_what_expired_is_forgotten_whatever_else_the_journal_tells_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_expired_is_forgotten_whatever_else_the_journal_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is gone from the target would be asked for in vain until a timeout, between all epochs."""
     journal = Kept()
     written(journal, range(0, 18, 2))

@@ -100,7 +100,7 @@ async def test_an_answer_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @in_loop
-async def test_a_proxy_is_not_told_what_goes_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_does_not_learn_what_goes_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     token = sends(b'{"access_token": "a"}')
     with provider(token) as url, provider(token, seen) as proxy:

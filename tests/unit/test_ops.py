@@ -142,7 +142,7 @@ def test_the_dashboard_counts_every_stop() -> None:
     assert set(named[1].split("|")) == {state for state in State if state.is_stop}
 
 
-def test_an_alert_fires_and_a_panel_tells_for_each_kind_of_loss() -> None:
+def test_an_alert_fires_and_a_panel_shows_each_kind_of_loss() -> None:
     losses = {name for name in exposed() if "_total" in name and ("loss" in name or "lost" in name)}
     assert len(losses) == 2
     for name in losses:
@@ -177,11 +177,11 @@ def test_promtool_takes_every_expression_of_the_dashboard(tmp_path: Path) -> Non
 
 def test_the_unit_is_started_again_for_as_long_as_it_takes() -> None:
     """A cluster may be away at a boot for longer than any limit, and one task that the kernel ends is no end of all."""
-    told = dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if "=" in line)
-    assert (told["StartLimitIntervalSec"], told["Restart"], told["OOMPolicy"]) == ("0", "on-failure", "continue")
-    assert "StartLimitBurst" not in told
-    assert told["ExecReload"] == "/bin/kill -HUP $MAINPID"
-    assert not {str(ExitCode.CLUSTER.value), "1"} & set(told["RestartPreventExitStatus"].split())
+    output = dict(line.split("=", 1) for line in UNIT.read_text(encoding="utf-8").splitlines() if "=" in line)
+    assert (output["StartLimitIntervalSec"], output["Restart"], output["OOMPolicy"]) == ("0", "on-failure", "continue")
+    assert "StartLimitBurst" not in output
+    assert output["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert not {str(ExitCode.CLUSTER.value), "1"} & set(output["RestartPreventExitStatus"].split())
 
 
 @needs_systemd

@@ -14,7 +14,7 @@ from fakebroker import HOST
 from sparkless import InThisProcess
 
 from mirror.driver.flow import Flow, Outcome
-from mirror.driver.topic_watcher import Look
+from mirror.driver.topic_watcher import NewPlan
 from mirror.errors import ExitCode
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.observability.status import PartitionStatus
@@ -28,7 +28,7 @@ from mirror.states import State
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)
 #: Seconds that anything may take.
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 def figures(state: State, offset: int, partition: int = 0) -> PartitionStatus:
@@ -114,14 +114,14 @@ def test_epochs_that_failed_as_a_whole_say_nothing_about_headway() -> None:
     assert Scripted(epochs, once=True).outcome().exit_code == ExitCode.DONE
 
 
-def test_a_stop_is_over_and_told_by_its_code() -> None:
+def test_a_stop_is_over_and_reported_by_its_code() -> None:
     outcome = Scripted([[figures(State.CORRUPT, 500)]], once=True).outcome()
     assert outcome.exit_code == ExitCode.DATA_AT_RISK
 
 
 @pytest.mark.parametrize("offset", [500, 2000])
-def test_a_stop_that_no_task_has_looked_at_since_is_not_over(offset: int) -> None:
-    """A task that comes late to its epoch tells what was known, and the copy may have been made anew since."""
+def test_a_stop_that_no_task_has_checked_since_is_not_over(offset: int) -> None:
+    """A task that comes late to its epoch reports what was known, and the copy may have been made anew since."""
     late = replace(figures(State.DIVERGED, offset), presumed=True)
     outcome = Scripted([[late], [figures(State.MIRRORING, 5)], [figures(State.CAUGHT_UP, 1000)]], once=True).outcome()
     assert outcome.exit_code == ExitCode.DONE
@@ -139,7 +139,7 @@ def test_a_stop_that_the_journal_lacks_is_written_there_soon(*, is_written: bool
     assert scripted.pauses
 
 
-def test_lost_rights_are_told_by_theirs() -> None:
+def test_lost_rights_are_known_by_theirs() -> None:
     assert Scripted([[figures(State.UNAUTHORIZED, 500)]], once=True).outcome().exit_code == ExitCode.CLUSTER
 
 
@@ -157,7 +157,7 @@ def test_a_signal_before_everything_caught_up() -> None:
     assert outcome.exit_code == 128 + signal.SIGTERM
 
 
-def test_a_stop_that_only_the_live_figures_told_is_not_lost() -> None:
+def test_a_stop_that_only_the_live_figures_reported_is_not_lost() -> None:
     scripted = Scripted([])
     scripted._journal_state.live[AT] = figures(State.REFUSED, 7)
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK
@@ -202,12 +202,12 @@ def test_a_silent_source_does_not_hold_up_an_end(other: tuple[Assignment, ...]) 
         async with silent() as (source, asked):
             mirror = Unpatched([[figures(State.MIRRORING, 5)]], source=source, epoch_seconds=1000.0)
             if other:
-                mirror._next = Look((*mirror._assignments, *other))
+                mirror._next = NewPlan((*mirror._assignments, *other))
             ending = asyncio.create_task(mirror._epochs())
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await asked.wait()
             mirror._stop()
-            done, _ = await asyncio.wait([ending], timeout=PATIENCE)
+            done, _ = await asyncio.wait([ending], timeout=TIMEOUT)
             under_way = mirror._source._refreshing
             assert done
             ending.result()

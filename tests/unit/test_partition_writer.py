@@ -28,7 +28,7 @@ from mirror.states import State
 AT = TopicPartition("orders", 3)
 
 
-def sink(next_offset: int = 100, stamp: ProducerState = ProducerState(7 << 20, 4, 50)) -> PartitionWriter:  # noqa: B008 -- a frozen value
+def partition_writer(next_offset: int = 100, stamp: ProducerState = ProducerState(7 << 20, 4, 50)) -> PartitionWriter:  # noqa: B008 -- a frozen value
     return PartitionWriter(AT, AT, Position(next_offset, stamp, True, -1))
 
 
@@ -54,7 +54,7 @@ def stamps(one: PartitionWriter) -> list[tuple[int, int, int]]:
 
 
 def test_batches_in_a_row_count_sequences_up() -> None:
-    one = sink()
+    one = partition_writer()
     one.append(data(100), OWN_PRODUCER)
     one.append(data(110), OWN_PRODUCER)
     assert stamps(one) == [(100, 4, 50), (110, 4, 60)]
@@ -62,7 +62,7 @@ def test_batches_in_a_row_count_sequences_up() -> None:
 
 
 def test_a_missing_offset_becomes_a_gap_and_the_batch_behind_it_begins_an_epoch() -> None:
-    one = sink()
+    one = partition_writer()
     one.append(data(100), OWN_PRODUCER)
     one.append(data(112), OWN_PRODUCER)
     one.append(data(122), OWN_PRODUCER)
@@ -72,14 +72,14 @@ def test_a_missing_offset_becomes_a_gap_and_the_batch_behind_it_begins_an_epoch(
 
 
 def test_only_the_first_gap_is_fenced_off_from_what_a_dead_mirror_sent() -> None:
-    one = sink()
+    one = partition_writer()
     for offset in (101, 112, 123):
         one.append(data(offset), OWN_PRODUCER)
     assert [epoch - 4 - FENCE for _, epoch, _ in stamps(one)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_gaps_in_a_row_are_one() -> None:
-    one = sink()
+    one = partition_writer()
     one.fill(103, ABORTED)
     one.fill(104, CONTROL_MARKER)
     (gap,) = one.queue
@@ -91,7 +91,7 @@ def test_gaps_in_a_row_are_one() -> None:
 
 
 def test_a_gap_under_way_is_not_made_longer() -> None:
-    one = sink()
+    one = partition_writer()
     one.fill(103)
     one.filling = True
     one.fill(105)
@@ -101,21 +101,21 @@ def test_a_gap_under_way_is_not_made_longer() -> None:
 
 
 def test_what_is_filled_already_is_not_filled_again() -> None:
-    one = sink()
+    one = partition_writer()
     one.fill(100, ABORTED)
     one.fill(90)
     assert not one.queue
 
 
 def test_a_gap_that_is_too_long_stops_the_partition() -> None:
-    one = sink()
+    one = partition_writer()
     with pytest.raises(PartitionStop, match=f"{LONGEST_GAP + 1} offsets in a row hold no record") as stop:
         one.append(data(101 + LONGEST_GAP), OWN_PRODUCER)
     assert (stop.value.state, stop.value.offset) == (State.REFUSED, 100)
 
 
 def test_what_is_forgotten_holds_no_memory() -> None:
-    one = sink()
+    one = partition_writer()
     one.append(data(100), OWN_PRODUCER)
     one.append(data(115), OWN_PRODUCER)
     one.forget()
@@ -139,7 +139,7 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
         pipeline: Any = Pipeline("flow", nothing, nothing, [Assignment(AT, AT, None, rules)], 1 << 26)
         pipeline._writer.finish()  # it shall queue, and not send
         partition_task, cursor = pipeline._partition_tasks[AT], Cursor(AT, None, 100)
-        partition_task.sink, partition_task.cursor = one, cursor
+        partition_task.partition_writer, partition_task.cursor = one, cursor
         for raws in ((first,), (again,)):
             await pipeline._relay(Arrival(cursor, raws))
         cursor.readable_until = 0  # nothing more is to come
@@ -166,9 +166,9 @@ def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
             version=lambda api: api.newest,
             send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
             expect=lambda *_: None,
-            patience=None,
+            request_timeout=None,
         )
-        one = sink()
+        one = partition_writer()
         channel: Any = SimpleNamespace(node=1)
         one.fill(102)
         failures: list[Any] = []

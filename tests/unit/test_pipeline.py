@@ -1,4 +1,4 @@
-"""When a partition is done, and what a stop at its begin tells."""
+"""When a partition is done, and what a stop at its begin says."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     assignment = Assignment(AT, AT, None, Rules(), until=20)
     pipeline = Pipeline("any", nowhere, nowhere, [assignment], 1 << 26)
     (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.sink = PartitionWriter(AT, AT, Position(10, ProducerState(1 << 52), True, -1))
+    partition_task.partition_writer = PartitionWriter(AT, AT, Position(10, ProducerState(1 << 52), True, -1))
     partition_task.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
-    pipeline._changed(partition_task.sink)
+    pipeline._changed(partition_task.partition_writer)
     assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
 
 
@@ -42,9 +42,9 @@ def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> Non
     nowhere: Any = None
     pipeline = Pipeline("any", nowhere, nowhere, [Assignment(AT, AT, None, Rules(), until=end)], 1 << 26)
     (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.sink = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
+    partition_task.partition_writer = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
     partition_task.cursor = Cursor(AT, None, next_offset=end, until=end)
-    pipeline._changed(partition_task.sink)
+    pipeline._changed(partition_task.partition_writer)
     (figures,) = pipeline.figures("here")
     assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
     assert Totals.of([figures]).lag_unknown == 0

@@ -159,7 +159,7 @@ def test_the_schemas_are_there(api: Api, version: int) -> None:
         assert (entity.__api_key__, entity.__version__) == (api.key, version)
 
 
-def test_keys_are_told_apart() -> None:
+def test_keys_are_distinguished() -> None:
     assert len({api.key for api in APIS}) == len(APIS)
 
 
@@ -188,7 +188,7 @@ def test_an_old_broker_answers_in_version_0() -> None:
 
 
 @pytest.mark.parametrize("code", [-1, 1, 42])
-def test_another_error_is_told(code: int) -> None:
+def test_another_error_is_reported(code: int) -> None:
     with pytest.raises(MalformedFrame, match=f"answered with error {code}"):
         decode_versions(memoryview(offered(3, error=code)))
 

@@ -62,7 +62,7 @@ def test_encoding_numbers_records_from_zero_and_changes_nothing_else(given_: lis
 
 
 @given(some_records(), st.data())
-def test_damage_is_told_or_harmless(given_: list[Record], data: st.DataObject) -> None:
+def test_damage_is_reported_or_harmless(given_: list[Record], data: st.DataObject) -> None:
     """A flipped byte or a cut: an error, or what the oracle reads from the same bytes."""
     section = bytearray(encoded(given_))
     at = data.draw(st.integers(0, len(section) - 1))
@@ -78,7 +78,7 @@ def test_damage_is_told_or_harmless(given_: list[Record], data: st.DataObject) -
 
 
 @given(st.binary(max_size=200), st.integers(-5, 2**31 - 1))
-def test_any_bytes_are_told_or_read_as_the_oracle_does(section: bytes, count: int) -> None:
+def test_any_bytes_are_reported_or_read_as_the_oracle_does(section: bytes, count: int) -> None:
     try:
         found = decode(section, count, BASE, CLOCK)
     except BadRecords:
@@ -91,7 +91,7 @@ def record(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("section", "count", "told"),
+    ("section", "count", "expected"),
     [
         (b"", 1, "1 records do not fit into 0 bytes"),
         (bytes(20), -1, "-1 records do not fit"),
@@ -109,8 +109,8 @@ def record(body: bytes) -> bytes:
         (b"\x7e" + bytes(9), 1, "a record begins beyond the records section"),
     ],
 )
-def test_what_is_wrong_is_named(section: bytes, count: int, told: str) -> None:
-    with pytest.raises(BadRecords, match=told):
+def test_what_is_wrong_is_named(section: bytes, count: int, expected: str) -> None:
+    with pytest.raises(BadRecords, match=expected):
         decode(section, count, BASE, CLOCK)
 
 
@@ -145,9 +145,9 @@ def test_an_append_time_batch_has_one_timestamp() -> None:
 
 
 def test_a_bad_payload_names_its_batch() -> None:
-    with pytest.raises(BadRecords, match=r"base offset 77") as told:
+    with pytest.raises(BadRecords, match=r"base offset 77") as item:
         columns.read(raw(batch(77, payload=b"no record at all")))
-    assert told.value.offset == 77
+    assert item.value.offset == 77
     bomb = batch(78, attributes=4, payload=compress(4, bytes(CAP + 1)))
     with pytest.raises(TooManyBytes, match="base offset 78"):
         columns.read(raw(bomb))

@@ -1,4 +1,4 @@
-"""What a look at a cluster asks for, and what is remembered of earlier ones."""
+"""What a refresh of a cluster asks for, and what is remembered of earlier ones."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
 @pytest.fixture
 def admin(kafka: Kafka) -> RememberingAdmin:
-    """It has looked, and knows the configs of all topics."""
+    """It has refreshed, and knows the configs of all topics."""
     made = RememberingAdmin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": "nowhere:1"}))
-    assert made.look(0), "everything is new"
+    assert made.refresh(0), "everything is new"
     assert list(made.topics()) == list(made.topic_configs("abcde")) == list("abcde")
     assert kafka.asked() == (list("abcde"), list("abcde"))
     return made
@@ -76,20 +76,20 @@ def admin(kafka: Kafka) -> RememberingAdmin:
 
 def test_what_is_as_it_was_is_described_in_turns(kafka: Kafka, admin: RememberingAdmin) -> None:
     for part, is_round in (("ab", False), ("cd", False), ("e", True), ("ab", False)):
-        assert admin.look(0) is is_round
+        assert admin.refresh(0) is is_round
         assert (admin.topics(), len(admin.topic_configs("abcde"))) == (kafka.topics, 5)
         assert kafka.asked() == (list(part), list(part))
-    assert admin.look(60), "there is time for all of them"
+    assert admin.refresh(60), "there is time for all of them"
     assert kafka.asked() == (list("cde"), list("cde"))
 
 
 def test_what_is_new_or_grew_or_is_gone_is_known_at_once(kafka: Kafka, admin: RememberingAdmin) -> None:
-    admin.look(0)
+    admin.refresh(0)
     kafka.asked()
     kafka.make("f")
     kafka.topics["a"] = topic("a", 3)
     del kafka.topics["b"]
-    assert admin.look(60)
+    assert admin.refresh(60)
     assert kafka.asked() == (["a", "f"], [])
     assert list(admin.topics()) == list("acdef")
     assert len(admin.topics()["a"].partitions) == 3
@@ -101,25 +101,25 @@ def test_new_topics_again_and_again_do_not_keep_the_others_waiting(kafka: Kafka,
     described = set[str]()
     for number in range(20):
         kafka.make(f"new-{number}")
-        assert admin.look(0)
+        assert admin.refresh(0)
         described |= {*kafka.asked()[1]}
     assert described >= set("abcde")
 
 
-def test_other_configs_and_a_topic_made_anew_are_told_of_when_their_turn_comes(
+def test_other_configs_and_a_topic_made_anew_are_reported_when_their_turn_comes(
     kafka: Kafka, admin: RememberingAdmin
 ) -> None:
     kafka.configs["c"] = "2"
-    assert [admin.look(0), admin.look(0)] == [False, True]
+    assert [admin.refresh(0), admin.refresh(0)] == [False, True]
     assert admin.topic_configs("c")["c"]["retention.ms"].value == "2"
-    admin.look(0)
+    admin.refresh(0)
     kafka.topics["b"] = replace(topic("b"), topic_id=uuid4())
-    assert admin.look(0)
+    assert admin.refresh(0)
     assert admin.topics()["b"] == kafka.topics["b"]
     del kafka.topics["d"]  # after it was counted
     kafka_counts = {**kafka.partition_counts(), "d": 1}
     admin.partition_counts = lambda: kafka_counts  # type: ignore[method-assign] # what the cluster said a moment ago
-    assert admin.look(0)
+    assert admin.refresh(0)
     assert "d" not in admin.topics()
     assert admin.topic_configs("d") == {}
 
@@ -135,5 +135,5 @@ def test_a_cluster_of_few_topics_is_described_whole_each_time(
 ) -> None:
     monkeypatch.setattr(remembering, "AT_ONCE", 5)
     for _ in range(3):
-        assert admin.look(0)
+        assert admin.refresh(0)
         assert kafka.asked() == (list("abcde"), list("abcde"))

@@ -110,7 +110,7 @@ def test_whoever_begins_behind_a_batch_makes_the_same_ones(
 
 
 @given(st.integers(0, 4), st.integers(20, 400), st.data())
-def test_damage_in_a_stream_is_told(codec: int, portion: int, draws: st.DataObject) -> None:
+def test_damage_in_a_stream_is_reported(codec: int, portion: int, draws: st.DataObject) -> None:
     """Whatever the payload is: the records of the whole, or an error that names the batch."""
     section = bytearray(encoded(some(list(range(20)))))
     for _ in range(draws.draw(st.integers(0, 2))):
@@ -216,9 +216,9 @@ def test_the_work_for_a_part_does_not_grow_with_what_follows_it(monkeypatch: pyt
 
 def test_a_record_that_fits_into_no_batch() -> None:
     records = [Record(0, 0, None, b"small"), Record(1, 0, None, bytes(5000)), Record(2)]
-    with pytest.raises(RecordTooLarge, match=r"takes 50\d\d bytes alone, more than the 4000") as told:
+    with pytest.raises(RecordTooLarge, match=r"takes 50\d\d bytes alone, more than the 4000") as item:
         rewrite([stored(records)], Recipe(max_bytes=4000))
-    assert told.value.offset == 1001
+    assert item.value.offset == 1001
 
 
 @given(
@@ -245,9 +245,9 @@ def test_what_is_too_large_is_named_in_runs_and_the_rest_is_written(
     while (found := unfit(source, Recipe(first_offset=first, max_bytes=limit, portion=portion))) is not None:
         assert (found.reason, "bytes alone" in found.detail) == ("too_large", True)
         named += range(found.first, found.next_offset)
-        with pytest.raises(RecordTooLarge) as told:
+        with pytest.raises(RecordTooLarge) as item:
             write(first)
-        assert told.value.offset == found.first
+        assert item.value.offset == found.first
         first = found.next_offset
     write(first)
     assert named == [1000 + offset for offset, size in zip(offsets, sizes, strict=True) if size > 400]

@@ -162,17 +162,17 @@ def test_a_target_that_stamps_itself_does_not_look_at_old_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "told", "remedy"),
+    ("partitions", "expected", "remedy"),
     [
         (1, "1 partition", "add partitions to it"),
         (2, "2 partitions", "add partitions to it"),
         (4, "4 partitions", "add partitions to its source, delete it, or mirror to another name"),
     ],
 )
-def test_partition_counts_must_be_equal(partitions: int, told: str, remedy: str) -> None:
+def test_partition_counts_must_be_equal(partitions: int, expected: str, remedy: str) -> None:
     (finding,) = find(partitions=partitions)
     assert finding.severity is Severity.REFUSE
-    assert f"has {told} where orders has 3; {remedy}" in finding.text
+    assert f"has {expected} where orders has 3; {remedy}" in finding.text
 
 
 def test_every_finding_is_reported_refusals_first() -> None:

@@ -127,7 +127,7 @@ def test_records_written_in_any_steps_are_the_same_index(log: list[tuple[int, in
     assert written <= len(records) * 2
 
 
-def test_what_was_not_recorded_is_told_again() -> None:
+def test_what_was_not_recorded_is_reported_again() -> None:
     offset_map = offset_map_of([(1, 1)] * 6)
     first = offset_maps.map_entries(TARGET, offset_map)
     assert [key for key, _ in first] == [b"runs/orders.eu/3/0", b"runs/orders.eu/3/4"]
@@ -152,8 +152,8 @@ def test_an_emptied_record_is_deleted() -> None:
     offset_map.cut(4)
     changes = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map)]
     assert changes == [Entry(0, b"runs/orders.eu/3/4", None)]
-    for told in offset_maps.recorded_ranges(changes):
-        index.learn(told.begin, told.runs)
+    for item in offset_maps.recorded_ranges(changes):
+        index.learn(item.begin, item.runs)
     assert index.last is not None
     assert index.last.next_target == 4
 
@@ -163,27 +163,27 @@ def test_a_record_that_is_missing_ends_what_holds_good() -> None:
     index = Indexes(entries[:1] + entries[2:])[TARGET]
     assert index.last is not None
     assert index.last.next_target == 4
-    assert index.to_target(10**6) == 12, "what is beyond the hole is still told"
+    assert index.to_target(10**6) == 12, "what is beyond the hole is still mapped"
     again = OffsetMap(index.last)
     for source in offsets_of([(1, 1)] * 14)[4:]:  # found again, and more
         again.add(source, again.runs.next_target, 1)
-    for told in offset_maps.recorded_ranges(
+    for item in offset_maps.recorded_ranges(
         Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, again)
     ):
-        index.learn(told.begin, told.runs)
+        index.learn(item.begin, item.runs)
     assert [run.target for run in index] == list(range(14))
     assert index.last.next_target == 14
 
 
 def test_first_records_that_are_missing_put_nobody_ahead() -> None:
-    """Below what is told of there may be any record, down to where the target begins."""
+    """Below what is mapped there may be any record, down to where the target begins."""
     entries = [Entry(0, key, value) for key, value in offset_maps.map_entries(TARGET, offset_map_of([(1, 1)] * 12))]
     index = Indexes(entries[1:])[TARGET]
     assert (index.begin, index.to_source(3)) == (4, None)
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [0, 0, 0, 4, 5]
     index.log_start = 2
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [2, 2, 2, 4, 5]
-    index.log_start = 6  # the first piece tells of more than the target has
+    index.log_start = 6  # the first piece names more than the target has
     assert [index.to_target(offset) for offset in (0, 7, 8, 9, 10)] == [4, 4, 4, 4, 5]
 
 
@@ -199,14 +199,14 @@ def test_an_older_form_of_a_record_hides_nothing() -> None:
 
 
 def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> None:
-    """A look at all of them for each that is learned would take hours for a long journal."""
+    """A pass over all of them for each that is learned would take hours for a long journal."""
 
     class Counted(OffsetRangeIndex):
-        looks = 0
+        reads = 0
 
         @property
         def pieces(self) -> tuple[OffsetRanges, ...]:
-            self.looks += 1
+            self.reads += 1
             return super().pieces
 
     index = Counted()
@@ -216,7 +216,7 @@ def test_many_pieces_behind_one_that_is_missing_are_looked_through_once() -> Non
         index.learn(begin, runs)
     assert index.last is not None
     assert (index.last.begin, index.end) == (0, 5)
-    assert index.looks <= 1
+    assert index.reads <= 1
 
 
 def test_what_the_target_deleted_is_not_kept() -> None:
@@ -247,7 +247,7 @@ def test_what_the_target_deleted_is_not_kept() -> None:
         (b"runs/\xff/0/0", b"{}"),
     ],
 )
-def test_somebody_elses_record_tells_nothing(key: bytes, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_somebody_elses_record_says_nothing(key: bytes, value: bytes, caplog: pytest.LogCaptureFixture) -> None:
     assert Indexes([Entry(0, key, value)]) == {}
 
 
@@ -256,15 +256,15 @@ def test_any_bytes_are_a_record_or_none(key: bytes, value: bytes) -> None:
     Indexes([Entry(0, b"runs/" + key, value), Entry(0, b"runs/a/0/0", value)])
 
 
-#: Pieces of runs as two writers may tell of them, in any order: target offsets from and to, none for a deletion.
+#: Pieces of runs as two writers may write them, in any order: target offsets from and to, none for a deletion.
 PIECES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 12)), max_size=8)
 
 
 @given(st.lists(st.integers(0, 3), min_size=12, max_size=12), PIECES)
-def test_pieces_in_any_order_tell_the_truth(skips: list[int], told: list[tuple[int, int]]) -> None:
+def test_pieces_in_any_order_are_right(skips: list[int], expected: list[tuple[int, int]]) -> None:
     sources = offsets_of([(skip, 1) for skip in skips])
     index = OffsetRangeIndex()
-    for begin, end in told:
+    for begin, end in expected:
         piece = OffsetRanges(sources[begin], begin)
         for target in range(begin, end):
             piece.add(sources[target], target, 1)

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mirror.commands.restore import look_over
+from mirror.commands.restore import scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.segments.cluster_logs import ClusterTopics, KnownTopic
@@ -48,7 +48,7 @@ def test_a_history_as_brokers_write_it(folder: Path) -> None:
         "",
     ],
 )
-def test_a_history_that_is_not_whole_tells_nothing(folder: Path, text: str) -> None:
+def test_a_history_that_is_not_whole_says_nothing(folder: Path, text: str) -> None:
     (folder / HISTORY).write_text(text)
     assert history_of(folder) == []
 
@@ -68,7 +68,7 @@ def test_a_log_start(folder: Path, text: str, start: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "known"),
+    ("expected", "known"),
     [
         ("AAAAAAAAAAAAAAAAAAAABw", True),
         ("AAAAAAAAAAAAAAAAAAAAAA", False),  # no id at all (Kafka `Uuid.ZERO_UUID`)
@@ -76,8 +76,8 @@ def test_a_log_start(folder: Path, text: str, start: int) -> None:
         ("!AAAAAAAAAAAAAAAAAAAABw!", False),
     ],
 )
-def test_a_topic_id(folder: Path, told: str, *, known: bool) -> None:
-    (folder / METADATA).write_text(f"version: 0\ntopic_id: {told}\n")
+def test_a_topic_id(folder: Path, expected: str, *, known: bool) -> None:
+    (folder / METADATA).write_text(f"version: 0\ntopic_id: {expected}\n")
     assert (topic_id_of(folder) is not None) is known
 
 
@@ -97,7 +97,7 @@ def test_what_is_too_large_is_not_read(folder: Path) -> None:
     assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
 
 
-def test_checkpoints_tell_of_partitions_without_a_folder(tmp_path: Path) -> None:
+def test_checkpoints_name_partitions_without_a_folder(tmp_path: Path) -> None:
     """Where there is no metadata log. Nothing is made of what never held a record, is being deleted, or is beside a
     partition's folder that is named alone.
     """
@@ -109,17 +109,17 @@ def test_checkpoints_tell_of_partitions_without_a_folder(tmp_path: Path) -> None
     rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "empty 0 0", "gone 0 4", "__consumer_offsets 3 8")
     checkpoint.write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
     for folder in (data, tmp_path):
-        disks = look_over([folder], groups=False)
+        disks = scan_folders([folder], groups=False)
         assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2})
-    disks = look_over([data / "orders-0"], groups=False)
+    disks = scan_folders([data / "orders-0"], groups=False)
     assert (disks.topics["orders"].partitions, disks.lacking) == (1, {})
     checkpoint.write_text(checkpoint.read_text()[:-4])
-    assert look_over([data], groups=False).lacking == {}, "cut short"
+    assert scan_folders([data], groups=False).lacking == {}, "cut short"
     checkpoint.write_text("0\n1\nclicks 1999999999 9\n")
-    assert look_over([data], groups=False).lacking == {}, "no broker's"
+    assert scan_folders([data], groups=False).lacking == {}, "no broker's"
 
 
-def test_checkpoints_tell_what_an_older_metadata_log_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partitions and topics that were made since; those that it knows as deleted, or deleted and made anew, aside."""
     data = tmp_path / "data"
     for name in ("orders-0", "__cluster_metadata-0"):
@@ -128,9 +128,9 @@ def test_checkpoints_tell_what_an_older_metadata_log_does_not(tmp_path: Path, mo
     rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "gone 3 4", "anew 3 4")
     (data / "replication-offset-checkpoint").write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
     known = {name: KnownTopic(topic_id=uuid4(), partitions=1, configs={}) for name in ("orders", "anew")}
-    told = ClusterTopics(topics=known, gone=frozenset({"gone", "anew"}))
-    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: told)
-    disks = look_over([data], groups=False)
+    reported = ClusterTopics(topics=known, gone=frozenset({"gone", "anew"}))
+    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
+    disks = scan_folders([data], groups=False)
     assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2, "anew": 1})
 
 
@@ -140,9 +140,9 @@ def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:
         (tmp_path / name / "orders-0" / f"{0:020}.log").touch()
         (tmp_path / name / "meta.properties").write_text(text)
     assert [cluster_id_of(tmp_path / name) for name in ("one", "two", "none")] == ["A-b_c", "other", None]
-    assert look_over([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
+    assert scan_folders([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
     with pytest.raises(ConfigError, match=r"one of cluster A-b_c, .*two of cluster other"):
-        look_over([tmp_path / "one", tmp_path / "two"], groups=True)
+        scan_folders([tmp_path / "one", tmp_path / "two"], groups=True)
 
 
 def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +156,9 @@ def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, mo
     (data / "__cluster_metadata-0").mkdir()
     (data / "__cluster_metadata-0" / f"{0:020}.log").touch()
     known = KnownTopic(topic_id=current, partitions=2, configs={})
-    told = ClusterTopics(topics={"orders": known}, removed=frozenset({removed}))
-    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: told)
-    disks = look_over([data], groups=False)
+    reported = ClusterTopics(topics={"orders": known}, removed=frozenset({removed}))
+    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
+    disks = scan_folders([data], groups=False)
     assert sorted(disks.partitions) == [TopicPartition("late", 1), TopicPartition("orders", 0)]
     assert disks.topics["late"].partitions == 2
     for left in ("gone-0", "orders-1"):

@@ -155,7 +155,7 @@ def test_a_magic_of_the_future_is_cut_by_its_length() -> None:
 
 
 def assert_within(data: bytes) -> None:
-    """Every batch is the bytes where it was found, and damage is told as such with its place."""
+    """Every batch is the bytes where it was found, and damage is reported as such with its place."""
     seen, damage = 0, -1
     try:
         for raw in split(memoryview(data)):

@@ -1,4 +1,4 @@
-"""How copies stand, as the journal keeps it, and how a task tells of stops that it knows."""
+"""How copies stand, as the journal keeps it, and how a task reports stops that it knows."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_records_that_somebody_else_wrote_are_passed_over(key: bytes, value: byt
     assert (found.positions, found.stops) == ({}, {})
 
 
-def test_what_is_told_last_counts() -> None:
+def test_what_is_reported_last_counts() -> None:
     known, stop = Standing(), KnownStop(state=State.DIVERGED, offset=3, detail="", target_topic_id=OURS)
     assert known.learn(Entry(0, *stop_entry(AT, stop)))
     assert known.handed(Assignment(AT, AT, None, Rules())).stop == stop
@@ -142,29 +142,29 @@ def reported(one: PartitionTask) -> PartitionStatus:
     return one.figures("flow", "instance", 0, PartitionCounters())
 
 
-def told(one: PartitionTask) -> tuple[State, str, int]:
+def standing_of(one: PartitionTask) -> tuple[State, str, int]:
     figures = reported(one)
     return figures.state, figures.detail, figures.next_offset
 
 
 @pytest.mark.parametrize("stands", [True, False])
-def test_a_known_stop_is_told_from_the_first_report_on(stands: bool) -> None:
+def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None:
     one = partition_task(
         KnownStop(state=State.TRUNCATED, offset=30, detail="cut back", stands=stands, target_topic_id=OTHER)
     )
-    assert told(one) == (State.TRUNCATED, "cut back", 30)
+    assert standing_of(one) == (State.TRUNCATED, "cut back", 30)
     one.waits("cluster eu is away")
-    assert told(one) == (State.TRUNCATED, "cut back", 30), "what is away mends no stop"
+    assert standing_of(one) == (State.TRUNCATED, "cut back", 30), "what is away mends no stop"
     assert reported(one).presumed, "nobody has looked since"
     one.meets(OTHER)
     assert (one.standing_stop() is not None) == stands
     one.meets(uuid4())
     assert one.standing_stop() is None, "another target topic begins anew"
     one.resumed()
-    assert (told(one)[0], one.lifted) == (State.MIRRORING, stands)
+    assert (standing_of(one)[0], one.lifted) == (State.MIRRORING, stands)
     assert not reported(one).presumed
     one.waits("cluster eu is away")
-    assert told(one)[0] is State.UNAVAILABLE
+    assert standing_of(one)[0] is State.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [(State.TARGET_LOST, True), (State.TRUNCATED, False)])
@@ -178,36 +178,36 @@ def test_a_stop_stands_in_the_journal_where_time_would_hide_its_cause() -> None:
     for state, stands in ((State.DIVERGED, True), (State.RETENTION_GAP, False), (State.RECREATED, False)):
         one = partition_task(None)
         one.meets(OURS)
-        one.stopped(PartitionStop(state, *AT, 5, "why", told="what to do"))
+        one.stopped(PartitionStop(state, *AT, 5, "why", advice="what to do"))
         assert (one.stop is not None) == stands
         if one.stop is not None:
             assert (one.stop.target_topic_id, one.stop.source_topic_id, one.stop.offset) == (OURS, OURS, 5)
 
 
-def test_a_stop_is_told_once_what_precedes_it_is_acknowledged() -> None:
+def test_a_stop_is_reported_once_what_precedes_it_is_acknowledged() -> None:
     one = partition_task(None)
-    one.sink = sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
-    sink.fill(10)
-    one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", told="what to do"))
-    assert told(one) == (State.MIRRORING, "", 0)
-    gap = sink.queue.popleft()
+    one.partition_writer = partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    partition_writer.fill(10)
+    one.stopped(PartitionStop(State.CORRUPT, *AT, 10, "why", advice="what to do"))
+    assert standing_of(one) == (State.MIRRORING, "", 0)
+    gap = partition_writer.queue.popleft()
     assert isinstance(gap, Gap)
-    sink.marked(gap, 10)
-    assert told(one) == (State.CORRUPT, "why. what to do", 10)
+    partition_writer.marked(gap, 10)
+    assert standing_of(one) == (State.CORRUPT, "why. what to do", 10)
 
 
-def test_a_loss_of_any_length_is_passed_over_and_told_once() -> None:
-    sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+def test_a_loss_of_any_length_is_passed_over_and_reported_once() -> None:
+    partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     loss = Loss(AT, AT, 0, 100 * LONGEST_GAP)
-    sink.lose(loss)
-    (gap,) = sink.queue
+    partition_writer.lose(loss)
+    (gap,) = partition_writer.queue
     assert isinstance(gap, Gap)
-    sink.marked(gap, loss.next_offset - 1)
-    assert sink.passed is None
-    sink.marked(gap, 1)
-    assert [sink.passed for _ in range(2)] == [loss, None]
+    partition_writer.marked(gap, loss.next_offset - 1)
+    assert partition_writer.passed is None
+    partition_writer.marked(gap, 1)
+    assert [partition_writer.passed for _ in range(2)] == [loss, None]
     with pytest.raises(PartitionStop, match="hold no record"):
-        sink.fill(loss.next_offset + LONGEST_GAP + 1)
+        partition_writer.fill(loss.next_offset + LONGEST_GAP + 1)
 
 
 def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:

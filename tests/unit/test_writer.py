@@ -35,7 +35,7 @@ AT = TopicPartition("orders", 0)
 
 
 class Target:
-    """A cluster of one leader, over connections that answer when they are told to: what was sent is in `sent`, as the
+    """A cluster of one leader, over connections that answer when they are asked to: what was sent is in `sent`, as the
     api and what it holds, markers as how many; `over` has the purposes of its connections.
     """
 
@@ -68,7 +68,7 @@ class Target:
         return SimpleNamespace(
             is_open=True,
             unsent=0,
-            patience=None,
+            request_timeout=None,
             version=lambda api: api.newest,
             send=partial(self._send, purpose),
             expect=lambda *_: None,
@@ -80,7 +80,9 @@ class Target:
         self.answers.append(asyncio.get_running_loop().create_future())
         return self.answers[-1]
 
-    def sink(self, *offsets: int, known: bool = True, at: TopicPartition = AT, size: int = 100) -> PartitionWriter:
+    def partition_writer(
+        self, *offsets: int, known: bool = True, at: TopicPartition = AT, size: int = 100
+    ) -> PartitionWriter:
         """A partition from offset 0 on with batches of ten records at these offsets."""
         one = PartitionWriter(at, at, Position(0, ProducerState(1 << 52), known, -1))
         self.writer.begin(one)
@@ -117,7 +119,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 
 @in_loop
 async def test_a_connection_has_five_requests_in_flight_at_most(target: Target) -> None:
-    one = target.sink(*range(0, 100, 10), size=REQUEST_BYTES // 10)
+    one = target.partition_writer(*range(0, 100, 10), size=REQUEST_BYTES // 10)
     await target.flush()
     assert len(target.sent) == len(one.in_flight) == IN_FLIGHT == 5
     await target.answer(0, 0)
@@ -126,7 +128,7 @@ async def test_a_connection_has_five_requests_in_flight_at_most(target: Target) 
 
 @in_loop
 async def test_the_first_batch_goes_alone_where_the_leader_does_not_know_the_producer(target: Target) -> None:
-    one = target.sink(0, 10, 20, known=False)
+    one = target.partition_writer(0, 10, 20, known=False)
     await target.flush()
     assert len(one.in_flight) == 1
     await target.flush()
@@ -137,7 +139,7 @@ async def test_the_first_batch_goes_alone_where_the_leader_does_not_know_the_pro
 
 @in_loop
 async def test_a_batch_that_lands_elsewhere_is_the_last_one(target: Target) -> None:
-    one = target.sink(0, 10, 20, known=False)
+    one = target.partition_writer(0, 10, 20, known=False)
     await target.flush()
     await target.answer(0, 3)
     assert one.stop is not None
@@ -147,8 +149,8 @@ async def test_a_batch_that_lands_elsewhere_is_the_last_one(target: Target) -> N
 
 
 @in_loop
-async def test_what_is_not_clear_is_told_by_the_logs_end_alone(target: Target) -> None:
-    one = target.sink(0, 10, 20, 30, size=REQUEST_BYTES // 3)
+async def test_what_is_not_clear_is_decided_by_the_logs_end_alone(target: Target) -> None:
+    one = target.partition_writer(0, 10, 20, 30, size=REQUEST_BYTES // 3)
     await target.flush()
     await target.answer(0, 0, error=7)  # a timeout: the leader may have it
     for number in (1, 2):
@@ -164,7 +166,7 @@ async def test_what_is_not_clear_is_told_by_the_logs_end_alone(target: Target) -
 
 @in_loop
 async def test_bytes_are_held_and_nothing_counts_before_the_ack(target: Target) -> None:
-    one = target.sink(0, 10)
+    one = target.partition_writer(0, 10)
     held = target.writer.holds()
     await target.flush()
     assert (target.writer.holds(), one.acked, target.writer.all_counters[AT].records) == (held, 0, 0)
@@ -173,9 +175,9 @@ async def test_bytes_are_held_and_nothing_counts_before_the_ack(target: Target) 
 
 
 @in_loop
-async def test_a_run_is_told_of_once_its_batch_is_acknowledged(target: Target) -> None:
+async def test_a_run_is_recorded_once_its_batch_is_acknowledged(target: Target) -> None:
     offset_map = OffsetMap()
-    one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, lands=0), offset_map=offset_map)
+    one = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1, target_offset=0), offset_map=offset_map)
     target.writer.begin(one)
     for offset in (0, 12):
         one.append(raw(batch(offset, count=10)), OWN_PRODUCER)
@@ -189,7 +191,7 @@ async def test_a_run_is_told_of_once_its_batch_is_acknowledged(target: Target) -
 
 @in_loop
 async def test_a_task_that_ends_counts_what_is_acknowledged_and_sends_nothing_more(target: Target) -> None:
-    one = target.sink(0, 10, known=False)
+    one = target.partition_writer(0, 10, known=False)
     await target.flush()
     target.writer.finish()
     await target.answer(0, 0)
@@ -227,8 +229,8 @@ async def test_nothing_goes_to_another_leader_while_batches_are_in_flight(
 
 @in_loop
 async def test_a_partition_stays_on_its_connection_while_batches_are_in_flight(target: Target) -> None:
-    target.sink(at=TopicPartition("orders", 1))  # it has the first connection's turn
-    one = target.sink(0)
+    target.partition_writer(at=TopicPartition("orders", 1))  # it has the first connection's turn
+    one = target.partition_writer(0)
     await target.flush()
     for offset in (10, 20):
         one.append(raw(batch(offset, count=10, payload=bytes(3 * LARGE))), OWN_PRODUCER)
@@ -244,7 +246,7 @@ async def test_a_partition_stays_on_its_connection_while_batches_are_in_flight(t
 
 @in_loop
 async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) -> None:
-    one = target.sink(0, 13)  # offsets 10 to 12 are missing
+    one = target.partition_writer(0, 13)  # offsets 10 to 12 are missing
     one.seen_at = asyncio.get_running_loop().time()
     for _ in range(2):
         await target.flush()
@@ -266,7 +268,7 @@ async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) 
 
 @in_loop
 async def test_markers_that_are_more_or_fewer_than_were_sent_are_noticed(target: Target) -> None:
-    one = target.sink(2)
+    one = target.partition_writer(2)
     one.seen_at = asyncio.get_running_loop().time()
     await target.flush()
     target.answers[0].set_result(None)
@@ -277,8 +279,8 @@ async def test_markers_that_are_more_or_fewer_than_were_sent_are_noticed(target:
 
 
 @in_loop
-async def test_a_mirror_that_was_frozen_looks_at_the_logs_end_before_it_sends_markers(target: Target) -> None:
-    one = target.sink(2)
+async def test_a_mirror_that_was_frozen_reads_the_logs_end_before_it_sends_markers(target: Target) -> None:
+    one = target.partition_writer(2)
     one.seen_at = asyncio.get_running_loop().time() - FRESH - 0.001
     await target.flush()
     assert target.sent == [(LIST_OFFSETS, None)]
@@ -289,7 +291,7 @@ async def test_a_mirror_that_was_frozen_looks_at_the_logs_end_before_it_sends_ma
 
 @in_loop
 async def test_a_frozen_mirror_whose_successor_wrote_sends_no_marker(target: Target) -> None:
-    one = target.sink(2)
+    one = target.partition_writer(2)
     await target.flush()
     target.answers[0].set_result(SimpleNamespace(offset=1, error_code=0))
     await target.flush()
@@ -305,11 +307,11 @@ def test_records_without_timestamps_have_no_latency(
     monkeypatch.setattr("mirror.replication.writer.time.time", lambda: 1000.0)
     nothing: Any = None
     writer = Writer(nothing, nothing, nothing, 1 << 20)
-    sink = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
-    writer.begin(sink)
-    sink.append(raw(batch(0, base_timestamp=timestamp, max_timestamp=timestamp)), LEGACY)
-    sink.doubted.append(sink.queue.popleft())  # type: ignore[arg-type] # a batch
-    writer.settled(sink, 1)
+    partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    writer.begin(partition_writer)
+    partition_writer.append(raw(batch(0, base_timestamp=timestamp, max_timestamp=timestamp)), LEGACY)
+    partition_writer.doubted.append(partition_writer.queue.popleft())  # type: ignore[arg-type] # a batch
+    writer.settled(partition_writer, 1)
     assert writer.all_counters[AT].latency_ms == latency_ms
 
 
@@ -346,7 +348,7 @@ def test_small_batches_share_requests_and_large_ones_are_spread(
 
 @in_loop
 async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target: Target) -> None:
-    one = target.sink(0, 10, 20, size=REQUEST_BYTES // 3)
+    one = target.partition_writer(0, 10, 20, size=REQUEST_BYTES // 3)
     await target.flush()
     await target.answer(0, -1, error=32)
     refused = one.stop
@@ -361,7 +363,7 @@ async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target
 
 @in_loop
 async def test_the_first_batch_goes_alone_where_the_leader_may_have_forgotten_the_producer(target: Target) -> None:
-    one = target.sink(0, 10, 20)
+    one = target.partition_writer(0, 10, 20)
     one.heard_at -= 2 * FRESH
     await target.flush()
     assert (one.known, len(one.in_flight)) == (False, 1)

@@ -252,7 +252,7 @@ def unreadable(data: bytes, expected: Sequence[Row]) -> dict[str, str]:
     for name, decode in DECODERS.items():
         try:
             rows = list(decode(data))
-        except Exception as problem:  # whatever a foreign decoder raises is what the manifest tells
+        except Exception as problem:  # whatever a foreign decoder raises is what the manifest says
             found[name] = f"{type(problem).__name__}: {problem}"
         else:
             assert rows == expected, f"{name} decodes other records than the consumers read"

@@ -67,7 +67,7 @@ class Vector:
     """One entry of the manifest.
 
     `name` is origin/producer/shape/codec. `kinds` counts the batches by what their headers say. `markers` are the
-    control records in offset order. `read_by` are the consumers that agreed on `expected`; `unreadable` tells which
+    control records in offset order. `read_by` are the consumers that agreed on `expected`; `unreadable` says which
     decoder cannot read the bytes, and why.
     """
 

@@ -1,4 +1,4 @@
-"""What the producers write: shapes of records, named as in the manifest, told once and carried out by each client."""
+"""What the producers write: shapes of records, named as in the manifest, said once and carried out by each client."""
 
 from __future__ import annotations
 

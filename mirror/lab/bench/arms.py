@@ -153,8 +153,8 @@ class Mirror:
             create(job.target, self.target_topic(job), job.shape.partitions, job.replicas)
         file = job.folder / "flow.yaml"
         names = (job.run, job.source, job.target, job.topic)
-        told = settings(*names, translate=self._translate, rekeys=self.rekeys, spark=job.spark)
-        file.write_text(told, encoding="utf-8")
+        text = settings(*names, translate=self._translate, rekeys=self.rekeys, spark=job.spark)
+        file.write_text(text, encoding="utf-8")
         command = [sys.executable, "-m", "mirror", "run", str(file), *(() if job.live else ("--once",))]
         scratch = {"SPARK_LOCAL_DIRS": str(job.folder)}
         return Bound(command, job.folder / "log", grace=GRACE_S, environment=scratch)

@@ -77,7 +77,7 @@ def content(bootstrap: str, topic: str, partitions: int) -> Content:
 
 
 def shared_out(module: str, bootstrap: str, topic: str, partitions: int, *more: str) -> list[Any]:
-    """What a module like this one tells of a topic, run by as many processes as there are cores, each with a share of
+    """What a module like this one reports of a topic, run by as many processes as there are cores, each with a share of
     the partitions. Raises BenchError.
     """
     readers = min(os.cpu_count() or 1, partitions)
@@ -90,11 +90,11 @@ def shared_out(module: str, bootstrap: str, topic: str, partitions: int, *more: 
             )
             running.append(stack.enter_context(process))
             stack.callback(process.kill)
-        told = [process.communicate() for process in running]
-    for process, (_, err) in zip(running, told, strict=True):
+        outputs = [process.communicate() for process in running]
+    for process, (_, err) in zip(running, outputs, strict=True):
         if process.returncode:
             raise BenchError(f"{topic}: could not be read: {err.strip()[-500:]}")
-    return [json.loads(out) for out, _ in told]
+    return [json.loads(out) for out, _ in outputs]
 
 
 def main() -> None:

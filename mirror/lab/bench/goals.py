@@ -114,8 +114,8 @@ def _equal(summary: Summary) -> Goal:
     ours = [run for run in summary.result.runs if run.arm.startswith(MIRROR)]
     wrong = [run for run in ours if not run.equal]
     named = "; ".join(f"{run.arm}, {run.workload}, round {run.round}: {run.checked}" for run in wrong)
-    told = f"{len(ours) - len(wrong)} of {len(ours)} copies" + (f"; not equal: {named}" if wrong else "")
-    return _goal("equal", "every copy of the mirror equals its source", told, not wrong if ours else None)
+    text = f"{len(ours) - len(wrong)} of {len(ours)} copies" + (f"; not equal: {named}" if wrong else "")
+    return _goal("equal", "every copy of the mirror equals its source", text, not wrong if ours else None)
 
 
 def _against(
@@ -128,13 +128,13 @@ def _against(
         return _goal(key, aim, "not measured", None)
     ours, theirs = (ranged(summary.spread(metric, load.name, one)) for one in (arm, rival.name))
     profile = "" if metric == MEMORY else _profile(summary, load, arm)
-    told = f"1/{ranged(ratio)}" if metric.less_is_better else f"{ranged(ratio)} times"
+    text = f"1/{ranged(ratio)}" if metric.less_is_better else f"{ranged(ratio)} times"
     limit = summary.spread(metric, load.name, REPLAY) if metric == SPEED else None
     most = f"; from memory the target takes {ranged(limit)}" if limit else ""
     return _goal(
         key,
         aim,
-        f"{told}: {ours} against {theirs} {metric.unit} of {rival.title}, {load.title}{most}",
+        f"{text}: {ours} against {theirs} {metric.unit} of {rival.title}, {load.title}{most}",
         ratio.median >= times,
         profile,
     )
@@ -160,8 +160,8 @@ def _limit(summary: Summary, load: Workload | None) -> Goal:
     if load is None or share is None:
         return _goal("limit", aim, "not measured", None)
     ours, limit = (ranged(summary.spread(SPEED, load.name, one)) for one in (MIRROR, REPLAY))
-    told = f"{ranged(share)}: {ours} of {limit} MB/s, {load.title}"
-    return _goal("limit", aim, told, share.median >= 0.95, _profile(summary, load, MIRROR))
+    text = f"{ranged(share)}: {ours} of {limit} MB/s, {load.title}"
+    return _goal("limit", aim, text, share.median >= 0.95, _profile(summary, load, MIRROR))
 
 
 def _latencies(summary: Summary) -> Iterator[Goal]:
@@ -173,17 +173,17 @@ def _latencies(summary: Summary) -> Iterator[Goal]:
         if MIRROR not in arms or not rivals:
             continue
         seen = True
-        told, met = [], True
+        parts, met = [], True
         for name, value in (("p50", _added_p50), ("p99", _added_p99)):
             ours = summary.latency(MIRROR, rate, value)
             best, rival = _quickest(summary, rivals, rate, value)
             assert ours is not None, "the arm is among those with latencies"
-            told.append(f"{name} {ranged(ours)} against {ranged(best)} ms of {rival.title}")
+            parts.append(f"{name} {ranged(ours)} against {ranged(best)} ms of {rival.title}")
             met = met and ours.median <= best.median
         yield _goal(
             "latency",
             f"at {figure(rate)} records/s no more latency added than by MirrorMaker 2, p50 and p99",
-            "; ".join(told),
+            "; ".join(parts),
             met,
         )
     if not seen:
@@ -336,7 +336,7 @@ def _notes(old: Summary, new: Summary) -> Iterator[str]:
 
 # --- The headline table of a comparison as Markdown -------------------------------------------------------------------
 
-#: Around the table in a document; the file's name tells which figures it is of.
+#: Around the table in a document; the file's name says which figures it is of.
 BEGIN: Final = "<!-- mirror bench table docs/bench/latest.json -->"
 END: Final = "<!-- end of the table -->"
 _HEAD: Final = ("copying", "by", "MB/s", "CPU-s per GB", "memory, MB")

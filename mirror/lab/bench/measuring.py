@@ -5,7 +5,7 @@ and again, and what a connection carried between the last answer and its end is 
 brokers' ports count but for those of this process and of the brokers themselves.
 
 Nothing of it is asked for its own figures. CPU is that of its whole process tree; it is taken at the moments of the
-first and the last record, which are known to some hundredths of a second. The first one is that of the last look at
+first and the last record, which are known to some hundredths of a second. The first one is that of the last sample of
 which nothing was there: so a copy's time is never too short.
 """
 
@@ -98,7 +98,7 @@ class Traffic:
         self._counts: dict[tuple[int, int], tuple[int, int]] = {}
         self._foreign: set[tuple[int, int]] = set()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Now. Nothing happens where the kernel cannot be asked."""
         if sys.platform != "linux":
             return
@@ -118,7 +118,7 @@ class Traffic:
 
     def total(self, least_received: int, least_sent: int) -> tuple[int | None, int | None]:
         """Bytes received and sent so far, given what must have gone either way. A connection may carry something
-        between the last look and its end; where that can be more than a little, the sum is not known.
+        between the last sample and its end; where that can be more than a little, the sum is not known.
         """
         received, sent = (sum(pair[way] for pair in self._counts.values()) for way in (0, 1))
         return _known(received, least_received), _known(sent, least_sent)
@@ -150,15 +150,15 @@ def _inodes(pid: int) -> Iterator[int]:
 
 # --- Measures a process that copies a topic, whatever it is -----------------------------------------------------------
 
-#: Between looks at the log ends, and between looks at all processes.
+#: Between samples of the log ends, and of all processes.
 _TICK_S: Final = 0.02
 _PROCESSES_S: Final = 0.25
-#: Looks at the ends of many partitions take their time: so many times as long nothing is looked at.
+#: Reading the ends of many partitions takes time: so many times as long nothing is read.
 _REST: Final = 4.0
-#: Seconds in which log ends must tell of what a process that has ended wrote.
-_LAST_LOOK_S: Final = 5.0
+#: Seconds in which log ends must show what a process that has ended wrote.
+_LAST_SAMPLE_S: Final = 5.0
 #: Seconds within which something must move.
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,17 +210,17 @@ class Watch:
         self._first: _Moment | None = None
         self._seen = 0
         self._moved = self._counted = began
-        self._looked = float("-inf")  # a process that ends at once is seen, too
+        self._sampled_at = float("-inf")  # a process that ends at once is seen, too
 
     def measure(self, *, ends_itself: bool) -> Measured:
         """Until it has ended, or, where it does not by itself, until everything is on the target. Raises BenchError."""
         while self._process.exit_code is None:
-            self._look()
+            self._sample()
             if self._complete and not ends_itself:
                 break
-            if time.monotonic() - self._moved > PATIENCE_S:
+            if time.monotonic() - self._moved > TIMEOUT_S:
                 raise BenchError(
-                    f"no headway within {PATIENCE_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
+                    f"no headway within {TIMEOUT_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
                     + self._process.tail()
                 )
             time.sleep(max(_TICK_S, _REST * (time.monotonic() - self._counted)))
@@ -228,8 +228,8 @@ class Watch:
         if code := self._process.exit_code:
             raise BenchError(f"it ended with {code}:\n{self._process.tail()}")
         self._count()
-        deadline = time.monotonic() + _LAST_LOOK_S
-        while not self._complete and time.monotonic() < deadline:  # brokers may not tell of a new topic yet
+        deadline = time.monotonic() + _LAST_SAMPLE_S
+        while not self._complete and time.monotonic() < deadline:  # brokers may not list a new topic yet
             time.sleep(_TICK_S)
             self._count()
         if not self._complete or self._first is None:
@@ -260,15 +260,15 @@ class Watch:
     def _complete(self) -> bool:
         return self._seen >= self._goal.end
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         now = time.monotonic()
-        find = now - self._looked >= _PROCESSES_S
+        find = now - self._sampled_at >= _PROCESSES_S
         if find:
-            self._looked = now
+            self._sampled_at = now
         self._trees.sample(find=find)
         self._counted = time.monotonic()
         self._count()
-        self._traffic.look()
+        self._traffic.sample()
 
     def _count(self) -> None:
         asked = time.monotonic()
@@ -282,11 +282,11 @@ class Watch:
             self._moved = now
             self._first = self._first or self._empty
         elif not end and (len(found) == self._goal.partitions or not on_disk(self._target, self._goal.topic)):
-            # Brokers tell late of a topic that is new: what they do not tell of is empty only where nothing is on disk.
+            # Brokers list a new topic late: what they do not list is empty only where nothing is on disk.
             self._empty = self._moment(asked)
 
     def _moment(self, at: float) -> _Moment:
-        """As of the last look at the processes, and of now for the brokers."""
+        """As of the last sample of the processes, and of now for the brokers."""
         return _Moment(
             at=at,
             cpu_s=self._trees.cpu_s,
@@ -308,13 +308,13 @@ class Trees:
         self._before, self._java_before, self._kernel_before = self.cpu_s, self.java_cpu_s, self.kernel_s
 
     def sample(self, *, find: bool = True) -> None:
-        """Look at all of them."""
+        """Sample all of them."""
         for tree in self._every:
             tree.sample(find=find)
 
     @property
     def cpu_s(self) -> float:
-        """CPU-seconds as of the last look."""
+        """CPU-seconds as of the last sample."""
         return sum(tree.counters.cpu_s for tree in self._every) - self._before
 
     @property
@@ -334,7 +334,7 @@ class Trees:
 
     @property
     def peak_pss(self) -> int | None:
-        """The same with shared pages once, where the system tells."""
+        """The same with shared pages once, where the system says."""
         found = [tree.counters.peak_pss for tree in self._every]
         return sum(size for size in found if size is not None) if any(found) else None
 

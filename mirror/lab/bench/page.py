@@ -209,9 +209,9 @@ def _put_spread(row: Element, spread: Spread | None) -> None:
 # --- How a comparison was measured, on what, what is not fair about it, and what it leaves out ------------------------
 
 _HOW: Final = """\
-In a round, the arms copy each workload one after the other on the same machine; the raw figures tell each one's turn.
+In a round, the arms copy each workload one after the other on the same machine; the raw figures name each one's turn.
 CPU is that of an arm's whole process tree, JVMs included. Brokers are counted for themselves.
-The copy is from the first record on the target to the last. What comes before is the start, told apart, since a long \
+The copy is from the first record on the target to the last. What comes before is the start, shown apart, since a long \
 copy makes any start small.
 Memory is the peak of the process tree. Resident memory counts a page once for each process that has it; with shared \
 pages once, it is what the machine has to give.
@@ -339,20 +339,20 @@ def headline(summary: Summary) -> str:
         if times is not None and times.least <= 1 <= times.most:
             parts.append(f"{same} (no difference beyond the runs' own)")
         elif times is not None:
-            parts.append(" times ".join(_told(metric, times.median)))
-    told = ""
+            parts.append(" times ".join(_amount_and_words(metric, times.median)))
+    text = ""
     if parts:
         listed = f"{', '.join(parts[:-1])} and {parts[-1]}" if parts[1:] else parts[0]
-        told = f"Beside MirrorMaker 2, mirror copies {load.title} with {listed}."
+        text = f"Beside MirrorMaker 2, mirror copies {load.title} with {listed}."
     limit = summary.times(SPEED, load.name, MIRROR, REPLAY)
     if limit is not None:
-        told += (
+        text += (
             f" It reaches {brief(limit.median)} of the speed at which the target takes the same batches from memory."
         )
-    return told.strip() or f"{load.title}: mirror was not measured, or nothing to compare it with."
+    return text.strip() or f"{load.title}: mirror was not measured, or nothing to compare it with."
 
 
-def _told(metric: Metric, times: float) -> tuple[str, str]:
+def _amount_and_words(metric: Metric, times: float) -> tuple[str, str]:
     """A ratio and what it is of; for CPU and memory the greater way round, with its word."""
     better, worse, _ = _WORDS[metric]
     if metric == SPEED:
@@ -366,18 +366,18 @@ def _warnings(body: Element, summary: Summary) -> None:
     if wrong:
         shown = "; ".join(f"{run.arm}, {run.workload}, round {run.round}" for run in wrong[:5])
         more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        told = f"Not equal to the source afterwards: {count(len(wrong), 'copy', 'copies')} ({shown}{more})."
-        put_text(body, "p", told, "different")
+        text = f"Not equal to the source afterwards: {count(len(wrong), 'copy', 'copies')} ({shown}{more})."
+        put_text(body, "p", text, "different")
     for failure in summary.result.failures:
         put_text(body, "p", f"Not measured: {failure}", "note")
     if summary.rounds == 1:
-        put_text(body, "p", "One round alone: no range tells how far these figures move by themselves.", "note")
+        put_text(body, "p", "One round alone: no range shows how far these figures move by themselves.", "note")
     machine = summary.result.environment
     if machine.load > machine.cores / 4:
-        told = (
+        text = (
             f"The machine was busy when this began: a load of {figure(machine.load)} on {count(machine.cores, 'core')}."
         )
-        put_text(body, "p", told, "note")
+        put_text(body, "p", text, "note")
 
 
 def _tiles(body: Element, summary: Summary) -> None:
@@ -389,20 +389,20 @@ def _tiles(body: Element, summary: Summary) -> None:
     for metric in _WORDS:
         rival, times = summary.rival(metric, load.name), summary.against(metric, load.name, MIRROR)
         if rival is not None and times is not None:
-            big, words = _told(metric, times.median)
+            big, words = _amount_and_words(metric, times.median)
             joint = "of" if metric == SPEED else "than"
             _tile(tiles, summary, metric, rival.name, (f"{big}×", f"{words} {joint} {rival.title}"), times)
     limit = summary.times(SPEED, load.name, MIRROR, REPLAY)
     if limit is not None:
-        told = (brief(limit.median), "of the limit: what a bare writer gets into the target from memory")
-        _tile(tiles, summary, SPEED, REPLAY, told, limit)
+        texts = (brief(limit.median), "of the limit: what a bare writer gets into the target from memory")
+        _tile(tiles, summary, SPEED, REPLAY, texts, limit)
 
 
-def _tile(tiles: Element, summary: Summary, metric: Metric, other: str, told: tuple[str, str], times: Spread) -> None:
+def _tile(tiles: Element, summary: Summary, metric: Metric, other: str, texts: tuple[str, str], times: Spread) -> None:
     """A big figure, its range, and two bars that begin at 0, so that their lengths are as the figures."""
     assert summary.headline is not None
     tile = SubElement(tiles, "div", {"class": "tile"})
-    for text, style in zip(told, ("big", ""), strict=True):
+    for text, style in zip(texts, ("big", ""), strict=True):
         put_text(tile, "p", text, style)
     spread = f"ratios of {figure(times.least)} to {figure(times.most)}, " if times.many > 1 else ""
     put_text(tile, "p", f"{spread}{count(times.many, 'round')}", "small")
@@ -422,8 +422,8 @@ def _goals(body: Element, found: Sequence[Goal]) -> None:
     put_text(body, "h2", f"Goals: {met} met, {missed} missed, {unknown} not measured")
     listed = SubElement(body, "ul", {"class": "goals"})
     for one in found:
-        told, style = _MET[one.met]
-        put_text(listed, "li", told, style)
+        word, style = _MET[one.met]
+        put_text(listed, "li", word, style)
         place = put_text(listed, "li", one.aim)
         if one.met is not None:
             put_text(place, "div", one.measured, "small")

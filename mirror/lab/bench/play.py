@@ -45,8 +45,8 @@ LARGE: Final = Shape(
 )
 _READY_S: Final = 10.0
 
-#: Told of what was measured, or of why it was not: axis, value, and a point or a text.
-TellPoint = Callable[[Axis, float, "Point | str"], None]
+#: Called with what was measured, or of why it was not: axis, value, and a point or a text.
+OnPoint = Callable[[Axis, float, "Point | str"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Scaling:
     arm: Arm
     source: Cluster
     target: Cluster
-    tell: TellPoint
+    on_point: OnPoint
 
     def points(self) -> Iterator[Point]:
         """Axis by axis, each thing once."""
@@ -92,10 +92,10 @@ class Scaling:
         try:
             done, _ = copied(self.arm, source, target, run, settings)
         except (MirrorError, KafkaException) as error:
-            self.tell(axis, value, str(error))
+            self.on_point(axis, value, str(error))
             return
         found = point(axis, value, self.arm.facts.name, done, source.workload.stored_bytes)
-        self.tell(axis, value, found)
+        self.on_point(axis, value, found)
         yield found
 
 
@@ -113,7 +113,7 @@ def point(axis: Axis, value: float, arm: str, measured: Measured, stored: int) -
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """A cluster of one broker that tells its clients to come by way of `port`."""
+    """A cluster of one broker that makes its clients come by way of `port`."""
 
     cluster: Cluster
     port: int
@@ -179,7 +179,7 @@ class Plan:
         return rotated([arm for arm in self.arms if arm.fits(shape)], round_ - 1)
 
 
-class Tell(Protocol):
+class Progress(Protocol):
     """Where it is said what is done."""
 
     def step(self, text: str) -> None:
@@ -213,9 +213,9 @@ def rotated(arms: Sequence[Arm], by: int) -> Sequence[Arm]:
     return [*arms[start:], *arms[:start]]
 
 
-def play(plan: Plan, tell: Tell) -> Outcome:
-    """Measure everything; what fails is told of and left out, and so is what an interruption leaves. Raises MirrorError
-    where nothing can be measured, and KeyboardInterrupt where nothing was.
+def play(plan: Plan, progress: Progress) -> Outcome:
+    """Measure everything; what fails is reported and left out, and so is what an interruption leaves. Raises
+    MirrorError where nothing can be measured, and KeyboardInterrupt where nothing was.
     """
     if not any(plan.turns(1, shape) for shape in plan.shapes):
         raise ConfigError("none of these arms copies any of these workloads: see `mirror bench --help`")
@@ -226,10 +226,10 @@ def play(plan: Plan, tell: Tell) -> Outcome:
         arm.prepare()
     fetch()
     with ExitStack() as stack:
-        tell.step("starting two clusters")
+        progress.step("starting two clusters")
         specs = [Spec(name="bench-source", jit="full", config=CLEANS_AT_ONCE), Spec(name="bench-target", jit="full")]
         source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
-        measuring = _Measuring(plan, tell, source, target)
+        measuring = _Measuring(plan, progress, source, target)
         measuring.warm_up()
         sources = [measuring.filled(shape) for shape in plan.shapes]
         try:
@@ -257,8 +257,8 @@ def play(plan: Plan, tell: Tell) -> Outcome:
 class _Measuring:
     """Collects what is measured between two clusters."""
 
-    def __init__(self, plan: Plan, tell: Tell, source: Cluster, target: Cluster) -> None:
-        self._plan, self._tell, self._source, self._target = plan, tell, source, target
+    def __init__(self, plan: Plan, progress: Progress, source: Cluster, target: Cluster) -> None:
+        self._plan, self._progress, self._source, self._target = plan, progress, source, target
         self.runs: list[Run] = []
         self.latencies: list[Latency] = []
         self.points: list[Point] = []
@@ -273,7 +273,7 @@ class _Measuring:
 
     def warm_up(self) -> None:
         """Copies that do not count, of batches of each shape."""
-        self._tell.step("warming up the brokers")
+        self._progress.step("warming up the brokers")
         for shape in self._plan.shapes:
             small = replace(sized(shape, min(WARM_MEGABYTES, shape.megabytes)), compacted=False, transactional=0)
             warm = source_of(self._source, small, f"warm-{shape.name}")
@@ -283,7 +283,7 @@ class _Measuring:
 
     def filled(self, shape: Shape) -> Source:
         """A source topic."""
-        self._tell.step(f"filling {shape.name}: {shape.megabytes} MB of records")
+        self._progress.step(f"filling {shape.name}: {shape.megabytes} MB of records")
         return source_of(self._source, shape)
 
     def everything(self, sources: Sequence[Source]) -> None:
@@ -307,7 +307,7 @@ class _Measuring:
             run = run_of(arm, source, copy, round_=round_, turn=turn)
             self.runs.append(run)
             insist(arm, source, copy)
-            self._tell.run(run, source.workload.stored_bytes)
+            self._progress.run(run, source.workload.stored_bytes)
 
         self._guarded(measure)
 
@@ -319,22 +319,24 @@ class _Measuring:
         def measure() -> None:
             run = f"l{round_}-{arm.facts.name}"
             self.latencies.append(latency.measured(arm, self._source, self._target, run, pace, round_))
-            self._tell.latency(self.latencies[-1])
+            self._progress.latency(self.latencies[-1])
 
         self._guarded(measure)
 
     def scale(self) -> None:
         """Every axis."""
-        self._tell.step("scaling; losses of packets are left out: the proxy that makes distances loses none")
+        self._progress.step("scaling; losses of packets are left out: the proxy that makes distances loses none")
         arm = ARMS["mirror"]
-        self._guarded(lambda: self.points.extend(Scaling(arm, self._source, self._target, self._tell.point).points()))
+        self._guarded(
+            lambda: self.points.extend(Scaling(arm, self._source, self._target, self._progress.point).points())
+        )
 
     def _guarded(self, measure: Callable[[], None]) -> None:
         try:
             measure()
         except UnequalCopy as error:
             self.unequal.append(str(error))
-            self._tell.failed(str(error))
+            self._progress.failed(str(error))
         except (MirrorError, KafkaException, psutil.Error, OSError) as error:  # a broker that died, a full disk
             self.failures.append(str(error) or type(error).__name__)
-            self._tell.failed(self.failures[-1])
+            self._progress.failed(self.failures[-1])

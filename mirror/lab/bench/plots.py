@@ -92,10 +92,10 @@ def themed(style: str) -> str:
     return re.sub(r"'DejaVu Sans'(, [^;]*)?", "inherit", style)
 
 
-def draw(name: str, told: str, height: float, paint: Callable[[Figure], None]) -> Element:
+def draw(name: str, label: str, height: float, paint: Callable[[Figure], None]) -> Element:
     """An `svg` element with what `paint` puts on a figure; `height` in units of WIDTH.
 
-    `name` is the plot's own on the page, so that no two have an id in common; `told` is for those who do not see it.
+    `name` is the plot's own on the page, so that no two have an id in common; `label` is for those who do not see it.
     Raises ConfigError where matplotlib is not installed.
     """
     with _library() as new:
@@ -106,7 +106,7 @@ def draw(name: str, told: str, height: float, paint: Callable[[Figure], None]) -
             # Its own font lacks some signs of foreign names; the reader's has them.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return _tidied(fromstring(text.getvalue()), name, told)  # noqa: S314 - it was written two lines above
+    return _tidied(fromstring(text.getvalue()), name, label)  # noqa: S314 - it was written two lines above
 
 
 def need_library() -> None:
@@ -128,7 +128,7 @@ def _library() -> Iterator[Callable[[float], Figure]]:
         yield lambda height: Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
 
 
-def _tidied(root: Element, name: str, told: str) -> Element:
+def _tidied(root: Element, name: str, label: str) -> Element:
     """Plain names instead of namespaces, ids only where something refers to them, the page's colours and font."""
     for parent in list(root.iter()):
         for child in list(parent):
@@ -153,7 +153,7 @@ def _tidied(root: Element, name: str, told: str) -> Element:
     for key in ("width", "height", "version"):
         root.attrib.pop(key, None)
     root.set("role", "img")
-    root.set("aria-label", plain(told))
+    root.set("aria-label", plain(label))
     return root
 
 
@@ -221,10 +221,10 @@ def bars(summary: Summary, metric: Metric, *, logarithmic: bool = False, limit: 
         last.xaxis.minorticks_off()
         last.set_xlabel(f"{metric.unit}, logarithmic scale" if logarithmic else metric.unit)
 
-    told = f"{metric.title}, {metric.unit}, median and range. " + ". ".join(
+    label = f"{metric.title}, {metric.unit}, median and range. " + ". ".join(
         f"{load.title}: " + ", ".join(f"{arm.title} {ranged(one)}" for arm, one in rows) for load, rows in panels
     )
-    return draw(metric.key, told, sum(heights) + _BELOW, paint)
+    return draw(metric.key, label, sum(heights) + _BELOW, paint)
 
 
 def _decade_below(value: float) -> float:
@@ -305,14 +305,14 @@ def shares(summary: Summary) -> Element | None:
         marks = [Patch(color=tone or ours, alpha=one, label=name) for name, (tone, one) in _PARTS.items()]
         figure_.legend(handles=marks, loc="outside upper left", ncols=2)
 
-    told = "Core-seconds per GB. " + ". ".join(
+    label = "Core-seconds per GB. " + ". ".join(
         f"{load.title}: "
         + "; ".join(
             f"{arm.title}: " + ", ".join(f"{name} {figure(length)}" for name, length in parts) for arm, parts in rows
         )
         for load, rows in panels
     )
-    return draw("shares", told, sum(_AROUND + _ROW * len(rows) for _, rows in panels) + 2 * _BELOW, paint)
+    return draw("shares", label, sum(_AROUND + _ROW * len(rows) for _, rows in panels) + 2 * _BELOW, paint)
 
 
 def _parts(summary: Summary, load: Workload, arm: Arm) -> list[tuple[str, float]]:
@@ -361,12 +361,12 @@ def latency(summary: Summary, rate: float) -> Element | None:
         _plain_scales(axis)
         figure_.legend(loc="outside upper left", ncols=2)
 
-    told = f"latency at {figure(rate)} records/s. " + ". ".join(
+    label = f"latency at {figure(rate)} records/s. " + ". ".join(
         f"{arm.title}: half within {ranged(summary.latency(arm.name, rate, lambda one: one.p50_ms))} ms, 99 % within "
         f"{ranged(summary.latency(arm.name, rate, lambda one: one.p99_ms))} ms"
         for arm, _ in curves
     )
-    return draw(f"latency-{summary.rates().index(rate)}", told, 230, paint)
+    return draw(f"latency-{summary.rates().index(rate)}", label, 230, paint)
 
 
 def _slower(runs: Sequence[Latency]) -> list[tuple[float, float]]:
@@ -405,12 +405,12 @@ def scaling(summary: Summary, axis: Axis) -> Element | None:
         lower.set_xlabel(AXES[axis][1])
         figure_.legend(*upper.get_legend_handles_labels(), loc="outside upper left", ncols=2)
 
-    told = f"speed by {AXES[axis][1]}. " + ". ".join(
+    label = f"speed by {AXES[axis][1]}. " + ". ".join(
         f"{arm.title}: "
         + ", ".join(f"{at:g} {ranged(one)} MB/s" for at, one in summary.curve(axis, arm.name, _speed).items())
         for arm in arms
     )
-    return draw(f"scaling-{axis}", told, 300, paint)
+    return draw(f"scaling-{axis}", label, 300, paint)
 
 
 def _curve(

@@ -2,7 +2,7 @@
 partition.
 
 Records come in another order and lie in other partitions, so what is compared is the sum of their hashes; keys are
-looked at for a sample.
+checked at for a sample.
 
     python -m mirror.lab.bench.rekeyed BOOTSTRAP TOPIC PARTITIONS FIRST STEP [FIELD]
 """
@@ -19,7 +19,7 @@ from typing import Any, Final
 from mirror.lab.bench.content import read, shared_out
 
 _SUMS: Final = 1 << 64
-#: Of so many records the key of one is looked at.
+#: Of so many records the key of one is checked at.
 _SAMPLE: Final = 20
 
 
@@ -35,14 +35,14 @@ def compared(source: tuple[str, str, int], copy: tuple[str, str, int], field: st
         return False, "Values, headers or timestamps differ from its source."
     if wrong := sum(part["wrong"] for part in its):
         return False, f"{wrong:,} records have a wrong key."
-    looked = sum(part["looked"] for part in its)
-    if records and not looked:
-        return False, "Of none of its records the key was looked at."
+    checked = sum(part["checked"] for part in its)
+    if records and not checked:
+        return False, "Of none of its records the key was checked at."
     places = Counter(key for part in its for keys in part["keys"] for key in keys)
     if scattered := sum(many > 1 for many in places.values()):
         return False, f"The records of {scattered:,} keys lie in more than one partition."
     return True, (
-        f"All {records:,} records, each once: value, headers and timestamp; of {looked:,} of them the key itself, and "
+        f"All {records:,} records, each once: value, headers and timestamp; of {checked:,} of them the key itself, and "
         "that all of a key lie in one partition."
     )
 
@@ -50,16 +50,16 @@ def compared(source: tuple[str, str, int], copy: tuple[str, str, int], field: st
 def main() -> None:
     """Read every so many-th partition, and print what they come to as JSON."""
     bootstrap, topic, partitions, first, step, *field = sys.argv[1:]
-    found: dict[str, Any] = {"records": 0, "sum": 0, "looked": 0, "wrong": 0}
+    found: dict[str, Any] = {"records": 0, "sum": 0, "checked": 0, "wrong": 0}
     keys: dict[int, set[str]] = {}
 
     def add(message: Any) -> None:
         key, value = message.key(), message.value()
-        told = b"%d %r " % (message.timestamp()[1], message.headers()) + value
+        content = b"%d %r " % (message.timestamp()[1], message.headers()) + value
         found["records"] += 1
-        found["sum"] += int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big")
+        found["sum"] += int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
         if field and zlib.crc32(value) % _SAMPLE == 0:  # by the value, since the key may be a wrong one
-            found["looked"] += 1
+            found["checked"] += 1
             found["wrong"] += key != str(json.loads(value)[field[0]]).encode()
             keys.setdefault(message.partition(), set()).add((key or b"").hex())
 

@@ -17,9 +17,10 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import settled_end
 from mirror.lab.bench.stored import endpoint, loaded
 from mirror.records.header import ProducerState, RawBatch
+from mirror.replication.both_logs import producer_id
 from mirror.replication.classifier import OWN_PRODUCER
 from mirror.replication.partition_writer import PartitionWriter
-from mirror.replication.position import Position, producer_id
+from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 
 MEMORY_BYTES: Final = 8 << 20
@@ -50,26 +51,28 @@ async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBat
         await cluster.refresh([topic])
         moved = asyncio.Event()
         writer = Writer(cluster, lambda _: moved.set(), tasks.create_task, MEMORY_BYTES)
-        sinks = []
+        partition_writers = []
         for partition, raws in batches.items():
             at = TopicPartition(topic, partition)
             begin = await settled_end(cluster, at)  # waits for the leader of a topic that was just made
-            sink = PartitionWriter(at, at, Position(begin, ProducerState(producer_id("bench", at)), False, -1))
-            writer.begin(sink)
-            sinks.append((sink, iter(raws)))
+            partition_writer = PartitionWriter(
+                at, at, Position(begin, ProducerState(producer_id("bench", at)), False, -1)
+            )
+            writer.begin(partition_writer)
+            partition_writers.append((partition_writer, iter(raws)))
         await asyncio.to_thread(go.wait)
-        while sinks:
-            for sink, left in tuple(sinks):
-                if sink.unsettled:
-                    raise RuntimeError(f"{sink.source}: {sink.unsettled}")
-                while writer.room(sink.source) > 0:
+        while partition_writers:
+            for partition_writer, left in tuple(partition_writers):
+                if partition_writer.unsettled:
+                    raise RuntimeError(f"{partition_writer.source}: {partition_writer.unsettled}")
+                while writer.room(partition_writer.source) > 0:
                     if (raw := next(left, None)) is None:
-                        if sink.is_idle:
-                            sinks.remove((sink, left))
+                        if partition_writer.is_idle:
+                            partition_writers.remove((partition_writer, left))
                         break
-                    writer.carry_out(OWN_PRODUCER, (raw,), sink)
+                    writer.carry_out(OWN_PRODUCER, (raw,), partition_writer)
             writer.flush()
-            if sinks:
+            if partition_writers:
                 moved.clear()
                 await moved.wait()
 

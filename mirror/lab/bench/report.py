@@ -97,8 +97,8 @@ def _print_changes(found: Comparison) -> None:
     better, worse, noise, single = (
         sum(one.verdict == verdict for one in found.changes) for verdict in ("better", "worse", "noise", "one round")
     )
-    told = f"{better} better and {worse} worse beyond noise, {noise} within it"
-    out.print(told + (f", {single} of one round alone, of which nothing can be said" if single else ""))
+    summary = f"{better} better and {worse} worse beyond noise, {noise} within it"
+    out.print(summary + (f", {single} of one round alone, of which nothing can be said" if single else ""))
 
 
 # --- `mirror bench run` -----------------------------------------------------------------------------------------------

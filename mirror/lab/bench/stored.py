@@ -48,7 +48,7 @@ def loaded(bootstrap: str, topic: str, partitions: int) -> dict[int, list[RawBat
 def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
     """What a topic holds, from its batches' headers. Raises ClusterError, WireError."""
 
-    async def look() -> Stored:
+    async def measure() -> Stored:
         batches = records = size = end = 0
         async with Cluster(endpoint("source", bootstrap)) as cluster:
             await cluster.refresh([topic])
@@ -60,7 +60,7 @@ def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
                         batches, records, size = batches + 1, records + raw.header.count, size + len(raw.data)
         return Stored(batches=batches, records=records, bytes=size, end=end)
 
-    return asyncio.run(look())
+    return asyncio.run(measure())
 
 
 async def _batches(cluster: Cluster, partition: TopicPartition) -> AsyncIterator[RawBatch]:

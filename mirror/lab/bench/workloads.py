@@ -174,10 +174,10 @@ _COMPACTED: Final = {
     "segment.bytes": str(1 << 20),  # what is being written to is never cleaned
     "retention.ms": "-1",
 }
-_PATIENCE_S: Final = 120.0
-_CLEAN_LOOK_S: Final = 1.0
-#: Looks at a log that find the same number of records, before its cleaning is taken to be over.
-_CLEAN_LOOKS: Final = 4
+_TIMEOUT_S: Final = 120.0
+_CLEAN_POLL_S: Final = 1.0
+#: Reads of a log that find the same number of records, before its cleaning is taken to be over.
+_CLEAN_POLLS: Final = 4
 
 
 def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
@@ -228,14 +228,14 @@ class _Writing:
         in_transactions = round(self._shape.partitions * self._shape.transactional)
         careful = Producer({**self._settings, "transactional.id": self._topic}) if in_transactions else plain
         if in_transactions:
-            careful.init_transactions(_PATIENCE_S)
+            careful.init_transactions(_TIMEOUT_S)
             careful.begin_transaction()
         runs, last = 0, -1
         for count, (partition, key, value) in enumerate(values(self._shape)):
             if partition != last and partition == 0:
                 runs += 1
                 if in_transactions and runs % TRANSACTION_BATCHES == 0:
-                    careful.commit_transaction(_PATIENCE_S)
+                    careful.commit_transaction(_TIMEOUT_S)
                     careful.begin_transaction()
             last = partition
             producer = careful if partition < in_transactions else plain
@@ -248,21 +248,21 @@ class _Writing:
             if count % 2_000 == 0:
                 producer.poll(0)
         if in_transactions:
-            careful.commit_transaction(_PATIENCE_S)
-        if left := plain.flush(_PATIENCE_S):
-            raise ClusterUnreachable(f"{self._topic}: {left} records were not acknowledged within {_PATIENCE_S:.0f} s")
+            careful.commit_transaction(_TIMEOUT_S)
+        if left := plain.flush(_TIMEOUT_S):
+            raise ClusterUnreachable(f"{self._topic}: {left} records were not acknowledged within {_TIMEOUT_S:.0f} s")
 
 
 def _cleaned(bootstrap: str, topic: str, shape: Shape, written: Stored) -> Stored:
     """What is left when the broker's cleaner has done its work; from then on it leaves the topic, and its copies which
     take over its settings, as they are.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     found, same = written, 0
-    while found.records == written.records or same < _CLEAN_LOOKS:
+    while found.records == written.records or same < _CLEAN_POLLS:
         if time.monotonic() > deadline:
-            raise BenchError(f"{topic}: the broker's cleaner was not done within {_PATIENCE_S:.0f} s")
-        time.sleep(_CLEAN_LOOK_S)
+            raise BenchError(f"{topic}: the broker's cleaner was not done within {_TIMEOUT_S:.0f} s")
+        time.sleep(_CLEAN_POLL_S)
         before, found = found, stored(bootstrap, topic, shape.partitions)
         same = same + 1 if found == before else 0
     kept = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)

@@ -99,11 +99,11 @@ def show(standing: Iterable[Standing], as_json: bool) -> None:
         return
     shown = table(("name", "no_wrap"), "state", ("nodes", "right"), "bootstrap.servers")
     for one in found:
-        shown.add_row(one.name, _look(one), f"{one.alive}/{len(one.nodes)}", one.bootstrap)
+        shown.add_row(one.name, _style(one), f"{one.alive}/{len(one.nodes)}", one.bootstrap)
     out.print(shown)
 
 
-def _look(one: Standing) -> Text:
+def _style(one: Standing) -> Text:
     if not one.alive:
         return Text("down", "red")
     return Text("up", "green") if one.alive == len(one.nodes) else Text("partly up", "yellow")

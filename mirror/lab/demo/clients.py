@@ -9,7 +9,7 @@ Each follows an address in a file, as applications follow a service's name: whil
 that of the variable BOOTSTRAP; whoever writes another one into it moves the application to another cluster.
 
 A record's value has its number in the partition, which is its offset: the writer numbers on from the log's end. So the
-reader can tell, of each record, whether any was lost, repeated or moved. It goes on where its group stands, never at
+reader knows, of each record, whether any was lost, repeated or moved. It goes on where its group stands, never at
 a place of its own choosing, and ends with exit code 5 at the first record that is not the one it expects.
 
 What both write to stdout is JSON, a line at a time.
@@ -124,7 +124,7 @@ def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[int
 
 
 def client(bootstrap: str) -> dict[str, Any]:
-    """What both kinds of clients are set to; librdkafka's own complaints would drown the few lines that tell."""
+    """What both kinds of clients are set to; librdkafka's own complaints would drown the few lines that matter."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "mirror-shop",
@@ -141,7 +141,7 @@ class Writer:
         self._pool = pool(count=1000)
 
     def run(self) -> None:
-        """Until it is told to stop, then until everything is acknowledged. Raises ClusterError."""
+        """Until it is asked to stop, then until everything is acknowledged. Raises ClusterError."""
         while not self._stopping.is_set():
             bootstrap = self._place.cluster()
             try:
@@ -172,7 +172,7 @@ class Writer:
                 "on_delivery": acknowledged,
             }
         )
-        began, sent, told = time.monotonic(), 0, time.monotonic()
+        began, sent, reported = time.monotonic(), 0, time.monotonic()
         while not self._stopping.wait(_TICK_S) and not failed.is_set():
             while sent < (time.monotonic() - began) * self._rate:
                 partition = sent % len(ends)
@@ -182,8 +182,8 @@ class Writer:
                 ends[partition] += 1
                 sent += 1
             producer.poll(0)
-            if time.monotonic() - told >= ROUND_S:
-                told = time.monotonic()
+            if time.monotonic() - reported >= ROUND_S:
+                reported = time.monotonic()
                 self._place.alive.touch()
                 if self._place.cluster() != bootstrap:
                     break
@@ -227,7 +227,7 @@ class Reader:
         self.progress = Progress()
 
     def run(self) -> None:
-        """Until it is told to stop. Raises Lost, ClusterError."""
+        """Until it is asked to stop. Raises Lost, ClusterError."""
         first = True
         while not self._stopping.is_set():
             self._read_from(self._place.cluster(), begins_anew=first)
@@ -247,14 +247,14 @@ class Reader:
             }
         )
         consumer.subscribe([self._place.topic], on_assign=self._assigned(bootstrap))
-        told = time.monotonic()
+        reported = time.monotonic()
         try:
             while not self._stopping.is_set():
                 for message in consumer.consume(500, timeout=0.1):
                     self._take(message)
-                if time.monotonic() - told < ROUND_S:
+                if time.monotonic() - reported < ROUND_S:
                     continue
-                told = time.monotonic()
+                reported = time.monotonic()
                 self._place.alive.touch()
                 if self._place.cluster() != bootstrap:
                     say("leaving", cluster=bootstrap)
@@ -265,11 +265,11 @@ class Reader:
             consumer.close()
 
     def _assigned(self, bootstrap: str) -> Callable[[Consumer, list[TopicPartition]], None]:
-        def told(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        def on_assign(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             group = _committed(consumer, partitions)
             say("assigned", cluster=bootstrap, group_stands_at=group, expected=self.progress.next)
 
-        return told
+        return on_assign
 
     def _take(self, message: Message) -> None:
         if problem := message.error():

@@ -112,7 +112,7 @@ class Cost:
 
     `start_*`: to the first mirrored record. `backlog_*`: what lay ready when it started, from its first mirrored record
     to its last; `backlog_bytes` are those of batches as stored, `record_bytes` those of all keys and values. `peak_pss`
-    counts shared pages once; None where the system does not tell.
+    counts shared pages once; None where the system does not progress.
     """
 
     start_s: float
@@ -194,22 +194,22 @@ def verdicts_of(figures: Iterable[PartitionStatus]) -> dict[str, Counter[str]]:
 
 # --- The mirror at work, seen from outside ----------------------------------------------------------------------------
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 JOURNAL_SECONDS: Final = 0.5
 #: Seconds in which something must move.
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 
 Reached = Mapping[tuple[str, int], int]
 
 
-class Tell(Protocol):
+class Progress(Protocol):
     """Where the demonstration says what it does."""
 
     def step(self, text: str) -> None:
         """Something is done, or begins."""
 
     def progress(self, doing: str, done: int, total: int) -> None:
-        """How many records of how many; told as often as one likes."""
+        """How many records of how many; called as often as one likes."""
 
 
 class MirrorFailed(Exception):
@@ -237,9 +237,9 @@ class Course:
 class Copying:
     """Watches one flow whose mirror has just been started."""
 
-    def __init__(self, flow: str, target: Endpoint, mirror: Bound, ends: tuple[Ends, Ends], tell: Tell) -> None:
+    def __init__(self, flow: str, target: Endpoint, mirror: Bound, ends: tuple[Ends, Ends], progress: Progress) -> None:
         """`ends`: the source's and the target's."""
-        self._flow, self._target, self._mirror, self._tell = flow, target, mirror, tell
+        self._flow, self._target, self._mirror, self._progress = flow, target, mirror, progress
         self._source_ends, self._target_ends = ends
         self.tree = Tree(mirror.pid)
         self.course = Course(Moment(time.monotonic(), self.tree.sample()))
@@ -260,10 +260,12 @@ class Copying:
                 ends = await asyncio.to_thread(self._source_ends.of, backlog)
                 await self._backlog(backlog, ends, reading)
                 await self._until_said(backlog, ends, reading)
-                self._tell.step(f"caught up; {live.topic} is written on for {seconds:.0f} s, past the end of an epoch")
+                self._progress.step(
+                    f"caught up; {live.topic} is written on for {seconds:.0f} s, past the end of an epoch"
+                )
                 until = time.monotonic() + seconds
                 while time.monotonic() < until:
-                    await self._look(every, reading)
+                    await self._poll(every, reading)
                 await asyncio.to_thread(live.stop)
                 ends = await asyncio.to_thread(self._source_ends.of, every)
                 await self._until_said(every, ends, reading)
@@ -276,25 +278,25 @@ class Copying:
         course, total = self.course, sum(ends.values())
         before = course.began
         while not self._all_at(ends):
-            await self._look(topics, reading)
+            await self._poll(topics, reading)
             now = Moment(time.monotonic(), self.tree.sample())
             done = sum(self._reached.values())
             if done and not course.first.at:
                 course.first = before
                 self._begun.set()
-                self._tell.step(f"the first records are there, after {before.at - course.began.at:.1f} s")
+                self._progress.step(f"the first records are there, after {before.at - course.began.at:.1f} s")
             if done:
-                self._tell.progress("mirroring", done, total)
+                self._progress.progress("mirroring", done, total)
             before = now
         course.last = before
 
     async def _until_said(self, topics: Mapping[str, int], ends: Reached, reading: asyncio.Task[None]) -> None:
         """Until the journal says of every partition that it has caught up with the source's end, and the logs agree."""
         while not (self._all_at(ends) and all(self._is_caught_up(at, end) for at, end in ends.items())):
-            await self._look(topics, reading)
+            await self._poll(topics, reading)
 
-    async def _look(self, topics: Mapping[str, int], reading: asyncio.Task[None]) -> None:
-        await asyncio.sleep(LOOK_SECONDS)
+    async def _poll(self, topics: Mapping[str, int], reading: asyncio.Task[None]) -> None:
+        await asyncio.sleep(POLL_SECONDS)
         self._reached = await asyncio.to_thread(self._target_ends.of, topics, growing=True)
         self.tree.sample()
         self._judge()
@@ -310,8 +312,8 @@ class Copying:
         stops = [f"{at}: {f.state}: {f.detail}" for at, f in self.course.figures.items() if f.state.is_stop]
         if self._mirror.exit_code is not None:
             stops.append(f"the mirror ended by itself with exit code {self._mirror.exit_code}")
-        elif now - self._moved[0] > PATIENCE_S:
-            stops.append(f"nothing moved for {PATIENCE_S:.0f} s")
+        elif now - self._moved[0] > TIMEOUT_S:
+            stops.append(f"nothing moved for {TIMEOUT_S:.0f} s")
         if stops:
             raise MirrorFailed("\n".join([*stops, "the end of its log:", self._mirror.tail()]))
 

@@ -20,7 +20,7 @@ from mirror.commands.verify import verify_flow
 from mirror.errors import EmbeddedError
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Endpoint
-from mirror.lab.demo.copying import STOP_SECONDS, Copying, Cost, Line, Result, Tell, verdicts_of
+from mirror.lab.demo.copying import STOP_SECONDS, Copying, Cost, Line, Progress, Result, verdicts_of
 from mirror.lab.demo.processes import Bound
 from mirror.lab.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, Record, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster, Spec, jars, start_many
@@ -84,23 +84,23 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
 
-def play(tell: Tell) -> Result:
+def play(progress: Progress) -> Result:
     """All of it; leaves nothing behind. Raises MirrorFailed when the mirror fails, MirrorError for anything else."""
     clock = Clock()
     with ExitStack() as stack:
         with clock.phase("brokers"):
-            downloads = _fetch_jars(tell)
+            downloads = _fetch_jars(progress)
             source, target = (
                 stack.enter_context(cluster)
                 for cluster in start_many([Spec(name="demo-source", jit="full"), Spec(name="demo-target", jit="full")])
             )
-        tell.step(f"two clusters are up: source {source.bootstrap}, target {target.bootstrap}")
+        progress.step(f"two clusters are up: source {source.bootstrap}, target {target.bootstrap}")
         scratch = tempfile.TemporaryDirectory(prefix="mirror-demo-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(scratch))
         ends = Ends(source.bootstrap), Ends(target.bootstrap)
         records = pool()
         with clock.phase("filling"):
-            filled = _fill(source, records, folder, ends[0], tell)
+            filled = _fill(source, records, folder, ends[0], progress)
         file = folder / "demo.yaml"
         file.write_text(_configuration(source, target), encoding="utf-8")
         settings = config.load(file)
@@ -109,18 +109,18 @@ def play(tell: Tell) -> Result:
             live.start()
             stack.callback(live.stop)
             mirror = stack.enter_context(_mirror(file, folder))
-            tell.step(f"mirror run {file} (live); {LIVE.name} is written, {LIVE_RATE:,} records/s")
-            copying = Copying(FLOW, Endpoint.of(settings.target), mirror, ends, tell)
+            progress.step(f"mirror run {file} (live); {LIVE.name} is written, {LIVE_RATE:,} records/s")
+            copying = Copying(FLOW, Endpoint.of(settings.target), mirror, ends, progress)
             backlog = {topic.name: topic.partitions for topic in BACKLOG}
             asyncio.run(copying.run(backlog, live, LIVE.partitions, LIVE_S))
-            tell.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
+            progress.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
             stopping = time.monotonic()
             exit_code = mirror.stop()
             stopped = time.monotonic() - stopping
-        tell.step(f"the mirror ended with exit code {exit_code} after {stopped:.1f} s")
+        progress.step(f"the mirror ended with exit code {exit_code} after {stopped:.1f} s")
         with clock.phase("comparing"):
             report = verify_flow(settings)
-        tell.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
+        progress.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
         course = copying.course
         verdicts = verdicts_of(course.figures.values())
         written = {**filled.records, LIVE.name: live.written}
@@ -153,20 +153,20 @@ def play(tell: Tell) -> Result:
     return result
 
 
-def _fetch_jars(tell: Tell) -> float:
+def _fetch_jars(progress: Progress) -> float:
     """Seconds that the download took."""
     if jars.jars_folder().exists():
-        tell.step(f"Kafka {jars.KAFKA_VERSION} is in the cache, no download")
+        progress.step(f"Kafka {jars.KAFKA_VERSION} is in the cache, no download")
         return 0.0
-    tell.step(f"fetching Kafka {jars.KAFKA_VERSION} (44 MB, kept in the cache)")
+    progress.step(f"fetching Kafka {jars.KAFKA_VERSION} (44 MB, kept in the cache)")
     began = time.monotonic()
     jars.fetch()
     seconds = time.monotonic() - began
-    tell.step(f"fetched: {seconds:.1f} s of download")
+    progress.step(f"fetched: {seconds:.1f} s of download")
     return seconds
 
 
-def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, tell: Tell) -> Filled:
+def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, progress: Progress) -> Filled:
     """Create the topics and write the backlog. Raises EmbeddedError."""
     address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
     wanted = [Creation(topic=t.name, partitions=t.partitions, replication_factor=1) for t in (*BACKLOG, LIVE)]
@@ -189,7 +189,7 @@ def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, 
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_EXCEPTION)
                 for future in done:
                     future.result()
-                tell.progress("filling", sum(filler.written for filler in fillers), every)
+                progress.progress("filling", sum(filler.written for filler in fillers), every)
         except BaseException:
             stopping.set()
             writers.shutdown(cancel_futures=True)
@@ -198,7 +198,9 @@ def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, 
     _count(ends)
     counts = {filler.topic: filler.written for filler in fillers} | {TRANSACTIONS.name: in_transactions.committed}
     total, aborted = sum(counts.values()), in_transactions.written - in_transactions.committed
-    tell.step(f"{len(BACKLOG)} topics hold {total:,} records, {size / 1e6:.0f} MB uncompressed; {aborted:,} aborted")
+    progress.step(
+        f"{len(BACKLOG)} topics hold {total:,} records, {size / 1e6:.0f} MB uncompressed; {aborted:,} aborted"
+    )
     return Filled(counts, size)
 
 
@@ -220,7 +222,7 @@ def _mirror(file: Path, folder: Path) -> Bound:
 
 def _configuration(source: Cluster, target: Cluster) -> str:
     """A flow as one would write it; JSON is YAML."""
-    told = {
+    settings = {
         "name": FLOW,
         "source": {"alias": "source", "bootstrap.servers": source.bootstrap},
         "target": {"alias": "target", "bootstrap.servers": target.bootstrap},
@@ -228,4 +230,4 @@ def _configuration(source: Cluster, target: Cluster) -> str:
         "metrics": {"listen": None},
         "spark": {"epoch_s": EPOCH_S},
     }
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in told.items())
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())

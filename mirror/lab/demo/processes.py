@@ -146,8 +146,8 @@ class Tree:
         return self.counters.cpu_of(self._java)
 
     def sample(self, *, find: bool = True) -> float:
-        """Look at all of them; CPU-seconds so far. Without `find` only at those that are known, which takes a hundredth
-        of the time: new ones, and memory with shared pages once, wait for the next full look.
+        """Sample all of them; CPU-seconds so far. Without `find` only at those that are known, which takes a hundredth
+        of the time: new ones, and memory with shared pages once, wait for the next full check.
         """
         with_pss = find and time.monotonic() - self._pss_at >= _PSS_SECONDS
         if with_pss:

@@ -275,7 +275,7 @@ def start_many(specs: Sequence[Spec]) -> list[Cluster]:
 
 
 def started(spec: Spec, *, detached: bool = False, on_launch: Callable[[Cluster], None] | None = None) -> Cluster:
-    """A ready cluster; `on_launch` is told of it once its processes run. Tries again, once, when a port was taken."""
+    """A ready cluster; `on_launch` gets it once its processes run. Tries again, once, when a port was taken."""
     for last_try in (False, True):
         cluster = Cluster(spec, detached=detached)
         try:

@@ -79,7 +79,7 @@ def remove(folder: str) -> None:
 
 
 def report(child: int) -> None:
-    """Tells the parent the command's process id."""
+    """Reports the command's process id to the parent."""
     os.write(1, b"%d\n" % child)
     os.close(1)
 

@@ -51,7 +51,7 @@ class Wanted:
 
     def has_topic(self, topic: str | None) -> bool:
         """Whether a topic is asked for, the brokers' own (`__consumer_offsets`) by name alone; None is that of a file
-        whose folder does not tell.
+        whose folder does not say.
         """
         if self.topics is None:
             return topic is None or not topic.startswith(INTERNAL_PREFIX)
@@ -155,8 +155,8 @@ def parse(given: Mapping[str, str]) -> Options:
             hint = did_you_mean(key, known, most=1) or f"; valid: {', '.join(_OWN)}, and a cluster's settings"
             raise ConfigError(f"kafka-batches: unknown option {key}{hint}")
     if len(where := [key for key in _WHERE if key in values]) != 1:
-        told = f"and not {' and '.join(where)} together" if where else "so that there is something to read"
-        raise ConfigError(f"kafka-batches: give one of the options {', '.join(_WHERE)}, {told}")
+        reason = f"and not {' and '.join(where)} together" if where else "so that there is something to read"
+        raise ConfigError(f"kafka-batches: give one of the options {', '.join(_WHERE)}, {reason}")
     connection = {key: value for key, value in values.items() if key in _CLUSTER}
     if connection and "bootstrap.servers" not in connection:
         raise ConfigError(f"kafka-batches: {', '.join(connection)} go with bootstrap.servers alone")

@@ -296,7 +296,8 @@ def _of_files(options: Options, wanted: Wanted, segments: Sequence[Segment]) -> 
         )
         for index, (one, end) in enumerate(zip(segments, ends, strict=True))
         if one.base_offset < wanted.before
-        # files may be named alike, or not as a broker does: where one ends is then not told by the next one's name
+        # files may be named alike, or not as a broker does: where one ends then does not follow from the next one's
+        # name
         and (end is None or end > wanted.first or end == one.base_offset)
         and (wanted.since is None or not is_older(segments, index, wanted.since))
     ]

@@ -143,14 +143,14 @@ class Rows:
         if damage.batch is not None:
             self.take(damage.batch, Outcome.NONE, damage.position, damage)
             return
-        told = {
+        fields = {
             "topic": self._place.topic,
             "partition": self._place.partition,
             "file": self._place.file,
             "position": damage.position,
             "damage": str(damage),
         }
-        self._rows.append(tuple(told.get(name) for name, _, _ in _GIVEN))
+        self._rows.append(tuple(fields.get(name) for name, _, _ in _GIVEN))
 
     def drain(self) -> pa.RecordBatch:
         """What was taken since, as columns."""

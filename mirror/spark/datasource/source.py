@@ -74,7 +74,7 @@ def _to_offset(wanted: Wanted, value: int) -> Wanted:
 
 _OFFSETS: Final = ("base_offset", "last_offset")
 #: Which filters on which column narrow what is read. A base offset that is greater than a value has a last offset that
-#: is, too; the two are told apart by nothing else, and Spark looks again.
+#: is, too; nothing else distinguishes the two, and Spark tries again.
 _TABLE: Final[Mapping[tuple[type[Filter], str], _Narrow]] = {
     **{(EqualTo, column): _at_offset for column in _OFFSETS},
     **{(kind, column): _from_offset for kind in (GreaterThan, GreaterThanOrEqual) for column in _OFFSETS},

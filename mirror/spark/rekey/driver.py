@@ -6,13 +6,13 @@ D2  a source partition that must stop is stopped at its record: the plan is made
     committed it already, which it cannot have: slots begin when every range was read.
     Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
     take them back than a mirror needs to learn that it was taken over (`spark/supervisor.py`, S2)
-D3  a stop is looked at again from the logs after a while, so mending its cause is enough
+D3  a stop is checked again from the logs after a while, so mending its cause is enough
 D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
     (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
     its partition stops there by name for as long as this process runs, and the others go on
-D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata tells of it:
+D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata names it:
     to go on there would leave out all that was re-keyed before
-D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody can tell which source records
+D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records
     these were but by re-keying all of them
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
     aborted records alone, which a driver that starts looks at, and each slot before it commits
@@ -54,7 +54,7 @@ from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
 from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated
 from mirror.spark.rekey.writing import RESULT_DDL, written
-from mirror.spark.session import asked, may_live, told_by
+from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
 
 # --- One micro-batch as a query of Spark ------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFr
 
 # --- The driver's side of one re-keyed topic --------------------------------------------------------------------------
 
-#: Between two looks at the source while there is nothing new.
+#: Between two polls of the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
 #: Offsets of one source partition in the first micro-batch, and at most; between them the time that one takes decides.
@@ -109,7 +109,7 @@ CANCEL_SECONDS: Final = 5.0
 
 
 class Rekeyer:
-    """Re-keys one topic until it is told to end, or, for a bounded copy, is at the ends of its beginning."""
+    """Re-keys one topic until it is asked to end, or, for a bounded copy, is at the ends of its beginning."""
 
     def __init__(self, session: SparkSession, flow: Flow, rule: Rekeying, used: frozenset[str]) -> None:
         """`used`: what the rule's expressions look at."""
@@ -128,7 +128,7 @@ class Rekeyer:
         self._offsets = FIRST_OFFSETS
         self._waiting = ""
         self._reported = self._target_seen = float("-inf")
-        self._failures, self._backoff = 0, _patience()
+        self._failures, self._backoff = 0, _retry_backoff()
         self._trial: Plan | None = None  # the plan whose job runs or ran last
         self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
         self._exhausting: dict[int, Stopped] = {}
@@ -136,9 +136,9 @@ class Rekeyer:
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
 
     @property
-    def has_looked(self) -> bool:
+    def has_refreshed(self) -> bool:
         """It knows how far its source is."""
-        return self._side.has_looked
+        return self._side.has_refreshed
 
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
@@ -185,7 +185,7 @@ class Rekeyer:
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
                     if not await may_live(self._session.sparkContext):
                         raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from problem
-                    self._waiting = told_by(problem)
+                    self._waiting = failure_text(problem)
                     self._failures += 1
                     if exhausted := _EXHAUSTED.search(str(problem)):
                         self._narrow(exhausted[0])
@@ -208,7 +208,7 @@ class Rekeyer:
             return
         if len(plan.ranges) > 1:
             self._failures = 0  # a step of the search
-            self._suspects |= {number: upto for number, _, upto in plan.ranges}
+            self._suspects |= {number: until for number, _, until in plan.ranges}
         elif (size := plan.ranges[0][2] - plan.ranges[0][1]) > 1:
             self._failures = 0
             self._offsets = max(1, size // _PARTS)
@@ -235,7 +235,7 @@ class Rekeyer:
             plan = plan or await self._planned()
             if plan is not None:
                 self._learn(plan, await self._carry_out(plan, stopping))
-                self._waiting, self._failures, self._backoff = "", 0, _patience()
+                self._waiting, self._failures, self._backoff = "", 0, _retry_backoff()
             await self._report()
             if plan is None:
                 if self._side.is_done:
@@ -259,7 +259,7 @@ class Rekeyer:
             return None
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         is_done = set(numbers) == {plan.number}
-        self._side.stand_at(plan.upto if is_done else plan.begin, plan.epochs)
+        self._side.stand_at(plan.until if is_done else plan.begin, plan.epochs)
         if self._side.is_recreated:
             raise recreated(self._rule, "source")
         self._plans.check(plan, set(numbers))
@@ -270,13 +270,13 @@ class Rekeyer:
             self._abandoned = None if is_done else plan
             return None
         self._is_bound = True
-        await self._side.check_kept(plan.upto, plan.epochs)
-        await self._look()
+        await self._side.check_kept(plan.until, plan.epochs)
+        await self._refresh()
         return self._mended(plan)
 
-    async def _look(self) -> None:
-        """Look at the source; what is passed over there is on record before anything behind it is planned."""
-        await self._side.look()
+    async def _refresh(self) -> None:
+        """Refresh the source; what is passed over there is on record before anything behind it is planned."""
+        await self._side.refresh()
         if lost := self._side.losses:
             of_copy = (replace(one, target_topic_id=self._target_id) for one in lost)
             await self._journal.append_all(map(loss_entry, of_copy))
@@ -288,8 +288,8 @@ class Rekeyer:
         """
         begin = {number: max(offset, self._parts[number].at) for number, offset in plan.begin.items()}
         rule = replace(plan.rule, max_bytes=self._rule.max_bytes)
-        upto = {number: max(offset, begin[number]) for number, offset in plan.upto.items()}
-        return replace(plan, rule=rule, begin=begin, upto=upto)
+        until = {number: max(offset, begin[number]) for number, offset in plan.until.items()}
+        return replace(plan, rule=rule, begin=begin, until=until)
 
     async def _planned(self) -> Plan | None:
         """The next plan, on record; None while there is nothing new. That nothing was there at a first start is on
@@ -301,7 +301,7 @@ class Rekeyer:
             for part in self._parts.values():
                 if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
                     part.stop = self._exhausting.get(part.stop.partition)
-        await self._look()
+        await self._refresh()
         if time.monotonic() - self._target_seen > REFRESH_SECONDS:
             await self._target.refresh([rule.target])
             if self._is_made_anew:
@@ -309,13 +309,13 @@ class Rekeyer:
             await self._plans.check_kept()  # D6
             self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
-        upto = {number: self._side.upto(number, self._offsets) for number in self._parts}
+        until = {number: self._side.until(number, self._offsets) for number in self._parts}
         self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}
-        alone = next((number for number in self._suspects if upto[number] > begin[number]), -1)
+        alone = next((number for number in self._suspects if until[number] > begin[number]), -1)
         if alone >= 0:
-            upto = begin | {alone: upto[alone]}
+            until = begin | {alone: until[alone]}
         is_beginning = bool(begin) and self._newest == NOTHING
-        if begin == upto and not is_beginning:
+        if begin == until and not is_beginning:
             return None
         target_id = self._target.topic_id(rule.target)
         if self._is_made_anew:
@@ -324,7 +324,7 @@ class Rekeyer:
             number=self._newest + 1,
             after=self._committed,
             begin=begin,
-            upto=upto,
+            until=until,
             epochs={number: part.epoch for number, part in self._parts.items()},
             slots=self._plans.slots,
             rule=rule,
@@ -383,7 +383,7 @@ class Rekeyer:
         finally:
             ending.cancel()
         took = time.monotonic() - began
-        is_full = any(upto - plan.begin[number] >= self._offsets for number, upto in plan.upto.items())
+        is_full = any(until - plan.begin[number] >= self._offsets for number, until in plan.until.items())
         if took > _LONG:
             self._halve()
         elif took < _SHORT and is_full and not self._suspects:
@@ -406,7 +406,7 @@ class Rekeyer:
     def _learn(self, plan: Plan, results: list[Row]) -> None:
         """The micro-batch is committed by every slot."""
         self._committed = plan.number
-        self._side.stand_at(plan.upto, plan.epochs)
+        self._side.stand_at(plan.until, plan.epochs)
         for row in results:
             self._parts[row.source_partition].learn(row)
 
@@ -417,7 +417,7 @@ class Rekeyer:
             partition=stop.partition,
             offset=stop.offset,
             state=stop.state,
-            reason=stop.told(self._told(stop.offset)),
+            reason=stop.text(self._advice_values(stop.offset)),
         )
         if stop.partition < 0:
             known = self._source.topics.get(self._rule.source)
@@ -438,7 +438,7 @@ class Rekeyer:
         await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures(state))
 
     async def _last_word(self) -> None:
-        """The figures once more; where the target is away, nobody can be told."""
+        """The figures once more; where the target is away, nobody can read them."""
         with contextlib.suppress(MirrorError, WireError, ClusterError, TimeoutError):
             async with asyncio.timeout(REPORT_SECONDS):
                 await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
@@ -456,16 +456,16 @@ class Rekeyer:
             self._instance,
             waits_for=self._waiting,
             state=state,
-            told=self._told(part.stop.offset if part.stop is not None else -1),
+            values=self._advice_values(part.stop.offset if part.stop is not None else -1),
         )
 
-    def _told(self, offset: int) -> dict[str, object]:
+    def _advice_values(self, offset: int) -> dict[str, object]:
         """What the advice of a stop at an offset of the source names."""
         rule = self._rule
         return inspecting("source", rule.source, offset) | advice_values(rule, self._flow.source, self._flow.target)
 
 
-def _patience() -> Backoff:
+def _retry_backoff() -> Backoff:
     return Backoff(first=4 * WATCH_SECONDS, longest=10.0)
 
 
@@ -517,9 +517,9 @@ class Queries:
         return topic in self._rekeyers
 
     @property
-    def have_looked(self) -> bool:
+    def have_refreshed(self) -> bool:
         """All of them know how far their sources are."""
-        return all(one.has_looked for one in self._rekeyers.values())
+        return all(one.has_refreshed for one in self._rekeyers.values())
 
     @property
     def unfinished(self) -> Iterator[str]:
@@ -529,18 +529,18 @@ class Queries:
 
     def start(self, stopping: asyncio.Event, stop: Callable[[], None], journal_state: JournalState) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `journal_state` tells which source topics rest, and whether any mirror of the flow has reported before.
+        `journal_state` says which source topics rest, and whether any mirror of the flow has reported before.
         """
         is_first = not journal_state.live
 
-        def look_at(task: asyncio.Task[None]) -> None:
+        def stop_on_failure(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and task.exception() is not None:
                 stop()
 
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
             running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
-            task.add_done_callback(look_at)
+            task.add_done_callback(stop_on_failure)
             return task
 
         self._begin = begin

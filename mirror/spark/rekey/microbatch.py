@@ -18,7 +18,7 @@ from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
 from mirror.states import REKEYED_BY, Remedy, State
 
-# --- How a task tells the driver why it gave up -----------------------------------------------------------------------
+# --- How a task reports to the driver why it gave up-------------------------------------------------------------------
 
 _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
@@ -38,10 +38,10 @@ class Stopped(MirrorError):
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
         return type(self), (self.state, self.partition, self.offset, self.detail, *self.remedies)
 
-    def told(self, values: Mapping[str, object]) -> str:
+    def text(self, values: Mapping[str, object]) -> str:
         """What is wrong, and what to do."""
         known = {**values, "partition": self.partition}
-        return ". ".join((self.detail, *(one.told(known) for one in self.remedies)))
+        return ". ".join((self.detail, *(one.text(known) for one in self.remedies)))
 
     @staticmethod
     def found_in(failure: Exception) -> Stopped | None:
@@ -54,7 +54,7 @@ class Stopped(MirrorError):
 
 
 def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:
-    """What the advice of any stop of a re-keyed topic names (`Stopped.told`)."""
+    """What the advice of any stop of a re-keyed topic names (`Stopped.text`)."""
     return {
         "topic": rule.source,
         "target_topic": rule.target,
@@ -72,7 +72,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 class Plan:
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
-    There are `slots` (R5). Of each source partition the records from `begin` to before `upto`; none of them is of a
+    There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
     leader epoch after that in `epochs`. The topic ids are those of source and target when it was planned: another topic
     by the same name has other records. `abandoned`: the plan that this one takes the place of, if no slot had that.
     """
@@ -80,7 +80,7 @@ class Plan:
     number: int
     after: int
     begin: Mapping[int, int]
-    upto: Mapping[int, int]
+    until: Mapping[int, int]
     epochs: Mapping[int, int]
     slots: int
     rule: Rekeying
@@ -92,14 +92,14 @@ class Plan:
     def ranges(self) -> tuple[tuple[int, int, int], ...]:
         """(partition, first offset, offset behind the last), without those that are empty."""
         return tuple(
-            (partition, self.begin[partition], upto)
-            for partition, upto in sorted(self.upto.items())
-            if upto > self.begin[partition]
+            (partition, self.begin[partition], until)
+            for partition, until in sorted(self.until.items())
+            if until > self.begin[partition]
         )
 
     @property
     def _by_partition(self) -> dict[str, Mapping[int, int]]:
-        return {"begin": self.begin, "upto": self.upto, "epochs": self.epochs}
+        return {"begin": self.begin, "upto": self.until, "epochs": self.epochs}
 
     def to_json(self) -> bytes:
         """The record's value."""
@@ -131,8 +131,8 @@ class Plan:
             number=int(values["number"]),
             after=int(values["after"]),
             **{
-                name: {int(key): int(value) for key, value in values[name].items()}
-                for name in ("begin", "upto", "epochs")
+                field: {int(key): int(value) for key, value in values[name].items()}
+                for field, name in (("begin", "begin"), ("until", "upto"), ("epochs", "epochs"))
             },
             slots=int(values["slots"]),
             rule=Rekeying.from_dict(values["rule"]),
@@ -215,18 +215,18 @@ def reached_in(raw: RawBatch | None) -> Reached:
     if raw is None:
         return Reached()
     try:
-        told = json.loads(_value(raw, _NUMBER))
-        if isinstance(told, int):  # as 0.1.0 wrote it
-            return Reached(told, has_all_ends=False)
-        ends = {int(number): (int(epoch), int(end)) for number, (epoch, end) in told["ends"].items()}
-        return Reached(int(told["number"]), ends, told.get("has_all_ends", False) is True)
+        fields = json.loads(_value(raw, _NUMBER))
+        if isinstance(fields, int):  # as 0.1.0 wrote it
+            return Reached(fields, has_all_ends=False)
+        ends = {int(number): (int(epoch), int(end)) for number, (epoch, end) in fields["ends"].items()}
+        return Reached(int(fields["number"]), ends, fields.get("has_all_ends", False) is True)
     except (ValueError, TypeError, KeyError, AttributeError) as problem:
         raise ConfigError(f"a slot of the re-key query has no number: {problem!r}") from problem
 
 
 async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> str:
     """What a target partition lost of a slot's records, which had been acknowledged up to before offset `end` and are
-    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody can tell any more. Nothing is asked
+    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. Nothing is asked
     of a leader that was not elected since.
     """
     if target.leader(at).epoch == epoch or not 0 <= (kept := await epoch_end(target, at, epoch)) < end:
@@ -243,7 +243,7 @@ async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) 
     log = Log(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
     async for raw in log.committed(begin):
         offset = max(begin, raw.header.base_offset)
-        return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic tells"
+        return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic says"
     return ""
 
 

@@ -88,7 +88,7 @@ class Packer:
 
     def __init__(self, work: Work, partition: int) -> None:
         self._work, self._rule, self.partition = work, work.plan.rule, partition
-        _, self._begin, self._upto = next(one for one in work.plan.ranges if one[0] == partition)
+        _, self._begin, self._until = next(one for one in work.plan.ranges if one[0] == partition)
         self._group = _Group(-1)
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
@@ -105,7 +105,7 @@ class Packer:
             # a compressed set of magic 0 or 1 is stored by its last offset
             at = header.base_offset if header.magic == 2 else first
             raise Stopped(State.REFUSED, self.partition, at, problem.detail, Remedy.CHANGE_RULE) from None
-        first, last = np.searchsorted(every.offsets, (self._begin, self._upto)).tolist()
+        first, last = np.searchsorted(every.offsets, (self._begin, self._until)).tolist()
         return every.rows(first, last)
 
     def take(self, raw: RawBatch, wanted: Records, made: pa.StructArray | None = None) -> None:
@@ -207,8 +207,8 @@ class Packer:
         """Records as they were, with where they come from in their headers."""
         names = (b"mirror.topic", b"mirror.partition", b"mirror.offset", b"mirror.reason")
         texts = ((self._rule.source, str(self.partition), str(offset), reason) for offset in bad.offsets.tolist())
-        told = (zip(names, map(str.encode, each), strict=True) for each in texts)
-        pairs = ([*headers(bad, index), *each] for index, each in enumerate(told))
+        encoded = (zip(names, map(str.encode, each), strict=True) for each in texts)
+        pairs = ([*headers(bad, index), *each] for index, each in enumerate(encoded))
         held, begin, end, count = encode_headers(pairs, len(bad.data))
         data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
         buried = replace(bad, data=data, headers_at=begin, headers_end=end, header_count=count)

@@ -32,7 +32,7 @@ from mirror.spark.rekey.microbatch import (
 from mirror.spark.rekey.source import cut_back, recreated
 from mirror.states import State
 
-_LOOK_AGAIN: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 
 
 class PlanLog:
@@ -78,14 +78,14 @@ class PlanLog:
             return
         last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
         is_done = set(numbers) == {last.number}
-        there = last.upto if is_done else last.begin
+        there = last.until if is_done else last.begin
         await self.record(
             replace(
                 last,
                 number=plan.number + 1,
                 after=last.number if is_done else last.after,
                 begin=there,
-                upto=there,
+                until=there,
                 abandoned=None if is_done else replace(last, abandoned=None),
             )
         )
@@ -104,7 +104,7 @@ class PlanLog:
         while (seen := await last_plan(self._target, self._rule)) is None or seen.number != plan.number:
             if time.monotonic() > deadline:  # the coordinator answers before its marker is in the log
                 raise ClusterUnreachable(f"{self._target}: a plan is not to be read in {self._rule.progress} yet")
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _fenced(self, slot: int) -> int:
         await Transaction.begin(self._target, transactional_id(self._rule, slot))
@@ -120,7 +120,7 @@ class PlanLog:
 
     async def lost(self) -> str:
         """What the target lost that slots had committed, in words; empty where that is nothing. It costs one request
-        where the leaders are those that they were at the last look.
+        where the leaders are those that they were at the last round.
         """
         rule = self._rule
         await self._target.refresh([rule.target, rule.progress])
@@ -160,10 +160,10 @@ class PlanLog:
         await source.refresh([rule.source])
         if plan.source_id is not None and source.topic_id(rule.source) != plan.source_id:
             return recreated(rule, "source")
-        for number, upto in sorted(plan.upto.items()):
+        for number, until in sorted(plan.until.items()):
             at, epoch = TopicPartition(rule.source, number), plan.epochs[number]
-            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < upto:
-                return cut_back(number, kept, f"records up to offset {upto - 1} were re-keyed")
+            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < until:
+                return cut_back(number, kept, f"records up to offset {until - 1} were re-keyed")
         return None
 
     async def find_nothing(self, numbers: set[int]) -> None:

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 CARRIED: Final = {"source_partition": "int", "batch": "binary", "rows": "int"}
 
 
-def sound_batches(work: Work, partition: int, begin: int, upto: int) -> Iterator[RawBatch]:
-    """The committed batches that hold offsets from `begin` to before `upto`, without markers, what is empty, and what
+def sound_batches(work: Work, partition: int, begin: int, until: int) -> Iterator[RawBatch]:
+    """The committed batches that hold offsets from `begin` to before `until`, without markers, what is empty, and what
     another mirror pads the source with.
 
     Raises Stopped where one is damaged, or the source has no longer what was planned; ClusterError.
     """
-    return driven(_batches(work, TopicPartition(work.plan.rule.source, partition), begin, upto))
+    return driven(_batches(work, TopicPartition(work.plan.rule.source, partition), begin, until))
 
 
-async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> AsyncGenerator[RawBatch, None]:
+async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> AsyncGenerator[RawBatch, None]:
     async with Cluster(work.source) as cluster:
         await cluster.refresh([at.topic])
         if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
@@ -45,16 +45,16 @@ async def _batches(work: Work, at: TopicPartition, begin: int, upto: int) -> Asy
         if start > begin:  # the driver knows whether that may be passed over
             detail = f"the source deleted offsets {begin} to {start - 1} before they were re-keyed"
             raise Stopped(State.RETENTION_GAP, at.partition, begin, detail)
-        log = Log(cluster, at, upto, upto)
+        log = Log(cluster, at, until, until)
         async for raw in log.committed(begin):
             if not is_a_mirrors_padding(raw):  # the source is a copy, which begins with it for a moment
                 yield raw
         if log.damage:
             raise Stopped(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
         epoch = work.plan.epochs[at.partition]
-        if epoch not in {-1, cluster.leader(at).epoch} and 0 <= await epoch_end(cluster, at, epoch) < upto:
+        if epoch not in {-1, cluster.leader(at).epoch} and 0 <= await epoch_end(cluster, at, epoch) < until:
             # what was read is of the log that took its place; the driver finds out where that begins
-            raise ClusterUnreachable(f"{cluster}: the log of {at} was cut back below {upto} after that was planned")
+            raise ClusterUnreachable(f"{cluster}: the log of {at} was cut back below {until} after that was planned")
 
 
 def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -63,9 +63,9 @@ def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from mirror.spark.rekey.packing import Packer  # noqa: PLC0415 -- loads the compiler
 
-        for partition, begin, upto in _ranges(work, numbers):
+        for partition, begin, until in _ranges(work, numbers):
             packer = Packer(work, partition)
-            for raw in sound_batches(work, partition, begin, upto):
+            for raw in sound_batches(work, partition, begin, until):
                 packer.take(raw, packer.wanted(raw))
                 yield from packer.drain()
             yield from packer.drain(all_of_it=True)
@@ -79,9 +79,9 @@ def rows(work: Work, used: frozenset[str]) -> Callable[[Iterator[pa.RecordBatch]
     def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from mirror.spark.rekey.packing import Packer  # noqa: PLC0415 -- loads the compiler
 
-        for partition, begin, upto in _ranges(work, numbers):
+        for partition, begin, until in _ranges(work, numbers):
             packer = Packer(work, partition)
-            for raw in sound_batches(work, partition, begin, upto):
+            for raw in sound_batches(work, partition, begin, until):
                 wanted = packer.wanted(raw)
                 if len(wanted):
                     yield _columns(work, partition, raw, wanted, used)

@@ -29,7 +29,7 @@ from mirror.states import State
 class Standing:
     """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
     `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed. `waits_for`: why nobody
-    knows where the log ends now. `has_end`: it was told once.
+    knows where the log ends now. `has_end`: it was known once.
     """
 
     at: int
@@ -48,7 +48,7 @@ class Standing:
     latency: Histogram = field(default_factory=Histogram)
 
     def learn(self, row: Any) -> None:
-        """Count what a result tells (`writing.RESULT_DDL`)."""
+        """Count what a result says (`writing.RESULT_DDL`)."""
         is_written = row.verdict in (RE_KEYED, KEPT_WHOLE)
         self.verdicts[row.verdict] += row.batches if is_written else row.records
         self.verdict_bytes[row.verdict] += row.bytes
@@ -69,16 +69,16 @@ class Standing:
         *,
         waits_for: str = "",
         state: State | None = None,
-        told: Mapping[str, object] = MappingProxyType({}),
+        values: Mapping[str, object] = MappingProxyType({}),
     ) -> PartitionStatus:
-        """The report; `waits_for`: why nothing gets on now; `told`: what a stop's advice names. A stop is told as soon
-        as it is known, though what lies before it may still be on its way.
+        """The report; `waits_for`: why nothing gets on now; `values`: what a stop's advice names. A stop is reported as
+        soon as it is known, though what lies before it may still be on its way.
         """
         waits_for = waits_for or self.waits_for
         lag, detail = max(0, self.end - self.at), waits_for
         is_known = self.has_end and not waits_for
         if self.stop is not None:
-            state, detail = self.stop.state, self.stop.told(told)
+            state, detail = self.stop.state, self.stop.text(values)
         elif state is None:
             state = State.UNAVAILABLE if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
         return PartitionStatus(
@@ -106,7 +106,7 @@ class Standing:
 
 # --- The source's side of one re-keyed topic --------------------------------------------------------------------------
 
-#: Between two looks for new partitions of the source, and for another topic by its name.
+#: Between two rounds for new partitions of the source, and for another topic by its name.
 REFRESH_SECONDS: Final = 2.0
 
 
@@ -114,10 +114,10 @@ class Source:
     """The partitions of the topic that `rule` is for, by number in `parts`."""
 
     def __init__(self, cluster: Cluster, rule: Rekeying, flow: Flow, log: Any) -> None:
-        """Nothing is asked yet; `log` gets what a look finds lost."""
+        """Nothing is asked yet; `log` gets what a round finds lost."""
         self._cluster, self._rule, self._flow, self._log = cluster, rule, flow, log
         self.parts: dict[int, Standing] = {}
-        #: Where a bounded copy ends, once it has looked.
+        #: Where a bounded copy ends, once it has refreshed.
         self.bounds: dict[int, int] | None = None
         #: The id of the topic that the last plan is about.
         self.topic_id: uuid.UUID | None = None
@@ -125,7 +125,7 @@ class Source:
         self.start = flow.start
         #: What was passed over and is not on record yet.
         self.losses: list[Loss] = []
-        self.has_looked = False
+        self.has_refreshed = False
         self._refreshed = float("-inf")
 
     @property
@@ -148,19 +148,19 @@ class Source:
             part = self.parts.setdefault(number, Standing(offset))
             part.at, part.epoch = offset, epochs[number]
 
-    def upto(self, number: int, most: int) -> int:
+    def until(self, number: int, most: int) -> int:
         """Behind the last record of a partition that can be re-keyed now, `most` of them."""
         part = self.parts[number]
         if part.waits_for:
             return part.at
-        upto = min(part.end, part.at + most)
+        until = min(part.end, part.at + most)
         if self.bounds is not None:
-            upto = min(upto, self.bounds.get(number, 0))
+            until = min(until, self.bounds.get(number, 0))
         if part.stop is not None:
-            upto = min(upto, part.stop.offset)
-        return max(part.at, upto)
+            until = min(until, part.stop.offset)
+        return max(part.at, until)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Where the partitions end now, and whether they still begin where they stand, in the log that was re-keyed.
 
         Raises ClusterError; Stopped where the topic is another one.
@@ -175,24 +175,28 @@ class Source:
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
         ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
-        told = {at.partition: ends[at] for at in every if at in starts and at in ends and self._is_ours(at.partition)}
+        ends_there = {
+            at.partition: ends[at] for at in every if at in starts and at in ends and self._is_ours(at.partition)
+        }
         is_settling = not self.parts and self.start != EARLIEST  # nobody could mend it later
-        if (is_settling or (self._flow.once and self.bounds is None)) and (not numbers or len(told) < len(numbers)):
+        if (is_settling or (self._flow.once and self.bounds is None)) and (
+            not numbers or len(ends_there) < len(numbers)
+        ):
             raise ClusterUnreachable(f"{self._cluster}: not every partition of {self._rule.source} has a leader")
         if is_settling:
-            self.parts.update({number: await self._later(number, end) for number, end in told.items()})
+            self.parts.update({number: await self._later(number, end) for number, end in ends_there.items()})
         for number in self.parts.keys() | set(numbers):
-            if number in told:
-                await self._take(number, starts[self._at(number)], told[number])
+            if number in ends_there:
+                await self._take(number, starts[self._at(number)], ends_there[number])
             elif number in self.parts:
-                self.parts[number].waits_for = f"{self._cluster}: no leader tells where this partition ends"
+                self.parts[number].waits_for = f"{self._cluster}: no leader says where this partition ends"
         if self._flow.once and self.bounds is None:
-            self.bounds = told
-        self.has_looked = len(told) == len(numbers) > 0
+            self.bounds = ends_there
+        self.has_refreshed = len(ends_there) == len(numbers) > 0
 
-    async def check_kept(self, upto: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+    async def check_kept(self, until: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
-        for number, end in upto.items():
+        for number, end in until.items():
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 
@@ -211,7 +215,7 @@ class Source:
         return number not in self.parts or self._epoch(number) >= self.parts[number].epoch
 
     async def _take(self, number: int, start: int, end: int) -> None:
-        """What was told of a partition."""
+        """What was reported of a partition."""
         part = self.parts.setdefault(number, Standing(start))
         part.end, part.waits_for, part.has_end = end, "", True
         if start > part.at:
@@ -239,7 +243,7 @@ class Source:
             part.stop = None
 
     async def _kept(self, number: int, epoch: int) -> int:
-        """Up to where the log is what it was under leader epoch `epoch`, as far as can be told."""
+        """Up to where the log is what it was under leader epoch `epoch`, as far as is known."""
         if epoch in {-1, self._epoch(number)}:
             return sys.maxsize
         found = await epoch_end(self._cluster, self._at(number), epoch)

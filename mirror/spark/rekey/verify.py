@@ -36,7 +36,7 @@ from mirror.records.header import RawBatch, parse_header
 from mirror.spark.rekey.driver import session_of, slices_of
 from mirror.spark.rekey.expressions import map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
-from mirror.spark.session import Engine, close_context, open_context, told_by
+from mirror.spark.session import Engine, close_context, failure_text, open_context
 from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ _SCHEMA: Final = pa.schema(
 )
 #: No batch is too large for a computation.
 _ANY_SIZE: Final = 2**31 - 1
-#: Seconds between two looks at how far the query has come.
-_LOOK_AGAIN: Final = 0.2
+#: Seconds between two polls of how far the query has come.
+_POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,15 +150,15 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             theirs = [await _spans(target, topic) for topic in (rule.target, rule.dead_letter)]  # Y3
             begin, end = await _spans(source, rule.source)
             wanted = wanted or end
-            is_there = done is not None and all(done.get(number, 0) >= upto for number, upto in wanted.items())
+            is_there = done is not None and all(done.get(number, 0) >= until for number, until in wanted.items())
             if is_there or asyncio.get_running_loop().time() > deadline:
                 break
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(_POLL_SECONDS)
         if done is None:
             return None
         return Extent(
             begin=begin,
-            done={number: min(max(done.get(number, 0), begin[number]), upto) for number, upto in end.items()},
+            done={number: min(max(done.get(number, 0), begin[number]), until) for number, until in end.items()},
             end=end,
             target_begin=theirs[0][0],
             target_end=theirs[0][1],
@@ -176,7 +176,7 @@ async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
         return None
     slots = range(len(target.topics[rule.progress].leaders) - 1)
     numbers = await asyncio.gather(*(last_committed(target, number_at(rule, slot)) for slot in slots))
-    return plan.upto if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
+    return plan.until if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
 
 
 async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int, int]]:
@@ -186,7 +186,7 @@ async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int
     starts = await listed(cluster, every, EARLIEST)
     ends = await listed(cluster, every, LATEST, READ_COMMITTED)
     if missing := [str(at) for at in every if at not in starts or at not in ends]:
-        raise ClusterError(f"{cluster}: {', '.join(missing)}: no leader tells where the log ends")
+        raise ClusterError(f"{cluster}: {', '.join(missing)}: no leader says where the log ends")
     return {at.partition: starts[at] for at in every}, {at.partition: ends[at] for at in every}
 
 
@@ -209,7 +209,7 @@ def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[Reke
             raise
         stop = Stopped.found_in(failure)
         reason = f"{stop.state} at {rule.source}-{stop.partition} offset {stop.offset}: {stop.detail}" if stop else ""
-        return None, [subject.lacks(Lack.NOT_VERIFIED, reason or told_by(failure))]
+        return None, [subject.lacks(Lack.NOT_VERIFIED, reason or failure_text(failure))]
     return report, [*_behind(subject, extent), *unknown]
 
 
@@ -249,13 +249,13 @@ def _compared(session: SparkSession, subject: Subject, extent: Extent) -> tuple[
         found.unpersist()
 
 
-def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], upto: Mapping[int, int]) -> Plan:
+def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], until: Mapping[int, int]) -> Plan:
     return Plan(
         number=0,
         after=-1,
         begin=begin,
-        upto=upto,
-        epochs=dict.fromkeys(upto, -1),
+        until=until,
+        epochs=dict.fromkeys(until, -1),
         slots=1,
         rule=replace(rule, max_bytes=_ANY_SIZE),
         source_id=extent.source_id,
@@ -313,16 +313,18 @@ def _judged(
     missing = sum(many for place, (many, _) in sums.items() if place not in expired)
     extra = 0 if source_deleted else sum(many for _, many in sums.values())
     names = {BURIED: rule.dead_letter}
-    told: list[Difference] = []
+    differences: list[Difference] = []
     for row in examples:
         where = names.get(row.place, f"{rule.target}-{row.place}")
         if row.missing and row.place not in expired:
             what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
-            told.append(Difference(rule.source, row.first.origin, row.first.at, Kind.MISSING, what, f"none in {where}"))
+            differences.append(
+                Difference(rule.source, row.first.origin, row.first.at, Kind.MISSING, what, f"none in {where}")
+            )
         if row.extra and not source_deleted:
             what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
-            told.append(Difference(rule.source, -1, -1, Kind.EXTRA, "no record", what))
-    told += [
+            differences.append(Difference(rule.source, -1, -1, Kind.EXTRA, "no record", what))
+    differences += [
         Difference(
             rule.source,
             row.origin,
@@ -341,14 +343,14 @@ def _judged(
         target_records=found.where(f"place <> {BURIED}").count(),
         buried=wanted.where(f"is_required AND place = {BURIED}").count(),
         different=missing + extra + len(late),
-        differences=tuple(told[:KEPT]),
+        differences=tuple(differences[:KEPT]),
     )
     return report, unknown
 
 
 def _out_of_order(wanted: DataFrame, found: DataFrame) -> DataFrame:
     """Records of one origin and key that are on the target before one that comes before them (Y2). Those that are alike
-    are told apart by their order, and those that are of several origins not at all.
+    are distinguished by their order, and those that are of several origins not at all.
     """
     window = functions.expr
     ours = wanted.where("place >= 0 AND key IS NOT NULL").selectExpr(

@@ -57,24 +57,24 @@ class Mend:
     @classmethod
     def read(cls, path: Path) -> Self:
         """From a patch. Raises KeyError and ValueError for one that does not say all of it."""
-        about, told = [], dict[str, str]()
+        about, reported = [], dict[str, str]()
         for line in path.read_text().splitlines():
             if line.startswith("--- "):
                 break
             name, colon, value = line.partition(": ")
             if colon and name in {"Finds", "Seed", "Schedules", "Only", "Plays", "Repertoire"}:
-                told[name] = value
+                reported[name] = value
             else:
                 about.append(line)
         return cls(
             name=path.stem,
             about=" ".join(about).strip(),
-            finds=tuple(told["Finds"].split("; ")),
-            seed=int(told["Seed"]),
-            schedules=int(told.get("Schedules", 1)),
-            only=tuple(map(int, filter(None, told.get("Only", "").split(",")))),
-            plays=told.get("Plays", ""),
-            repertoire=told.get("Repertoire", "clusters"),
+            finds=tuple(reported["Finds"].split("; ")),
+            seed=int(reported["Seed"]),
+            schedules=int(reported.get("Schedules", 1)),
+            only=tuple(map(int, filter(None, reported.get("Only", "").split(",")))),
+            plays=reported.get("Plays", ""),
+            repertoire=reported.get("Repertoire", "clusters"),
             patch=path,
         )
 

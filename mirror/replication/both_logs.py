@@ -1,0 +1,293 @@
+"""Both logs of one partition, as they are when its position is read, and which stop it means where they do not agree.
+
+What a stop says is decided here alone, so that it names the same side wherever both logs are compared (P5 to P9 in
+`replication/position.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from mirror.errors import MalformedBatch, OpenTransaction, PartitionStop
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.log_reader import batch_at
+from mirror.kafka.queries import EARLIEST, LATEST, epoch_end, list_offset, settled_end
+from mirror.records.compare import is_our_padding
+from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, ProducerState, RawBatch, crc_holds
+from mirror.replication.assignment import LastPosition
+from mirror.states import RESOLVED_BY, Remedy, State
+
+#: What resolves a copy that is not its source's.
+ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
+
+
+class Unconfirmed(PartitionStop):
+    """The stop for a copy of which nothing can be compared with the source, and whose end is not the position that the
+    journal keeps. A person may vouch for it: that the target's end `target_end` goes with the source's `offset`, which
+    is -1 where that is not known.
+    """
+
+    def __init__(self, source: TopicPartition, offset: int, target_end: int, detail: str) -> None:
+        accept = (Remedy.ACCEPT_COPY,) if offset >= 0 else ()
+        detail = f"nothing confirms the copy: {detail}"
+        super().__init__(State.DIVERGED, *source, offset, detail, *accept, Remedy.BEGIN_ANEW)
+        self.target_end = target_end
+
+
+def producer_id(flow: str, target: TopicPartition) -> int:
+    """The flow's first producer id for one target partition: between 2^52 and 2^53, exact in any tool that reads
+    JSON, and a multiple of `ERAS`.
+    """
+    digest = hashlib.sha256(f"{flow}\0{target.topic}\0{target.partition}".encode()).digest()
+    return (int.from_bytes(digest[:8], "big") % (FIRST_ID // ERAS)) * ERAS + FIRST_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
+    target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
+    flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
+    of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
+    where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
+    leader epoch in which the target's end was read, `source_epoch` the source's of now. `clusters`: what both are
+    called.
+    """
+
+    source: TopicPartition
+    start: int
+    readable: int
+    target_start: int
+    end: int
+    tail: RawBatch | None
+    own: ProducerState
+    since: int = 0
+    last: LastPosition | None = None
+    losses: tuple[tuple[int, int], ...] = ()
+    kept_until: int | None = None
+    target_epoch: int = -1
+    source_epoch: int = -1
+    clusters: tuple[str, str] = ("the source", "the target")
+
+    @property
+    def was_not_cut(self) -> bool:
+        """No leader of the source was elected since the last acknowledged batch: it has kept all that it had."""
+        return self.last is not None and 0 <= self.source_epoch == self.last.source_epoch
+
+    @property
+    def begin(self) -> int:
+        """The first offset of the source that is to be mirrored, whether or not the source still has it."""
+        return self.since or self.start
+
+    @property
+    def furthest_begin(self) -> int:
+        """The highest offset at which the copy may have been made to begin, as sources begin ever later."""
+        return max(self.since, self.start)
+
+    @property
+    def is_unaligned(self) -> bool:
+        """The target holds nothing, or nothing but padding, and is to begin behind that."""
+        if self.tail is None:  # it may have deleted padding by itself
+            return self.end == 0 < self.begin or self.end < self.since
+        return self.end <= self.begin and is_our_padding(self.tail, self.own)
+
+    @property
+    def tail_is_ours(self) -> bool:
+        """This flow wrote the target's last batch."""
+        return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
+
+    def keeps(self, ours: RawBatch | None) -> bool:
+        """Whether the target's batch is sound, and what was acknowledged last, whatever its source batch is by now."""
+        kept = self.last.batch if self.last is not None else None
+        if ours is None or kept is None or not kept.crc:
+            return False
+        return (ours.header.base_offset, ours.header.crc) == (kept.base, kept.crc) and crc_holds(ours)
+
+    @property
+    def is_stamped(self) -> bool:
+        """This flow wrote the target's last batch, and the target's broker gave it a time."""
+        return self.tail is not None and self.tail_is_ours and bool(self.tail.header.attributes & APPEND_TIME)
+
+    @property
+    def is_begun(self) -> bool:
+        """The copy holds, or held, more than padding: it does not just begin where the source does, or the flow."""
+        if self.last is not None and self.last.batch is not None:
+            return True
+        if self.tail is None:
+            return self.end > self.furthest_begin
+        return not is_our_padding(self.tail, self.own)
+
+    def check_way(self) -> None:
+        """Raises PartitionStop where the copy was begun with offsets that move, and is to have equal ones (P9)."""
+        last = self.last
+        if last is None or not last.is_moved:
+            return
+        what = f"offset {last.target_end} of the target goes with offset {last.source_next} of the source"
+        raise self.begun_otherwise(last.target_end, f"{what}, as the journal keeps it", "translate")
+
+    def begun_otherwise(self, at: int, detail: str, offsets: str) -> PartitionStop:
+        """The stop for a copy that was begun with other `offsets` than it is to have now."""
+        detail = f"{detail}: the copy was begun with topics.offsets: {offsets}"
+        return self.stop(State.REFUSED, at, detail, Remedy.AS_BEGUN).knowing(offsets=offsets)
+
+    def check_source_epoch(self) -> None:
+        """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
+        last, kept = self.last, self.kept_until
+        if last is not None and kept is not None and kept < last.epoch_until:
+            what = f"leader epoch {last.source_epoch} of the source ends at {max(kept, 0)}"
+            detail = f"{what}, and was mirrored up to {last.epoch_until}: the source's log was cut back or replaced"
+            raise self.truncated(last.source_next, detail)
+
+    def target_loss(self, at: int) -> tuple[int, int] | None:
+        """The source offsets of acknowledged records that the target has no more, where its end is source offset `at`
+        (P8). Where it has nothing left, they begin where the copy did.
+        """
+        last = self.last
+        if last is None or self.end >= last.target_end or last.batch is None:
+            return None
+        first = max(at, last.begins) if self.end == 0 or self.is_unaligned else at
+        return (first, last.source_next) if first < last.source_next else None
+
+    def target_lost(self, at: int, lost: tuple[int, int]) -> PartitionStop:
+        """The stop where these cannot be copied again."""
+        detail = (
+            f"the target's log ends at {self.end}, and had acknowledged the source's offsets up to {lost[1] - 1}: the"
+            f" target lost its tail, and the source deleted offsets {at} to {self.start - 1}"
+        )
+        return self.stop(State.TARGET_LOST, at, detail, *RESOLVED_BY[State.TARGET_LOST])
+
+    def is_accepted(self, at: int, accepted: tuple[int, int] | None) -> bool:
+        """Whether the source may have deleted what came from offset `at` on, by the offsets `accepted`."""
+        first, until = accepted or (at, at)
+        return first <= at and self.start <= until
+
+    def retention_gap(self, at: int) -> PartitionStop:
+        """The stop where that is not accepted."""
+        return self.stop(
+            State.RETENTION_GAP,
+            at,
+            f"the source deleted offsets {at} to {self.start - 1} before they were mirrored",
+            *RESOLVED_BY[State.RETENTION_GAP],
+        )
+
+    def padded_twice(self, end: int) -> PartitionStop:
+        """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
+        detail = f"the target has padding up to offset {end}, and the source has records from {self.furthest_begin} on"
+        return self.stop(State.DIVERGED, self.furthest_begin, detail, Remedy.BEGIN_ANEW)
+
+    def truncated(self, at: int, detail: str) -> PartitionStop:
+        """The stop for a source that was cut back below what was mirrored."""
+        return self.stop(State.TRUNCATED, at, detail, *RESOLVED_BY[State.TRUNCATED])
+
+    def reopened(self, at: int, opened: OpenTransaction) -> Exception:
+        """What an open transaction means: nothing is mirrored before one has ended, so that the source was cut back."""
+        if opened.cluster != self.clusters[0]:
+            return opened
+        detail = f"offsets up to {at - 1} were mirrored; the source's last stable offset is {opened.stable}"
+        return self.truncated(at, f"{detail}: a transaction is open there that had ended")
+
+    def unlike(self, at: int, detail: str, source: RawBatch | None, ours: RawBatch | None = None) -> PartitionStop:
+        """The stop where the target's last batch is not the source's, `source`. Where we wrote it and the topic
+        has seen elections since, one of these was unclean, most likely. `ours`: the batch, where markers may follow it.
+
+        Raises MalformedBatch where one of both batches is damaged, on its disk or on the way: this stop would stand.
+        """
+        for cluster, raw in zip(self.clusters, (source, self.tail), strict=True):
+            if raw is not None and 0 <= raw.header.magic <= 2 and not crc_holds(raw):
+                raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
+        written = ours or self.tail
+        is_ours = written is not None and not written.header.is_control and self.own.is_kin(written.header.producer_id)
+        epoch = source.header.partition_leader_epoch if source is not None else 0
+        if is_ours and epoch > 0:
+            return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
+        if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
+            return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
+        return self.foreign(at, detail)
+
+    def foreign(self, at: int, detail: str) -> PartitionStop:
+        """The stop for a copy with records that are not the source's."""
+        detail = f"{detail}; somebody else wrote to the target, or the source topic is another one"
+        return self.stop(State.DIVERGED, at, detail, *ANOTHER_COPY)
+
+    def unconfirmed(self, at: int, detail: str) -> Unconfirmed:
+        """The stop for a copy that nothing confirms (P7)."""
+        return Unconfirmed(self.source, at, self.end, detail)
+
+    def check_end(self, at: int) -> None:
+        """Raises Unconfirmed where somebody else wrote behind the last acknowledged position, and the source has
+        deleted all that this could be compared with: else the gap would seem to begin behind it.
+        """
+        last = self.last
+        if last is not None and last.target_end < self.end and self.tail is not None and not self.tail_is_ours:
+            raise self.beyond_acknowledged(at, last)
+
+    def beyond_acknowledged(self, at: int, last: LastPosition) -> Unconfirmed:
+        """The stop for a copy with records behind the last acknowledged position that nothing confirms (P7)."""
+        detail = f"its log ends at {self.end}, the journal keeps {last.target_end}"
+        others = "" if self.tail is None or self.tail_is_ours else "; the last of them is not this mirror's"
+        return self.unconfirmed(at, f"{detail}, and no record in between can be compared{others}")
+
+    def stop(self, state: State, offset: int, detail: str, *remedies: Remedy) -> PartitionStop:
+        """The stop at a source offset."""
+        return PartitionStop(state, *self.source, offset, detail, *remedies)
+
+
+async def read_logs(
+    flow: str,
+    source: Cluster,
+    source_partition: TopicPartition,
+    target: Cluster,
+    target_partition: TopicPartition,
+    since: int = 0,
+    last: LastPosition | None = None,
+    losses: tuple[tuple[int, int], ...] = (),
+) -> Logs:
+    """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
+    end = await settled_end(target, target_partition)
+    target_epoch = target.leader(target_partition).epoch
+    start, readable, target_start, kept, tail = await asyncio.gather(
+        list_offset(source, source_partition, EARLIEST),
+        list_offset(source, source_partition, LATEST),
+        list_offset(target, target_partition, EARLIEST),
+        _kept_until(source, source_partition, last),
+        _tail(target, target_partition, end),
+    )
+    if tail is None and end > target_start and await list_offset(target, target_partition, EARLIEST) < end:
+        raise MalformedBatch(f"{target}: nothing can be read at offset {end - 1}, the last of the log", 0, end - 1)
+    own = ProducerState(producer_id(flow, target_partition))
+    tail = tail if end > target_start else None
+    source_epoch = source.leader(source_partition).epoch
+    return Logs(
+        source_partition,
+        start,
+        readable,
+        target_start,
+        end,
+        tail,
+        own,
+        since,
+        last,
+        losses,
+        kept,
+        target_epoch,
+        source_epoch,
+        (str(source), str(target)),
+    )
+
+
+async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatch | None:
+    return await batch_at(target, partition, end - 1, below=end) if end else None
+
+
+async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosition | None) -> int | None:
+    """Where the leader epoch of the last acknowledged batch ends in the source now; None where that is unknown:
+    nothing was acknowledged, or a leader has forgotten its epochs. One that never had that epoch kept nothing.
+    """
+    if last is None or last.source_epoch < 0:
+        return None
+    kept = await epoch_end(source, partition, last.source_epoch)
+    if kept < 0:
+        return None if source.leader(partition).epoch >= last.source_epoch else -1
+    return kept
