@@ -57,7 +57,7 @@ class Side:
         return await self._gathered({node: list_groups(self.cluster, node) for node in self.cluster.nodes})
 
     async def coordinators(self, groups: Iterable[str]) -> dict[str, int]:
-        """The coordinator of each group for which one is told."""
+        """The coordinator of each group that has one."""
         asked = set(groups)
         if not asked or not self.cluster.nodes:
             return {}

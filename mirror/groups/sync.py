@@ -526,7 +526,7 @@ class GroupSync:
                     alone.setdefault(group, {})[at] = committed
         unfollowed = await self._source.unfollowed(self.include)
         for offsets in unfollowed.values():
-            pairs |= {at: told[0] for at, one in offsets.items() if (told := self._translate(at, one))}
+            pairs |= {at: moved[0] for at, one in offsets.items() if (moved := self._translate(at, one))}
         ends = await self._ends_of(pairs) if pairs else {}
         found += await self._unfollowed(unfollowed, pairs, ends)
         every = followed.keys() | alone.keys()

@@ -10,10 +10,9 @@
         watermark could still be cut back)
     P5  the last data batch in the target equals its source batch, or all those that were joined in it, and the source
         has no record where the target has none behind it, or nothing is written. Where the target was a source before
-        (a failback), its last records do (what the journal has on record as lost, the source may still have)
-        So does every batch behind the last acknowledged position, as far as `_BEHIND_BYTES` reach: whatever went wrong
-        there, a batch by somebody else or one of ours in the place of another, is not told by the last batch where
-        batches are alike
+        (a failback), its last records do (what the journal has on record as lost, the source may still have). So does
+        every batch behind the last acknowledged position, as far as `_BEHIND_BYTES` reach: where batches are alike, the
+        last one does not show that somebody else wrote there, or that one of ours took the place of another
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
         keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
     P7  where there is nothing to compare, because either log has deleted it, or it is damaged in the source's by now,
@@ -356,38 +355,43 @@ async def _compared(
 
 
 async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> None:
-    """Compare the batches behind the last acknowledged position, but for the last one (P5). What cannot be read tells
-    nothing. Raises PartitionStop where the two logs differ.
+    """Compare the batches behind the last acknowledged position, but for the last one (P5). What cannot be read says
+    nothing, nor does a hole of the source over a batch of ours, as compaction leaves one.
+
+    Raises PartitionStop where the two logs differ.
     """
     last = logs.last
     if last is None or logs.tail is None or last.target_end >= logs.tail.header.base_offset:
         return
     begin, size = max(last.target_end, logs.start, logs.target_start), 0
-    theirs = batches(source, logs.source, begin, logs.end, READ_COMMITTED)
+    source_batches = batches(source, logs.source, begin, logs.end, READ_COMMITTED)
     try:
-        twin = await anext(theirs, None)
+        upcoming = await anext(source_batches, None)
         async for ours, _ in batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED):
             header = ours.header
             if (size := size + len(ours.data)) > _BEHIND_BYTES:
                 return
             if header.base_offset < begin or is_our_padding(ours, logs.own):
                 continue
-            while twin is not None and twin[0].header.last_offset < header.base_offset:
-                twin = await anext(theirs, None)
-            one = twin[0] if twin is not None else None
+            while upcoming is not None and upcoming[0].header.last_offset < header.base_offset:
+                upcoming = await anext(source_batches, None)
+            source_batch, is_aborted = upcoming or (None, False)
             if header.is_control:
-                held = None if twin is None or twin[1] or not crc_holds(twin[0]) else one
+                held = None if source_batch is None or is_aborted or not crc_holds(source_batch) else source_batch
                 spans = outside(logs.losses, header.base_offset, header.next_offset)
                 if difference := next(filter(None, (marker_difference(*span, held) for span in spans)), ""):
-                    raise logs.unlike(logs.end, f"at offset {header.base_offset}: {difference}", one, ours)
+                    raise logs.unlike(logs.end, f"at offset {header.base_offset}: {difference}", source_batch, ours)
                 continue
-            may_be_rewritten = logs.own.is_kin(header.producer_id) or _is_a_mirrors(one)
-            difference = batch_difference(ours, one, may_be_rewritten=may_be_rewritten)
-            if not difference and one is not None:
-                difference, one = await joined_difference(source, logs.source, ours, one)
+            is_ours = logs.own.is_kin(header.producer_id)
+            if is_ours and (source_batch is None or source_batch.header.base_offset > header.last_offset):
+                continue
+            may_be_rewritten = is_ours or _is_a_mirrors(source_batch)
+            difference = batch_difference(ours, source_batch, may_be_rewritten=may_be_rewritten)
+            if not difference and source_batch is not None:
+                difference, source_batch = await joined_difference(source, logs.source, ours, source_batch)
             if difference:
                 where = f"the target's batch at offset {header.base_offset}, behind what was acknowledged"
-                raise logs.unlike(logs.end, f"{where}, is not the source's: {difference}", one, ours)
+                raise logs.unlike(logs.end, f"{where}, is not the source's: {difference}", source_batch, ours)
     except (MalformedBatch, BadRecords):
         return
 

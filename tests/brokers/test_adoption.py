@@ -703,7 +703,7 @@ def test_a_task_writes_nothing_to_a_copy_that_was_made_anew_under_it(
 
 
 @pytest.mark.brokers
-def test_a_copy_that_begins_later_is_told_how_it_is_taken_over(
+def test_a_copy_that_begins_later_names_how_to_take_it_over(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """As the old source does at a failback, whose retention went by other segments than its copy's."""

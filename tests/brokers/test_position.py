@@ -89,9 +89,7 @@ def test_a_batch_of_ours_that_landed_behind_somebody_elses_shows_no_cut(
     assert "the target's log ends at 11, the source's at 3; somebody else wrote" in figures.detail
 
 
-def test_what_a_stranger_wrote_to_a_copy_whose_offsets_move_tells_of_no_cut(
-    target_cluster: Brokers, topic_name: str
-) -> None:
+def test_what_a_stranger_wrote_to_a_copy_whose_offsets_move_is_no_cut(target_cluster: Brokers, topic_name: str) -> None:
     """Nor do elections of the source, of which each start of a broker is one."""
     target, at = target_cluster.bootstrap, TopicPartition(topic_name, 0)
     with Brokers.start(name="elected") as broker:
