@@ -43,8 +43,9 @@ async def recorded(
     """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
     journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
     topics the flow `made`. At the flow's first start, and then alone, `start` says where they begin
-    (`journal/entries.py`, B1 to B3). `origins`: by source topic, the ids of the clusters that its records came through
-    before they were on the source. `claims`: asks for what other flows name now, by target topic.
+    (`journal/entries.py`, B1 to B3): whoever knows by its reports that the flow has run gives none. `origins`: by
+    source topic, the ids of the clusters that its records came through before they were on the source. `claims`:
+    asks for what other flows name now, by target topic.
 
     A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
     Raises ClusterUnreachable where such a topic is none that the journal names, PreflightError where another flow

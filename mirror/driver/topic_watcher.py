@@ -43,7 +43,7 @@ from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
-from mirror.policy.selection import OWN_PREFIX, Rekeying, selects
+from mirror.policy.selection import OWN_PREFIX, Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
@@ -340,9 +340,23 @@ class Replanner:
         def refused(asked: Settings) -> set[str]:
             return {str(finding) for finding in plan_topics(self._source, self._target, asked, history).refusals}
 
+        fixed = self._fixed_by_queries(settings)
         if not (found := refused(settings)):
-            return []
-        return sorted(found - refused(self.settings))
+            return fixed
+        return fixed + sorted(found - refused(self.settings))
+
+    def _fixed_by_queries(self, settings: Settings) -> list[str]:
+        """The topics that are re-keyed, and that would not be with these settings, or under another name: their queries
+        go on as they began for as long as the mirror runs.
+        """
+        before, after = self.settings.topics, settings.topics
+        return [
+            f"{topic}: is re-keyed, and whether it is, and to which name, cannot change while the mirror runs: start it"
+            " anew"
+            for topic in sorted(self._source.topics())
+            if selects(topic, before) and is_rekeyed(topic, before)
+            if not selects(topic, after) or before.naming.target_of(topic) != after.naming.target_of(topic)
+        ]
 
     def _planned(self, seen: Mapping[str, FirstSeen]) -> tuple[TopicPlan, History]:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""

@@ -303,7 +303,8 @@ async def _deleted(
         if not until:
             return None
         await source.require(at)
-        if (first := await list_offset(source, at, EARLIEST)) >= until:
+        begun = starts_in(known.newest, known.journal.cluster).get(_target_of(figures), 0)  # below, nothing was copied
+        if (first := max(begun, await list_offset(source, at, EARLIEST))) >= until:
             return None
         for offset in (until - 1, first):
             fetched = split((await fetch_at(source, at, offset)).records)

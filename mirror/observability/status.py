@@ -120,6 +120,13 @@ class Histogram:
 PREFIX: Final = b"state/"
 
 
+def has_reports(journal: Iterable[bytes]) -> bool:
+    """Whether a mirror of the flow has run before, by the keys of its journal: adopted copies, and topics that are
+    re-keyed, leave nothing else there that shows a first start.
+    """
+    return any(key.startswith(PREFIX) for key in journal)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
     """One partition, now.

@@ -56,12 +56,12 @@ from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
 from mirror.journal.ownership import FailedOver, Garbled, Owner
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import LATEST, READ_COMMITTED, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PREFIX as STATE
-from mirror.observability.status import PartitionStatus
+from mirror.observability.status import PartitionStatus, has_reports
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.partition_writer import PartitionCounters
@@ -192,10 +192,10 @@ class Supervisor:
                 return self._outcome
             self._journal_state.begin(taken)
             known = taken.seen.values
+            is_first = not has_reports(known)
             await self._mend_reports(known)
-            topics = self._journal_state.topics
-            begins = flow.made, flow.start, flow.origins, flow.claims
-            self._plan(await recorded(source, journal, self._assignments, topics, *begins))
+            begins = flow.made, flow.start if is_first else EARLIEST, flow.origins, flow.claims
+            self._plan(await recorded(source, journal, self._assignments, self._journal_state.topics, *begins))
             self._reports_before = {key: value for key, value in known.items() if key.startswith(STATE)}
             if self._flow.once:
                 found, self._left_out = await bounded(source, self._flow.name, self._assignments)
@@ -219,7 +219,7 @@ class Supervisor:
                 beside.append(asyncio.create_task(heart))
             for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
-            self._queries.start(self._stopping, self._stop, self._journal_state)
+            self._queries.start(self._stopping, self._stop, self._journal_state, is_first=is_first)
             try:
                 await self._epochs()
                 if not (self._flow.once or self._stopping.is_set()):  # never 0 then: whoever watches starts it again

@@ -24,6 +24,7 @@ from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.observability.status import has_reports
 from mirror.policy.selection import selects
 from mirror.topics.rekeyed import progress_topic
 
@@ -68,7 +69,8 @@ class Claim:
 class History:
     """`seen`: by target topic, as what its source was first seen. `origins`: by source topic, where a copy comes from.
     `claims`: by target topic, which other flow writes to it. `target_id`: the id of the target's cluster, None where it
-    is not known. `unread`: journals that cannot be read, with what is not known therefore.
+    is not known. `unread`: journals that cannot be read, with what is not known therefore. `has_run`: a mirror of the
+    flow has reported before.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
@@ -76,6 +78,12 @@ class History:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     target_id: str | None = None
     unread: tuple[str, ...] = ()
+    has_run: bool = False
+
+    @property
+    def has_begun(self) -> bool:
+        """The flow had its first start: `topics.start` is settled, whatever appears since. An adopted copy is none."""
+        return self.has_run or any(not one.compared for one in self.seen.values())
 
     @property
     def loops(self) -> Mapping[str, Origin]:
@@ -201,7 +209,7 @@ async def read_history(
             unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
             continue
         claims |= _claims_of(flow, journal, target_topics)
-    return History(seen_in(own.newest), origins, claims, own.cluster_id, tuple(unread))
+    return History(seen_in(own.newest), origins, claims, own.cluster_id, tuple(unread), has_reports(own.newest))
 
 
 async def claims_of_others(settings: Settings, target_topics: Collection[str]) -> dict[str, Claim]:

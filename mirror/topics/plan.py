@@ -44,7 +44,7 @@ async def planned_starts(settings: Settings, plan: TopicPlan, history: History) 
     """By source partition, the offset below which nothing is mirrored: as the first start settled it, or as one of now
     would. Raises as `settled` does; a partition without a leader is left out.
     """
-    if history.seen:
+    if history.has_begun:
         return {
             TopicPartition(pair.source, number): offset
             for pair in plan.pairs
@@ -240,7 +240,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         acls=acls,
         padding=padding,
         gaps=gaps,
-        beginnings=() if history.seen else tuple(beginnings(starts)),
+        beginnings=() if history.has_begun else tuple(beginnings(starts)),
         rights=tuple(rights),
         failed_over=f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back" if done else "",
         recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),

@@ -13,10 +13,11 @@ import pytest
 from adversary.driving import Command
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from helpers import make_topic, produce
+from helpers import make_topic, produce, settings_between
 from remedyworld import until
 from samerecords import assert_same_records
 
+from mirror.driver.topic_watcher import Replanner
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
 
@@ -198,3 +199,20 @@ def test_a_failover_names_what_the_mirror_copies_by_another_configuration(
         until(live.logs("plan_changed"), live.log)
         live.until_states({topic_name: "CAUGHT_UP"} | ({other: "CAUGHT_UP"} if change == "naming" else {}))
         assert json.loads(live.printed("failover", str(live.config), "--json"))["whole"]
+
+
+def test_a_topic_that_is_re_keyed_is_not_excluded_or_renamed(source_cluster: Cluster, topic_name: str) -> None:
+    """Its query goes on under the name that it began with: the mirror said that it had read the file."""
+    at = source_cluster.bootstrap
+    make_topic(at, topic_name)
+    rules = [{"match": topic_name, "partitions": 3}]
+    settings = settings_between(at, at, [f"{topic_name}.*"], rules=rules)
+    replanner = Replanner(settings)
+
+    def refused(**more: Any) -> list[str]:
+        return replanner.refusals_of(settings_between(at, at, [f"{topic_name}.*"], rules=rules, **more), {})
+
+    assert [one for one in refused() if "anew" in one] == []
+    for more in ({"exclude": [topic_name]}, {"naming": {"prefix": "z."}}):
+        (reason,) = (one for one in refused(**more) if "anew" in one)
+        assert reason.startswith(f"{topic_name}: is re-keyed")

@@ -24,6 +24,7 @@ from transactional import transactions
 from typer.testing import CliRunner
 
 from mirror.cli import app
+from mirror.commands.adopt import adopt
 from mirror.commands.failover import failover
 from mirror.commands.offsets_translate import translate
 from mirror.commands.verify import verify_flow
@@ -43,6 +44,7 @@ from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
+from mirror.topics.plan import plan_flow
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 #: Seconds that anything may take on a machine with too much to do.
@@ -192,6 +194,41 @@ def test_latest(source_cluster: Cluster, target_cluster: Cluster, topic_name: st
     assert flow.run()[TopicPartition(topic_name, 0)].records == 5
     starts = {one.start for one in dump(flow.target, topic_name).values()}
     assert starts == ({30, 0} if offsets == "preserve" else {0}), "the target keeps what the source had"
+
+
+@pytest.mark.brokers
+def test_a_topic_that_appears_while_no_mirror_runs_of_a_flow_that_adopted_all_others(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """It is copied from its first record: what was adopted is no first start, and a mirror that reported was one."""
+    flow = Flow(source_cluster, target_cluster, topic_name, start="latest")
+    for side in (flow.source, flow.target):
+        make_topic(side, topic_name)
+        produce(side, topic_name, [b"%d" % number for number in range(30)])
+    settings = flow.settings()
+    assert adopt(settings, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+    assert flow.run()[TopicPartition(topic_name, 0)].records == 0
+    flow.topics = [topic_name, f"{topic_name}-later"]
+    make_topic(flow.source, flow.topics[1])
+    produce(flow.source, flow.topics[1], [b"%d" % number for number in range(50)])
+    assert not plan_flow(flow.settings()).beginnings, "the plan shows it as it will be"
+    assert flow.run()[TopicPartition(flow.topics[1], 0)].records == 50
+    assert len(list(read(flow.target, flow.topics[1], 0))) == 50
+
+
+@pytest.mark.brokers
+def test_a_failover_names_nothing_deleted_below_the_start(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was never to be copied is not missing: the failover is whole."""
+    flow = Flow(source_cluster, target_cluster, topic_name, start="latest")
+    make_topic(flow.source, topic_name)
+    flow.fill(0, 30)
+    flow.run()
+    flow.fill(30, 10)
+    flow.run()
+    code = failover(flow.settings(), rehearse=False, undo=False, as_json=True)
+    assert (code, json.loads(capsys.readouterr().out)["warnings"]) == (ExitCode.DONE, [])
 
 
 @pytest.mark.brokers

@@ -460,3 +460,31 @@ def test_a_target_that_was_made_anew(
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DATA_AT_RISK, log
     assert f"the target topic {topic_name} was deleted and made anew. To begin anew delete" in log
+
+
+def test_a_topic_that_appears_while_no_mirror_runs_of_a_flow_that_re_keys(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    """`topics.start` is of the first start alone, also where that left nothing but reports of re-keyed topics: what
+    appears later, re-keyed or not, comes from its first record.
+    """
+    names = [topic_name, f"{topic_name}-rekeyed", f"{topic_name}-plain"]
+    rules = [{"match": f"{topic_name}(-rekeyed)?", "partitions": 2}]
+    sides = source_cluster.bootstrap, target_cluster.bootstrap
+
+    def run(topics: list[str]) -> None:
+        config = config_file(tmp_path, *sides, topics, flow=topic_name, start="latest", rules=rules)
+        code, log = here.rekeyed(config)
+        assert code == ExitCode.DONE, log
+
+    make_topic(sides[0], names[0])
+    produce(sides[0], names[0], [b"before"] * 30)
+    run(names[:1])
+    produce(sides[0], names[0], [b"since"] * 10)
+    run(names[:1])
+    for name in names[1:]:
+        make_topic(sides[0], name)
+        produce(sides[0], name, [b"later"] * 50)
+    run(names)
+
+    assert [len(read_committed(sides[1], name)) for name in names] == [10, 50, 50]

@@ -527,11 +527,12 @@ class Queries:
         for one in self._rekeyers.values():
             yield from one.unfinished
 
-    def start(self, stopping: asyncio.Event, stop: Callable[[], None], journal_state: JournalState) -> None:
+    def start(
+        self, stopping: asyncio.Event, stop: Callable[[], None], journal_state: JournalState, *, is_first: bool
+    ) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `journal_state` says which source topics rest, and whether any mirror of the flow has reported before.
+        `journal_state` says which source topics are paused. `is_first`: no mirror of the flow has reported before.
         """
-        is_first = not journal_state.live
 
         def stop_on_failure(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and task.exception() is not None:
