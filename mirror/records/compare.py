@@ -69,6 +69,8 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
     mine, its = ours.header, theirs.header
     if may_be_rewritten and its.magic == 2 and its.base_offset > mine.last_offset:
         return ""  # the source has a hole there
+    if may_be_rewritten and its.is_control and not (mine.is_control or mine.is_dense):
+        return Joined(ours).difference(theirs)  # as a mirror fills the holes of a batch, which begins with one
     if mine.is_control or its.is_control:
         return "one of them is a control batch"
     names = (
@@ -98,7 +100,9 @@ class Joined:
         from mirror.records.rewrite import portions  # noqa: PLC0415 -- see above
 
         if theirs.header.is_control:
-            return f"the source has a control batch at offset {theirs.header.base_offset}"
+            at = theirs.header.base_offset  # a mirror fills the holes that a cleaner left in a batch with such
+            is_there = any((mine.offsets == at).any() for mine in self._portions)
+            return f"the source has a control batch at offset {at}" if is_there else ""
         if not theirs.header.count:
             return ""
         timed = not self._header.attributes & APPEND_TIME

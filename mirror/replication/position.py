@@ -356,9 +356,11 @@ async def _compared(
 
 async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> None:
     """Compare the batches behind the last acknowledged position, but for the last one (P5). What cannot be read says
-    nothing, nor does a hole of the source over a batch of ours, as compaction leaves one.
+    nothing, nor does a hole of the source over a batch of ours, as compaction leaves one. The copy may have been
+    written to as a source of its own, and been mirrored back: what was aborted there is a gap, for which the source
+    has markers.
 
-    Raises PartitionStop where the two logs differ.
+    Raises PartitionStop where the two logs differ, and OpenTransaction.
     """
     last = logs.last
     if last is None or logs.tail is None or last.target_end >= logs.tail.header.base_offset:
@@ -367,17 +369,22 @@ async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_p
     source_batches = batches(source, logs.source, begin, logs.end, READ_COMMITTED)
     try:
         upcoming = await anext(source_batches, None)
-        async for ours, _ in batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED):
+        async for ours, is_aborted in batches(target, target_partition, begin, logs.end, READ_COMMITTED):
             header = ours.header
             if (size := size + len(ours.data)) > _BEHIND_BYTES:
                 return
             if header.base_offset < begin or is_our_padding(ours, logs.own):
                 continue
+            if is_aborted:
+                first, following = header.base_offset, header.next_offset
+                if difference := await gap_difference(source, logs.source, first, following, logs.losses):
+                    raise logs.unlike(logs.end, f"aborted at offset {first} of the target: {difference}", None, ours)
+                continue
             while upcoming is not None and upcoming[0].header.last_offset < header.base_offset:
                 upcoming = await anext(source_batches, None)
-            source_batch, is_aborted = upcoming or (None, False)
+            source_batch, is_unread = upcoming or (None, False)
             if header.is_control:
-                held = None if source_batch is None or is_aborted or not crc_holds(source_batch) else source_batch
+                held = None if source_batch is None or is_unread or not crc_holds(source_batch) else source_batch
                 spans = outside(logs.losses, header.base_offset, header.next_offset)
                 if difference := next(filter(None, (marker_difference(*span, held) for span in spans)), ""):
                     raise logs.unlike(logs.end, f"at offset {header.base_offset}: {difference}", source_batch, ours)
