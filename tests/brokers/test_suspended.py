@@ -52,12 +52,16 @@ def test_nothing_of_a_round_is_sent_behind_a_suspension_in_its_midst() -> None:
     nothing: Any = None
     now, writer = [0.0], Writer(nothing, nothing, nothing, 1 << 20)
     writer.detector = SuspensionDetector(lambda: (now[0], now[0]))
-    writer._flush()
-    assert writer._is_awake()
-    now[0] += 10.0
-    assert [writer._is_awake() for _ in range(3)] == [False, False, False]
-    writer._flush()
-    assert writer._is_awake()
+
+    async def rounds() -> None:
+        writer._flush()
+        assert writer._is_awake()
+        now[0] += 10.0
+        assert [writer._is_awake() for _ in range(3)] == [False, False, False]
+        writer._flush()
+        assert writer._is_awake()
+
+    asyncio.run(rounds())
 
 
 def values(count: int) -> Iterator[bytes]:

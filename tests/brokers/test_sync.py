@@ -246,7 +246,7 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
             raise ClusterUnreachable("away")
         done.append(what)
 
-    async def still_ours(_: Any) -> None:
+    async def still_ours(_: Any, __: Any) -> None:
         done.append("asked")
 
     async def recorded(_: Settings, given: Collection[Acl], __: Any) -> None:

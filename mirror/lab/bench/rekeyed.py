@@ -2,7 +2,7 @@
 partition.
 
 Records come in another order and lie in other partitions, so what is compared is the sum of their hashes; keys are
-checked at for a sample.
+checked for a sample.
 
     python -m mirror.lab.bench.rekeyed BOOTSTRAP TOPIC PARTITIONS FIRST STEP [FIELD]
 """
@@ -19,7 +19,7 @@ from typing import Any, Final
 from mirror.lab.bench.content import read, shared_out
 
 _SUMS: Final = 1 << 64
-#: Of so many records the key of one is checked at.
+#: Of so many records the key of one is checked.
 _SAMPLE: Final = 20
 
 
@@ -37,7 +37,7 @@ def compared(source: tuple[str, str, int], copy: tuple[str, str, int], field: st
         return False, f"{wrong:,} records have a wrong key."
     checked = sum(part["checked"] for part in its)
     if records and not checked:
-        return False, "Of none of its records the key was checked at."
+        return False, "The key of none of its records was checked."
     places = Counter(key for part in its for keys in part["keys"] for key in keys)
     if scattered := sum(many > 1 for many in places.values()):
         return False, f"The records of {scattered:,} keys lie in more than one partition."
