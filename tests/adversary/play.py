@@ -197,7 +197,8 @@ class _Player:
                 break
         else:
             copies = self._copies.values()
-            if any(copy.source_id != self._id_of(copy) or not copy.owned or copy.kept for copy in copies):
+            others = any(copy.source_id != self._id_of(copy) or not copy.owned or copy.kept for copy in copies)
+            if others or any(copy.standing and self._kind(copy.source) == "short" for copy in copies):
                 time.sleep(REFRESH_SECONDS if any(copy.kept for copy in copies) else RETENTION_SECONDS)
                 self._judge()
         if self._played.findings:
