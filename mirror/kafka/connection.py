@@ -27,6 +27,7 @@ import random
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mirror import __version__
@@ -264,15 +265,15 @@ class Connection(asyncio.BufferedProtocol):
         where it says no.
         """
         loop = asyncio.get_running_loop()
-        response = api.response(request.__version__)
-        waiting = _Held(request, loop.create_future(), lambda frame: decode(response, frame), may_go)
+        future: asyncio.Future[Any] = loop.create_future()
+        decoder = partial(decode, api.response(request.__version__))
         if self._held is not None:
-            self._held.append(waiting)
-            return waiting.future
+            self._held.append(_Held(request, future, decoder, may_go))
+            return future
         if self._renew_at <= loop.time():
             self._renew_at = math.inf
             self._renewal = loop.create_task(self._renew())
-        return self._put(*waiting)
+        return self._put(request, future, decoder, may_go)
 
     async def call(self, api: Api, request: Any, timeout: float) -> Any:
         """Send and wait at most `timeout` seconds, or `request_timeout` if that is less; a late answer breaks the

@@ -561,7 +561,7 @@ class Writer:
         else:
             partition_writer.known = True
             partition_writer.seen_at = sent_at
-            partition_writer.heard_at = asyncio.get_running_loop().time()
+            partition_writer.heard_at = sent_at
             partition_writer.landed(out)
             self._count(partition_writer.source, out)
         self._on_change(partition_writer)
