@@ -121,7 +121,7 @@ class PartitionWriter:
     that is gone. `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate
     only the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by
     the clock of the event loop, and `heard_at` when its position was read, or what was acknowledged last was sent. What
-    is in flight went to broker `node`, over that of its connections whose number is `connection`. `landed_at` is where the
+    is in flight went to broker `node`, over the one of its connections named `connection`. `landed_at` is where the
     target's log ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches
     up to `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open
     before the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
