@@ -278,7 +278,8 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
     may have deleted. Of a partition that cannot be asked about others answer.
     """
-    asked = (_deleted(settings, source, known, one) for one in known.figures.values())
+    seen = seen_in(known.newest)
+    asked = (_deleted(settings, source, known, one, seen.get(one.target_topic)) for one in known.figures.values())
     found = [one for one in await asyncio.gather(*asked) if one is not None]
     if not found:
         return []
@@ -292,18 +293,19 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
 
 
 async def _deleted(
-    settings: Settings, source: Cluster, known: JournalSnapshot, figures: PartitionStatus
+    settings: Settings, source: Cluster, known: JournalSnapshot, figures: PartitionStatus, seen: FirstSeen | None
 ) -> tuple[TopicPartition, str, int, int, int] | None:
     """Source partition and target topic, the source offsets from and to before which the target has no records any
-    more, and the age in ms of the last of them.
+    more, and the age in ms of the last of them. `seen`: what the journal says of the copy.
     """
-    at = _source_of(figures)
+    at, target = _source_of(figures), known.journal.cluster
     try:
         until = await _kept_from(settings, known, figures)
         if not until:
             return None
         await source.require(at)
-        begun = starts_in(known.newest, known.journal.cluster).get(_target_of(figures), 0)  # below, nothing was copied
+        is_this_copy = seen is not None and seen.target_topic_id == target.topic_id(figures.target_topic)
+        begun = seen.begins(at.partition) if seen is not None and is_this_copy else 0  # below, nothing was copied
         if (first := max(begun, await list_offset(source, at, EARLIEST))) >= until:
             return None
         for offset in (until - 1, first):

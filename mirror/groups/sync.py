@@ -18,6 +18,8 @@ for a round over everything once a minute: offsets expire there, and operators m
     G7  no group is put below the target's log start; which records it passes over is said
     G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
         are not listed on the source, are asked for by name at each round over everything
+    G9  share groups and streams groups stand where no commit from outside can put them: a failover names those that do
+        not stand on the target where they do on the source
 
 `gaps` reads both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.

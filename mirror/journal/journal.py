@@ -37,12 +37,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from crc32c import crc32c
 from kio.records.readers import read_batch
 from kio.records.schema import NewRecordBatch, Record
 from kio.records.writers import write_new_batch
@@ -57,17 +56,7 @@ from mirror.kafka.queries import EARLIEST, LATEST, READ_UNCOMMITTED, epoch_end, 
 from mirror.observability.logs import get
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import AFTER_MAX, NO_LIMIT
-from mirror.records.header import (
-    CODEC_MASK,
-    CRC_AT,
-    CRC_FROM,
-    HEADER_BYTES,
-    LAYOUT,
-    LENGTH_PREFIX,
-    RawBatch,
-    crc_holds,
-    split,
-)
+from mirror.records.header import RawBatch, crc_holds, split
 
 OWNER = b"owner"
 ENDED = b"ended"
@@ -325,14 +314,9 @@ def _opened(raw: RawBatch) -> bytes:
         return bytes(raw.data)
     if not crc_holds(raw):
         raise ValueError("Checksum mismatch")
-    from mirror.records.codecs import decompress  # noqa: PLC0415 -- loads every codec, and is seldom needed
+    from mirror.records.codecs import uncompressed  # noqa: PLC0415 -- loads every codec, and is seldom needed
 
     try:
-        section = bytes(decompress(header.codec, raw.records))
+        return uncompressed(raw)
     except BadRecords as problem:
         raise ValueError(problem.detail) from problem
-    plain = replace(header, attributes=header.attributes & ~CODEC_MASK)
-    plain = replace(plain, batch_length=HEADER_BYTES - LENGTH_PREFIX + len(section))
-    head = bytearray(LAYOUT.pack(*(getattr(plain, one.name) for one in fields(plain))))
-    head[CRC_AT:CRC_FROM] = crc32c(section, crc32c(head[CRC_FROM:])).to_bytes(4, "big")
-    return bytes(head) + section

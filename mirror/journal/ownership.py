@@ -127,6 +127,10 @@ class Owner:
         """For the journal."""
         return json.dumps(asdict(self)).encode()
 
+    def supersedes(self, instance: str, claim: int) -> bool:
+        """It claimed the flow behind another process, whose claim had that number (U1)."""
+        return self.instance != instance and (self.claim or 0) > claim
+
     @property
     def is_here(self) -> bool:
         """It ran where this process does, so its own can be looked at (U3)."""
@@ -313,7 +317,7 @@ class OwnershipCheck:
             if entry.key == OWNER and entry.value:
                 with contextlib.suppress(*NOT_OURS):
                     owner = Owner.read(entry.value)
-                    if owner.instance != self.instance and (owner.claim or 0) > self.claim > 0:
+                    if self.claim and owner.supersedes(self.instance, self.claim):
                         return owner
         self.place = news.place
         return None
@@ -616,9 +620,7 @@ async def successor(seen: Watched, owner: Owner) -> Owner | None:
     """Whoever has taken the flow over from an owner, as far as the journal can be read."""
     await seen.poll_if_possible()
     now = seen.claims.owner
-    if now is None or now.instance == owner.instance or (now.claim or 0) <= (owner.claim or 0):
-        return None
-    return now
+    return now if now is not None and now.supersedes(owner.instance, owner.claim or 0) else None
 
 
 async def refuse_held(settings: Settings) -> None:

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ from isal import igzip_lib
 from zstandard import ZstdCompressor, ZstdDecompressor, ZstdError
 
 from mirror.errors import BadRecords, TooManyBytes
-from mirror.records.header import CODECS
+from mirror.records.header import CODEC_MASK, CODECS, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, RawBatch, sealed
 from mirror.records.recipe import CAP
 
 # --- Compressed payloads ----------------------------------------------------------------------------------------------
@@ -114,6 +115,14 @@ def decompress(codec: int, data: Buffer, cap: int = CAP, *, magic: int = 2) -> B
     if codec == ZSTD:
         return _grown(ZSTD, cramjam.zstd.decompress_into, data, cap)
     raise _unknown(codec)
+
+
+def uncompressed(raw: RawBatch) -> bytes:
+    """A batch of magic 2 as it was before compression, with the CRC of that. Raises as `decompress`."""
+    header, section = raw.header, bytes(decompress(raw.header.codec, raw.records))
+    length = HEADER_BYTES - LENGTH_PREFIX + len(section)
+    plain = replace(header, attributes=header.attributes & ~CODEC_MASK, batch_length=length)
+    return sealed(LAYOUT.pack(*astuple(plain)), section) + section
 
 
 def chunks(codec: int, data: Buffer) -> Iterator[Buffer]:

@@ -385,7 +385,7 @@ def restamp(raw: RawBatch, stamp: ProducerState, *, transactional: bool = False)
     sets its own (`Cleaner.shouldRetainRecord`). The CRC is computed anew: verify the old one first.
     """
     h = raw.header
-    stamped = bytearray(
+    return sealed(
         LAYOUT.pack(
             0,
             h.batch_length,
@@ -400,11 +400,16 @@ def restamp(raw: RawBatch, stamp: ProducerState, *, transactional: bool = False)
             stamp.epoch,
             stamp.sequence,
             h.count,
-        )
+        ),
+        raw.records,
     )
-    crc = crc32c(raw.data[HEADER_BYTES:], crc32c(stamped[CRC_FROM:]))
-    stamped[CRC_AT:CRC_FROM] = crc.to_bytes(4, "big")
-    return bytes(stamped)
+
+
+def sealed(packed: bytes, section: bytes | memoryview) -> bytes:
+    """A header of magic 2 with the CRC that it has in front of a records section."""
+    head = bytearray(packed)
+    head[CRC_AT:CRC_FROM] = crc32c(section, crc32c(head[CRC_FROM:])).to_bytes(4, "big")
+    return bytes(head)
 
 
 def passed(raw: RawBatch) -> bytes:
