@@ -22,6 +22,7 @@ from mirror.errors import ConfigError
 
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _PLAIN_KEY = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
+_NO_TEXT = re.compile(r"[\0\ud800-\udfff]")
 
 Keys = tuple[str | int, ...]
 """Where a value stands in the file: `("topics", "include", 0)`."""
@@ -110,7 +111,7 @@ class Tree:
         except (ValueError, LookupError, AttributeError):
             # A date such as 2026-02-30 has the form of one, and PyYAML believes it; as it believes a tag (`!!int x`).
             value = node.value
-        return self._resolved(value, where) if isinstance(value, str) else value
+        return self._text(value, where) if isinstance(value, str) else value
 
     def _mapping(self, node: yaml.MappingNode, where: Keys) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -126,6 +127,13 @@ class Tree:
             self._lines[key] = line
             found[key_node.value] = self._value(value_node, key)
         return found
+
+    def _text(self, text: str, where: Keys) -> str:
+        """A value with its references resolved; no file, host, header or setting of Kafka can hold `_NO_TEXT`."""
+        resolved = text if _NO_TEXT.search(text) else self._resolved(text, where)
+        if found := _NO_TEXT.search(resolved):
+            self.problems.append((where, f"holds U+{ord(found.group()):04X}, which no name or setting can hold"))
+        return _NO_TEXT.sub("?", resolved)
 
     def _resolved(self, text: str, where: Keys) -> str:
         def one(found: re.Match[str]) -> str:

@@ -264,11 +264,22 @@ def test_references(load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("${file:no-such}", "file no-such cannot be read: No such file or directory"),
         ("${secret:x}", "unknown reference ${secret:x}; write ${env:NAME} or ${file:PATH}"),
         ("${env:}", "unknown reference ${env:}"),
+        ("${file:a\\0b}", "holds U+0000, which no name or setting can hold"),
+        ("${file:a\\ud800}", "holds U+D800, which no name or setting can hold"),
+        ("${file:nul}", "holds U+0000, which no name or setting can hold"),
     ],
 )
-def test_a_reference_that_fails_is_one_problem(load_text: Load, reference: str, expected: str) -> None:
+def test_a_reference_that_fails_is_one_problem(load_text: Load, tmp_path: Path, reference: str, expected: str) -> None:
+    (tmp_path / "nul").write_bytes(b"a\0b:1")
     (problem,) = problems(load_text, SMALLEST.replace('"a:1"', f'"{reference}"'))
     assert problem.startswith(f"2: source.bootstrap.servers: {expected}")
+
+
+@pytest.mark.parametrize("key", ["ssl.truststore.location", "sasl.kerberos.keytab", "ssl.key.location"])
+@pytest.mark.parametrize("path", ["a\\0b", "a\\ud800b"])
+def test_a_path_that_no_system_takes_is_a_problem(load_text: Load, key: str, path: str) -> None:
+    found = problems(load_text, SMALLEST.replace('"a:1"}', f'"a:1", {key}: "{path}"}}'))
+    assert any("which no name or setting can hold" in problem for problem in found)
 
 
 def test_secrets_stay_secret(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
