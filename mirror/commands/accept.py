@@ -54,7 +54,7 @@ _Try = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, An
 class Accepted:
     """What is accepted of one partition.
 
-    `loss`: the one that it goes on behind, which `was_accepted` before or not. `vouched`: its copy is taken for whole
+    `loss`: the one that it goes on behind, which `was_accepted` before or not. `confirmed`: its copy is taken for whole
     up to there. `lifted`: a stop that stood, and does not hold any more. `stop`: what stops it all the same.
     """
 
@@ -62,14 +62,14 @@ class Accepted:
     target: TopicPartition
     loss: Loss | None = None
     was_accepted: bool = False
-    vouched: LastPosition | None = None
+    confirmed: LastPosition | None = None
     lifted: KnownStop | None = None
     stop: PartitionStop | None = None
 
     @property
     def is_nothing(self) -> bool:
         """There was nothing to accept, and nothing stops it."""
-        return not (self.loss or self.vouched or self.lifted or self.stop)
+        return not (self.loss or self.confirmed or self.lifted or self.stop)
 
 
 def accept(
@@ -84,7 +84,7 @@ def accept(
     stays = [one for one in found if one.stop is not None]
     if as_json:
         losses = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
-        more = {"confirmed": [_place(one) | {"offset": one.vouched.source_next} for one in found if one.vouched]}
+        more = {"confirmed": [_place(one) | {"offset": one.confirmed.source_next} for one in found if one.confirmed]}
         more["lifted"] = [_place(one) | {"state": str(one.lifted.state)} for one in found if one.lifted]
         more["stopped"] = [
             _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _with_advice(one.stop)}
@@ -117,8 +117,8 @@ def _lines(one: Accepted) -> list[str]:
         offsets = f"{count(one.loss.next_offset - one.loss.first, 'offset')}, {number(one.loss.first)} to"
         what = f"the loss of {offsets} {number(one.loss.next_offset - 1)}"
         lines.append(f"{what}, was accepted before" if one.was_accepted else f"accepted {what}")
-    if one.vouched is not None:
-        lines.append(f"accepted the copy as it stands, up to offset {number(one.vouched.source_next)}")
+    if one.confirmed is not None:
+        lines.append(f"accepted the copy as it stands, up to offset {number(one.confirmed.source_next)}")
     if one.lifted is not None:
         lines.append(f"{one.lifted.state} does not stand any more")
     return lines
@@ -216,8 +216,8 @@ async def _settle(
     accepted: tuple[int, int] | None = None
     while True:
         stop = await _stop_of(attempt, accepted, last)
-        if unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.vouched is None:
-            last = one.vouched = _vouched(stop, last, ids)
+        if unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.confirmed is None:
+            last = one.confirmed = _confirmed(stop, last, ids)
         elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and one.loss is None:
             begin = await list_offset(source, one.source, EARLIEST)
             reason = "target" if stop.state is State.TARGET_LOST else "retention"
@@ -226,10 +226,10 @@ async def _settle(
         else:
             break
     before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
-    if stop is None and one.vouched is None and stood is not None and stood.concerns(ids[1]):
+    if stop is None and one.confirmed is None and stood is not None and stood.concerns(ids[1]):
         stop = await _still_stands(one, attempt, accepted, last, stood, (source, target))
         if unconfirmed and isinstance(stop, Unconfirmed):
-            one.vouched = _vouched(stop, last, ids)
+            one.confirmed = _confirmed(stop, last, ids)
             stop = None
         elif isinstance(stop, Unconfirmed):
             advice = located(stop, source, target, one.target.topic).advice
@@ -242,8 +242,8 @@ async def _settle(
         one.lifted = stood
 
 
-def _vouched(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | None, UUID | None]) -> LastPosition:
-    """The position for which a person vouches."""
+def _confirmed(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | None, UUID | None]) -> LastPosition:
+    """The position that a person confirms."""
     batch = last.batch if last is not None else None
     return LastPosition(
         source_next=doubt.offset,
@@ -326,8 +326,8 @@ def _entries(one: Accepted, source: Cluster) -> list[Change]:
     entries: list[Change] = []
     if one.loss is not None and not one.was_accepted:
         entries.append(accept_entry(one.loss, source.topic_id(one.source.topic)))
-    if one.vouched is not None:
-        entries.append(position_entry(one.target, one.vouched))
+    if one.confirmed is not None:
+        entries.append(position_entry(one.target, one.confirmed))
     if one.lifted is not None:
         entries.append(lifted_entry(one.target))
     return entries

@@ -190,8 +190,8 @@ async def _fail_over(
         if not rehearse:
             await course.check_stands(known)
     with course.step("account"):
-        found = course.doubted(await exposures())
-        course.exposed = course.doubted(course.exposed)
+        found = course.with_doubts(await exposures())
+        course.exposed = course.with_doubts(course.exposed)
         course.rest(known, found)
         missed = await course.asking(
             source, reached, lambda there: course.compare(source, target, known, found, reached=there)
@@ -482,7 +482,7 @@ class _FailoverRun:
         if (owner := known.status(self.settings).owner) is not None:
             self._instances.add(owner.instance)
 
-    def doubted(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
+    def with_doubts(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
         """The same, with what comparing both logs found."""
         return with_doubts(exposures, self._doubts)
 

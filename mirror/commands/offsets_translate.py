@@ -23,7 +23,7 @@ from mirror.journal.offset_maps import indexes_of
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import EARLIEST, list_offset, settled_end
+from mirror.kafka.queries import EARLIEST, list_offset, replicated_end
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.selection import is_rekeyed, selects
 from mirror.rendering import number, print_json
@@ -151,7 +151,7 @@ async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
     """The answer where offsets are equal. Raises as `resume` does."""
     _, _, source, other, target = sides
     known = await _known(sides, journal)
-    begin, end = await asyncio.gather(list_offset(other, target, EARLIEST), settled_end(other, target))
+    begin, end = await asyncio.gather(list_offset(other, target, EARLIEST), replicated_end(other, target))
     if known.is_over:
         end = min(end, known.last.target_end if known.last is not None else 0)
     else:

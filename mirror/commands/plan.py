@@ -131,7 +131,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     yield from (f"- ACL {acl}: the source has it no more" for acl in found.acls.revoked)
     for begun in found.beginnings:
         offsets = ", ".join(map(number, begun.offsets))
-        yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), settled by the first start"
+        yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), decided by the first start"
     yield from _filled("pad", found.padding, "before its first record")
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
     if settings.groups.include:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from mirror.background import in_background
 from mirror.errors import ClusterError, ClusterUnreachable, PreflightError, WireError
-from mirror.journal.entries import FirstSeen, same_id, seen_in, settled
+from mirror.journal.entries import FirstSeen, same_id, seen_in, start_offsets
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
@@ -49,7 +49,7 @@ async def recorded(
 
     A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
     Raises ClusterUnreachable where such a topic is none that the journal names, PreflightError where another flow
-    named one of them at the same moment (V1), and as `settled`, `claims` and `Journal.append` do.
+    named one of them at the same moment (V1), and as `start_offsets`, `claims` and `Journal.append` do.
     """
     has_begun = any(not one.compared for one in seen_in(known).values())
     since = {} if has_begun else await _begun(source, journal, assignments, start)
@@ -136,7 +136,7 @@ async def _begun(
     """By source topic, where its partitions begin; without topics that all begin with their first record."""
     copies = [(one.source, one.target) for one in assignments]
     offsets: dict[str, list[int]] = {}
-    for at, offset in sorted((await settled(source, journal.cluster, copies, start)).items()):
+    for at, offset in sorted((await start_offsets(source, journal.cluster, copies, start)).items()):
         offsets.setdefault(at.topic, []).append(offset)
     return {topic: tuple(of) for topic, of in offsets.items() if any(of)}
 

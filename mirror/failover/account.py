@@ -1,7 +1,7 @@
 """What a failover finds: how far each partition and each group got on the target, and what is missing.
 
-A partition vouches by its task, which compared both logs as it began, or by being compared here: one that is paused,
-that waits, or that no mirror has had since, may hold all that its source does.
+A partition is verified by its task, which compared both logs as it began, or by being compared here: one that is
+paused, that waits, or that no mirror has had since, may hold all that its source does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
-from mirror.groups.sync import GroupSync, is_vouched, preserved, translated
+from mirror.groups.sync import GroupSync, is_verified, preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
@@ -47,7 +47,7 @@ _ANY_LOSS: Final = (0, NO_LIMIT)
 
 
 class Doubt(NamedTuple):
-    """Why a partition does not vouch for the offsets of its groups; `stop` where the logs say that it must not."""
+    """Why a partition is not verified, and its groups stay where they are; `stop` where the logs say that it must."""
 
     reason: str
     stop: State | None = None
@@ -136,14 +136,14 @@ async def _compared(
         return Doubt(str(damage), State.CORRUPT)
     except (ClusterError, WireError) as problem:
         # It was compared when its task began, and has not been found to be unlike since.
-        return None if is_vouched(one) else Doubt(f"both logs could not be compared: {problem}")
+        return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
     return None
 
 
 def group_sync(
     settings: Settings, source: Cluster, target: Cluster, known: JournalSnapshot, doubts: Mapping[TopicPartition, Doubt]
 ) -> GroupSync:
-    """The sync of the flow as its journal has it; partitions with doubts do not vouch."""
+    """The sync of the flow as its journal has it; partitions with doubts are not verified."""
     figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
     seen, origins, copies = seen_in(known.newest), {}, {}
@@ -155,13 +155,13 @@ def group_sync(
     since = {at: starts[there] for at, there in pairs.items() if there in starts}
     common = source, target, settings.groups.include
 
-    def vouched(at: TopicPartition) -> bool:
+    def verified(at: TopicPartition) -> bool:
         return at in figures and at not in doubts
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, vouched, known.runs.known_until, since, copies)
-    return GroupSync(*common, preserved(pairs), origins, vouched, since=since, copies=copies)
+        return GroupSync(*common, moved, origins, verified, known.runs.known_until, since, copies)
+    return GroupSync(*common, preserved(pairs), origins, verified, since=since, copies=copies)
 
 
 # --- What a failover finds missing ------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def with_doubts(exposures: Iterable[PartitionRpo], doubts: Mapping[TopicPartitio
         elif doubt.stop is not None:
             found.append(replace(one, state=doubt.stop))
         else:
-            found.append(replace(one, doubted=doubt.reason))
+            found.append(replace(one, unconfirmed=doubt.reason))
     return found
 
 

@@ -59,8 +59,8 @@ class PartitionRpo:
     `seen_ms` ago. `lost_from_ms`: how long ago the first record that did not get over was written, None where that is
     not known or all got over. `losses`: what was left out for good, below `position`. `open_from`: where the source
     ends for a reader of committed records, if a transaction is open there: nothing behind it is copied before it ends,
-    neither records of its own nor those of others, which are acknowledged. `doubted`: why nobody vouches that the copy
-    holds the source's records, where no state says so; else empty. `may_hold_more`: `end` is what some brokers of the
+    neither records of its own nor those of others, which are acknowledged. `unconfirmed`: why the copy is not known to
+    hold the source's records, where no state says so; else empty. `may_hold_more`: `end` is what some brokers of the
     source say, while another one is silent that may lead by now.
     """
 
@@ -76,7 +76,7 @@ class PartitionRpo:
     problem: str = ""
     losses: tuple[AcceptedLoss, ...] = ()
     open_from: int | None = None
-    doubted: str = ""
+    unconfirmed: str = ""
     may_hold_more: bool = False
 
     @property
@@ -86,8 +86,8 @@ class PartitionRpo:
             return self.problem
         if self.state in UNLIKE:
             return UNLIKE[self.state]
-        if self.doubted:
-            return self.doubted
+        if self.unconfirmed:
+            return self.unconfirmed
         if self.end is not None and self.position > self.end:
             return "the target holds more than the source"
         return ""
@@ -104,7 +104,7 @@ class PartitionRpo:
         """
         if self.end is None:
             return self.lag
-        if self.position is None or self.state in _NOTHING_KNOWN or self.doubted:
+        if self.position is None or self.state in _NOTHING_KNOWN or self.unconfirmed:
             return self.end
         return max(0, self.end - self.position)
 

@@ -1,12 +1,12 @@
 """Group sync: what groups committed on the source is committed on the target, as far as records are mirrored.
 
-One round reads the offsets of every chosen group on the source. Those that differ from what was last seen settled are
-compared with the target, and what `policy.following` decides is committed. The others cost nothing at the target, but
+One round reads the offsets of every chosen group on the source. Those that differ from what both sides last agreed on
+are compared with the target, and what `groups.decide` says is committed. The others cost nothing at the target, but
 for a round over everything once a minute: offsets expire there, and operators move them.
 
     G1  a group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
-    G2  a partition is followed while the mirror vouches for its records: not before its first check, not while padding
+    G2  a partition is followed while the mirror has verified its records: not before its first check, not while padding
         stands in for them, and not in a state in which the two logs are different ones
     G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
         topics are asked for between the read of the source and each commit: a topic may be made anew, or an address
@@ -132,7 +132,7 @@ def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes)
     return translate
 
 
-def is_vouched(*reports: PartitionStatus | None) -> bool:
+def is_verified(*reports: PartitionStatus | None) -> bool:
     """Whether the newest report of a partition says that its target holds the source's records (G2)."""
     known = [report for report in reports if report]
     newest = max(known, key=lambda report: report.at_ms, default=None)
@@ -215,22 +215,22 @@ class GroupSync:
         include: Sequence[re.Pattern[str]],
         translate: Translate,
         origins: Mapping[str, tuple[str, UUID | None]],
-        vouched: Callable[[TopicPartition], bool],
+        verified: Callable[[TopicPartition], bool],
         known_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
         since: Mapping[TopicPartition, int] = {},
         copies: Mapping[str, UUID | None] = {},
     ) -> None:
         """`include` must match a group's whole name.
 
-        `origins`: by target topic, the source topic and the id under which it is mirrored. `vouched` says of a source
+        `origins`: by target topic, the source topic and the id under which it is mirrored. `verified` says of a source
         partition whether its target holds its records (G2). `known_until`: of a target partition, the offset up to
         which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
         `copies`: by target topic, the id under which it is written to.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
-        self.include, self._vouched = tuple(include), vouched
+        self.include, self._verified = tuple(include), verified
         self.mirrors(Terms(translate, origins, known_until, since, copies))
-        self._settled: dict[str, Offsets] = {}
+        self._synced: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
         self._hidden: frozenset[str] = frozenset()
@@ -255,13 +255,13 @@ class GroupSync:
         work = _Work({}, {})
         if all(reached):
             sources = await self._source_offsets(whole=whole)
-            if moved := {g: offsets for g, offsets in sources.items() if whole or self._settled.get(g) != offsets}:
+            if moved := {g: offsets for g, offsets in sources.items() if whole or self._synced.get(g) != offsets}:
                 work = await self._follow(moved, rehearsing)
             self._whole_at = time.monotonic() if whole else self._whole_at
         blockers = [blocker for side in sides for blocker in side.blockers]
         for group in {blocker.group for blocker in blockers if blocker.group}:
             self._standings[group] = Standing.BLOCKED
-            self._settled.pop(group, None)
+            self._synced.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
         planned = work.commits() if rehearsing else {}
         return SyncResult(Counter(self._all_standings().values()), len(work.taken), tuple(blockers), skips, planned)
@@ -318,18 +318,18 @@ class GroupSync:
         return await self._source.denied({one for one, at in found if any(of.topic in self._origins for of in at)})
 
     async def _source_offsets(self, *, whole: bool) -> dict[str, Offsets]:
-        """Offsets of every chosen group that has any for partitions vouched for, in terms of the target. Up to where
-        these mean anything is settled at the same moment: more is known by the time that the target has answered.
+        """Offsets of every chosen group that has any for verified partitions, in terms of the target. Up to where
+        these mean anything is decided at the same moment: more is known by the time that the target has answered.
         """
         translated: dict[str, Offsets] = {}
         early_groups: set[str] = set()
         until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed(whole=whole)).items():
-            vouched = {at: committed for at, committed in offsets.items() if self._vouched(at)}
-            early = {at for at, committed in vouched.items() if committed.offset < self._since.get(at, 0)}
+            verified = {at: committed for at, committed in offsets.items() if self._verified(at)}
+            early = {at for at, committed in verified.items() if committed.offset < self._since.get(at, 0)}
             if early:
                 early_groups.add(group)
-            pairs = (self._translate(at, committed) for at, committed in vouched.items() if at not in early)
+            pairs = (self._translate(at, committed) for at, committed in verified.items() if at not in early)
             if here := dict(filter(None, pairs)):
                 translated[group] = here
                 until |= {there: self._known_until(there) for there in here}
@@ -337,7 +337,7 @@ class GroupSync:
         return translated
 
     def _forget_all_but(self, groups: Collection[str]) -> None:
-        self._settled = {group: offsets for group, offsets in self._settled.items() if group in groups}
+        self._synced = {group: offsets for group, offsets in self._synced.items() if group in groups}
         self._standings = {group: standing for group, standing in self._standings.items() if group in groups}
         if len(self._agreed) > MOST_REMEMBERED:
             self._agreed = {group: agreed for group, agreed in self._agreed.items() if group in groups}
@@ -489,9 +489,9 @@ class GroupSync:
                 self._agreed.setdefault(group, {})[at] = made.agreed
         standing = self._standings[group] = _weightiest(*standings)
         if standing in _SETTLED:
-            self._settled[group] = work.sources[group]
+            self._synced[group] = work.sources[group]
         else:
-            self._settled.pop(group, None)
+            self._synced.pop(group, None)
 
     # --- what came of it
 
@@ -508,7 +508,7 @@ class GroupSync:
         followed by nobody: it is named where it has no offset there at all.
 
         `planned` counts as committed. `holds`: by source partition, the offset below which the target has all that the
-        source does, where that is known; `doubts`: why a source partition is not vouched for. Raises nothing that a
+        source does, where that is known; `doubts`: why a source partition is not verified. Raises nothing that a
         cluster can cause.
         """
         sides = (self._source, self._target)
@@ -650,7 +650,7 @@ class GroupSync:
         since = self._since.get(at, 0)
         if one.committed.offset < since:
             cause = f"it stands below offset {since} of the source, where the mirror began"
-        elif doubt or not self._vouched(at):
+        elif doubt or not self._verified(at):
             cause = doubt or "the target is not known to hold the source's records"
         elif is_active:
             cause = "it has members on the target, so that it reads on there by itself"
@@ -697,12 +697,12 @@ def sync_of(
     offsets moved to.
     """
 
-    def vouched(at: TopicPartition) -> bool:
-        return is_vouched(*(figures.get(at) for figures in reports))
+    def verified(at: TopicPartition) -> bool:
+        return is_verified(*(figures.get(at) for figures in reports))
 
     terms = terms_of(assignments, indexes)
     return GroupSync(
-        source, target, include, terms.translate, terms.origins, vouched, terms.known_until, terms.since, terms.copies
+        source, target, include, terms.translate, terms.origins, verified, terms.known_until, terms.since, terms.copies
     )
 
 

@@ -3,7 +3,7 @@
 The position is the target's log end, and says nothing about a source topic that was deleted and created again; its id
 does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
 
-B1  it is settled once, at the flow's first start and before any task runs, and kept with what the topic was first
+B1  it is decided once, at the flow's first start and before any task runs, and kept with what the topic was first
     seen as: who dies before the first append begins at the same offset
 B2  a target that holds anything already, or did, says itself where to go on
 B3  what the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is
@@ -30,7 +30,7 @@ from uuid import UUID
 
 from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, settled_end
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, replicated_end
 from mirror.observability.status import NOT_OURS, parsed
 from mirror.replication.assignment import Assignment, Loss
 
@@ -192,7 +192,9 @@ def moment(start: Literal["earliest", "latest"] | datetime) -> int:
     return LATEST if start == "latest" else EARLIEST
 
 
-async def settled(source: Cluster, target: Cluster, copies: Iterable[Copy], when: int) -> dict[TopicPartition, int]:
+async def start_offsets(
+    source: Cluster, target: Cluster, copies: Iterable[Copy], when: int
+) -> dict[TopicPartition, int]:
     """By source partition, the offset below which nothing is to be mirrored; 0 where all is (B2).
 
     Raises ClusterUnreachable, AccessDenied, BrokerError where a single partition cannot be asked: to begin it
@@ -200,7 +202,7 @@ async def settled(source: Cluster, target: Cluster, copies: Iterable[Copy], when
     """
 
     async def of(one: TopicPartition, other: TopicPartition | None) -> int:
-        if when == EARLIEST or (other is not None and await settled_end(target, other)):
+        if when == EARLIEST or (other is not None and await replicated_end(target, other)):
             return 0
         return await _offset_at(source, one, when)
 

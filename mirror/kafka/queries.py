@@ -166,18 +166,18 @@ async def delete_records(cluster: Cluster, partition: TopicPartition, before: in
     return int(part.low_watermark)
 
 
-async def settled_end(cluster: Cluster, partition: TopicPartition) -> int:
+async def replicated_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The log end, once every in-sync replica has it. Raises ClusterUnreachable where that does not come about
     in time.
     """
     deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
     while True:
-        end, settled = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
-        if settled >= end:
-            return settled
+        end, replicated = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
+        if replicated >= end:
+            return replicated
         if asyncio.get_running_loop().time() > deadline:
             raise ClusterUnreachable(
-                f"{cluster}: {partition}: replicas hold {settled} of {end} offsets; is a broker down?"
+                f"{cluster}: {partition}: replicas hold {replicated} of {end} offsets; is a broker down?"
             )
         await asyncio.sleep(_SETTLE_PAUSE)
 

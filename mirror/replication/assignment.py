@@ -44,7 +44,7 @@ class LastPosition:
     less while the source keeps its log (KIP-101).
     `target_epoch`: the target's leader epoch, as far as known, when it acknowledged.
     `stamp`: producer id, producer epoch and sequence of what is appended next.
-    `batch`: the last data batch, None where none is known. `was_accepted`: a person vouched for it (`mirror accept`).
+    `batch`: the last data batch, None where none is known. `was_accepted`: a person confirmed it (`mirror accept`).
     `begins`: the source offset below which the copy held nothing, or nothing any more, when its task began: that the
     source deleted what lies below is no loss of the target's.
     """

@@ -14,7 +14,7 @@ from typing import Final
 from mirror.errors import MalformedBatch, OpenTransaction, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at
-from mirror.kafka.queries import EARLIEST, LATEST, epoch_end, list_offset, settled_end
+from mirror.kafka.queries import EARLIEST, LATEST, epoch_end, list_offset, replicated_end
 from mirror.records.compare import is_our_padding
 from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, ProducerState, RawBatch, crc_holds
 from mirror.replication.assignment import LastPosition
@@ -26,7 +26,7 @@ ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
 
 class Unconfirmed(PartitionStop):
     """The stop for a copy of which nothing can be compared with the source, and whose end is not the position that the
-    journal keeps. A person may vouch for it: that the target's end `target_end` goes with the source's `offset`, which
+    journal keeps. A person may confirm: that the target's end `target_end` goes with the source's `offset`, which
     is -1 where that is not known.
     """
 
@@ -245,7 +245,7 @@ async def read_logs(
     losses: tuple[tuple[int, int], ...] = (),
 ) -> Logs:
     """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
-    end = await settled_end(target, target_partition)
+    end = await replicated_end(target, target_partition)
     target_epoch = target.leader(target_partition).epoch
     start, readable, target_start, kept, tail = await asyncio.gather(
         list_offset(source, source_partition, EARLIEST),

@@ -39,7 +39,7 @@ class PartitionTask:
     advice: str = ""
     cursor: Cursor | None = None
     partition_writer: PartitionWriter | None = None
-    unsettled: asyncio.Event = field(default_factory=asyncio.Event)
+    in_doubt: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
     aligned_to: int = -1

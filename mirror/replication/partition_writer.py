@@ -118,8 +118,8 @@ class PartitionWriter:
     The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
     appended at `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose
     offsets move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch
-    that is gone. `mistimed`: an ack named another time than the batch has. `doubted` are the batches sent whose fate
-    only the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by
+    that is gone. `mistimed`: an ack named another time than the batch has. `unconfirmed`: batches sent whose fate only
+    the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by
     the clock of the event loop, and `heard_at` when its position was read, or what was acknowledged last was sent. What
     is in flight went to broker `node`, over the one of its connections named `connection`. `landed_at` is where the
     target's log ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches
@@ -148,9 +148,9 @@ class PartitionWriter:
     queue: deque[PendingBatch | Gap] = field(default_factory=deque)
     in_flight: deque[PendingBatch] = field(default_factory=deque)
     filling: bool = False
-    doubted: list[PendingBatch] = field(default_factory=list)
+    unconfirmed: list[PendingBatch] = field(default_factory=list)
     held: int = 0
-    unsettled: str = ""
+    in_doubt: str = ""
     mistimed: bool = False
     doubtful: bool = False
     node: int = -1
@@ -187,12 +187,12 @@ class PartitionWriter:
     @property
     def is_idle(self) -> bool:
         """Everything queued is acknowledged, or nothing more will be sent."""
-        return self.is_quiet and (not self.queue or bool(self.unsettled))
+        return self.is_quiet and (not self.queue or bool(self.in_doubt))
 
     @property
     def may_send(self) -> bool:
         """There is something to send, and nothing speaks against sending it now (W3, W5, W8 in `writer.py`)."""
-        if not self.queue or self.unsettled or self.filling:
+        if not self.queue or self.in_doubt or self.filling:
             return False
         return not self.in_flight or (self.known and isinstance(self.queue[0], PendingBatch))
 

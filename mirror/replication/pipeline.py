@@ -43,7 +43,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import settled_end
+from mirror.kafka.queries import replicated_end
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
@@ -407,7 +407,7 @@ class Pipeline:
                 )
         except (ClusterError, WireError) as problem:
             self._writer.doubt(partition_writer, str(problem))
-        if partition_writer.unsettled or partition_writer is not partition_task.partition_writer:
+        if partition_writer.in_doubt or partition_writer is not partition_task.partition_writer:
             return False
         partition_task.left_out.append((loss.first, loss.next_offset))
         self._writer.lose(loss, partition_writer)
@@ -450,7 +450,7 @@ class Pipeline:
                 await asyncio.sleep(backoff.next())
             else:
                 before = partition_task.partition_writer.acked if partition_task.partition_writer else 0
-                await partition_task.unsettled.wait()
+                await partition_task.in_doubt.wait()
                 if partition_task.partition_writer and partition_task.partition_writer.acked > before:
                     backoff.reset()
                     partition_task.doubts = 0
@@ -464,7 +464,7 @@ class Pipeline:
         if (known := partition_task.standing_stop()) is not None:
             raise known
         if became := await self._what_became_of(partition_task):
-            at = await settled_end(self._target, mine.target)
+            at = await replicated_end(self._target, mine.target)
             if mine.rules.translates:  # there are other offsets
                 at = (await self._recall(mine.target, at)).runs.next_source
             raise recreated(mine.source, at, became)
@@ -498,17 +498,17 @@ class Pipeline:
             if found_end > former.sent:
                 detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
                 raise partition_writer.contended(position.next_offset, detail)
-            self._writer.settled(former, found_end)
+            self._writer.resolve(former, found_end)
             partition_task.doubts += former.doubtful
             if partition_task.doubts >= DOUBTFUL_TRIES:
-                raise self._stop_for(partition_task, State.REFUSED, former.unsettled, Remedy.SEE_BROKER)
+                raise self._stop_for(partition_task, State.REFUSED, former.in_doubt, Remedy.SEE_BROKER)
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
             await self._lose_until(
                 position, partition_writer, mine, "target" if target_lost is not None else "retention"
             )
-        partition_task.unsettled.clear()
+        partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
         partition_task.cursor = Cursor(
             mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
@@ -625,12 +625,12 @@ class Pipeline:
             return
         if partition_writer.stop is not None:
             self._stop(partition_task, partition_writer.stop)
-        elif partition_writer.unsettled:
+        elif partition_writer.in_doubt:
             if not partition_task.finished:
-                partition_task.waits(partition_writer.unsettled)
+                partition_task.waits(partition_writer.in_doubt)
             self._fetcher.stop(partition_writer.source)
             if partition_writer.is_quiet:
-                partition_task.unsettled.set()
+                partition_task.in_doubt.set()
         elif not partition_task.finished:
             while (loss := partition_writer.passed) is not None:
                 log_loss(loss)
@@ -645,7 +645,7 @@ class Pipeline:
     def _finished(self, partition_task: PartitionTask) -> None:
         partition_task.finished = True
         self._fetcher.stop(partition_task.assignment.source)
-        partition_task.unsettled.set()
+        partition_task.in_doubt.set()
 
     def _stop(self, partition_task: PartitionTask, stop: PartitionStop) -> None:
         partition_task.stopped(located(stop, self._source, self._target, partition_task.assignment.target.topic))

@@ -53,7 +53,7 @@ from mirror.kafka.queries import (
     epoch_end,
     list_offset,
     producers,
-    settled_end,
+    replicated_end,
 )
 from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.records.header import (
@@ -335,7 +335,7 @@ async def _compared(
     head = source_batch.header if source_batch is not None else None
     if head is not None and head.magic == 2 and head.base_offset > header.last_offset:
         epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
-        is_ours = logs.own.is_kin(header.producer_id)  # nothing below vouches for a batch of somebody else (P7)
+        is_ours = logs.own.is_kin(header.producer_id)  # nothing below verifies a batch of somebody else (P7)
         return kept_batch(ours, header.base_offset, None), epoch if is_ours else None
     if header.base_offset < start and (source_batch is None or source_batch.header.base_offset != header.base_offset):
         return kept_batch(ours, header.base_offset, None), None
@@ -528,7 +528,7 @@ async def next_stamp(
     is_marker = tail is not None and tail.header.is_control
     if is_marker:
         await asyncio.sleep(_MARKERS_PAUSE)
-    if (tail is None or is_marker) and await settled_end(target, partition) != end:
+    if (tail is None or is_marker) and await replicated_end(target, partition) != end:
         raise ClusterUnreachable(f"{target}: {partition}: the log grew while its position was read")
     if tail is not None:
         last = tail.header

@@ -12,7 +12,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
         of old data it forgets the producer at every sweep
     W4  an ack at another offset than expected means that somebody else writes: FENCED, and not one batch more
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
-        (`PartitionWriter.unsettled`)
+        (`PartitionWriter.in_doubt`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
     W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are distinguished
         by their order alone, and what overtakes is refused
@@ -137,7 +137,7 @@ FRESH: Final = 2.0
 
 class Writer:
     """Give it partition_writers with `begin`; `on_change(partition_writer)` is called when a partition writer was
-    acknowledged, stopped, or became unsettled with nothing in flight. `took` has the seconds from each produce request
+    acknowledged, stopped, or came in doubt with nothing in flight. `took` has the seconds from each produce request
     to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs.
     """
 
@@ -175,12 +175,12 @@ class Writer:
         for channel in self._channels.values():
             channel.close()
 
-    def settled(self, partition_writer: PartitionWriter, end: int) -> None:
-        """The log's end decides the fate of what an unsettled partition writer had sent: count what is below it."""
-        for out in partition_writer.doubted:
+    def resolve(self, partition_writer: PartitionWriter, end: int) -> None:
+        """The log's end decides the fate of what a partition writer in doubt had sent: count what is below it."""
+        for out in partition_writer.unconfirmed:
             if out.end <= end:
                 self._count(partition_writer.source, out)
-        partition_writer.doubted.clear()
+        partition_writer.unconfirmed.clear()
 
     def holds(self) -> int:
         """Bytes of batches that wait for the target, or for its acks."""
@@ -188,11 +188,11 @@ class Writer:
 
     def room(self, source: TopicPartition) -> int:
         """Bytes that a partition's writer still takes, negative where it holds more than its share; 0 for one that is
-        stopped or unsettled.
+        stopped or in doubt.
         """
         partition_writer = self._partition_writers.get(source)
         return (
-            self._partition_bytes - partition_writer.held if partition_writer and not partition_writer.unsettled else 0
+            self._partition_bytes - partition_writer.held if partition_writer and not partition_writer.in_doubt else 0
         )
 
     def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter) -> None:
@@ -206,7 +206,7 @@ class Writer:
         self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
     ) -> Iterator[None]:
         """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
-        if partition_writer.unsettled or verdict is ALREADY_MIRRORED:
+        if partition_writer.in_doubt or verdict is ALREADY_MIRRORED:
             return
         self._queued[partition_writer.source] = partition_writer
         match verdict.action:
@@ -250,7 +250,7 @@ class Writer:
             ):
                 partition_writer.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
                 yield
-                if partition_writer.unsettled:
+                if partition_writer.in_doubt:
                     return
                 self._queued[partition_writer.source] = partition_writer
         except TooManyBytes as large:
@@ -264,7 +264,7 @@ class Writer:
             number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
             if number:
                 yield from self._rewrite(verdict, raws[:number], partition_writer)
-                if partition_writer.unsettled:
+                if partition_writer.in_doubt:
                     return
             raise _unreadable(partition_writer, raws[number], damage.detail) from damage
         partition_writer.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
@@ -283,7 +283,7 @@ class Writer:
         self.detector.beat()
         self._flushed_at = self.detector.suspensions
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
-        unsettled: list[PartitionWriter] = []
+        in_doubt: list[PartitionWriter] = []
         self._queued = {
             at: partition_writer
             for at, partition_writer in self._queued.items()
@@ -298,7 +298,7 @@ class Writer:
                 node = leader.node
                 if moved := self._moved(partition_writer, leader):  # W7, W11, W13
                     self._unsettle(partition_writer, moved)
-                    unsettled.append(partition_writer)
+                    in_doubt.append(partition_writer)
                     continue
                 if not partition_writer.in_flight:  # W7
                     partition_writer.connection = (
@@ -318,7 +318,7 @@ class Writer:
             while channel.in_flight < IN_FLIGHT and channel.connection.unsent < UNSENT_BYTES:
                 if not self._send(channel, channel.connection, partition_writers):
                     break
-        for partition_writer in unsettled:
+        for partition_writer in in_doubt:
             self._on_change(partition_writer)
 
     def _is_awake(self) -> bool:
@@ -367,7 +367,7 @@ class Writer:
         """
         for partition_writer in tuple(self._partition_writers.values()):
             leader = self._target.leader(partition_writer.target)
-            if not partition_writer.unsettled and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
+            if not partition_writer.in_doubt and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
                 self._lost((partition_writer,), moved)
 
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
@@ -482,9 +482,9 @@ class Writer:
             code = code or (answer.error_code if answer else None)
             if problem or (asked and not answer):
                 self._unsettle(partition_writer, str(problem or "an answer without the partition"))
-            elif code or partition_writer.unsettled:
+            elif code or partition_writer.in_doubt:
                 self._unsettle(
-                    partition_writer, f"the target answered {code.name}" if code else partition_writer.unsettled
+                    partition_writer, f"the target answered {code.name}" if code else partition_writer.in_doubt
                 )
             elif answer and answer.offset != partition_writer.sent:
                 self._unsettle(
@@ -521,15 +521,15 @@ class Writer:
         out = partition_writer.in_flight.popleft()
         header = out.raw.header
         partition_writer.held -= len(out.raw.data)
-        if partition_writer.unsettled and not ack.error_code and ack.base_offset != out.target_offset:  # W14
+        if partition_writer.in_doubt and not ack.error_code and ack.base_offset != out.target_offset:  # W14
             stop = partition_writer.stop
             if stop is None or stop.state not in (State.FENCED, State.DIVERGED):  # the first one says why
                 partition_writer.stop = partition_writer.misplaced(
-                    header.base_offset, ack.base_offset, partition_writer.unsettled
+                    header.base_offset, ack.base_offset, partition_writer.in_doubt
                 )
-        elif partition_writer.unsettled:
+        elif partition_writer.in_doubt:
             # an earlier batch failed; what became of this one is read from the log's end (W5)
-            partition_writer.doubted.append(out)
+            partition_writer.unconfirmed.append(out)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             keyless = partition_writer.rules.compacted and ack.error_code == _INVALID_RECORD
@@ -543,7 +543,7 @@ class Writer:
             )
             self._stopped(partition_writer, stop)
         elif ack.error_code:
-            partition_writer.doubted.append(out)
+            partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
             self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.target_offset:  # W4
@@ -589,7 +589,7 @@ class Writer:
             if in_flight:
                 out = partition_writer.in_flight.popleft()
                 partition_writer.held -= len(out.raw.data)
-                partition_writer.doubted.append(out)
+                partition_writer.unconfirmed.append(out)
             self._unsettle(partition_writer, problem)
             self._on_change(partition_writer)
 
@@ -597,7 +597,7 @@ class Writer:
         """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
         new one (W5).
         """
-        partition_writer.unsettled = partition_writer.unsettled or why
+        partition_writer.in_doubt = partition_writer.in_doubt or why
         partition_writer.forget()
 
     def _stopped(self, partition_writer: PartitionWriter, stop: PartitionStop) -> None:

@@ -333,7 +333,7 @@ class _Scanner:
             least, position = found.end, sound.position
 
     def end(self) -> None:
-        """Nothing follows. Where nobody vouches for the offset of the last batch, it is dropped (A3); without a
+        """Nothing follows. Where nothing confirms the offset of the last batch, it is dropped (A3); without a
         checkpoint the offsets before it are reported as missing.
         """
         found, last = self._found, self._last

@@ -106,7 +106,7 @@ ENDS_TIMEOUT: Final = 2.0
 #: Epochs without headway after which a warning says so, and again after as many more.
 IDLE_WARNING: Final = 3
 
-#: What people did: losses accepted, stops that stand, copies vouched for.
+#: What people did: losses accepted, stops that stand, copies that they confirmed.
 Acts = tuple[dict[TopicPartition, Accepted], frozenset[TopicPartition], dict[TopicPartition, LastPosition]]
 Watch = Callable[[Mapping[TopicPartition, PartitionStatus]], None]
 
@@ -637,15 +637,15 @@ class Supervisor:
         await self._journal_state.read(self._journal)
 
     def _acts(self) -> Acts:
-        """What people did, as the journal has it: losses that they accepted, stops that stand, copies vouched for."""
+        """What people did, as the journal has it: accepted losses, stops that stand, confirmed copies."""
         known = self._journal_state.standing
-        vouched = {at: one for at, one in known.positions.items() if one.was_accepted}
-        return dict(known.accepted), frozenset(known.stops), vouched
+        confirmed = {at: one for at, one in known.positions.items() if one.was_accepted}
+        return dict(known.accepted), frozenset(known.stops), confirmed
 
     def _has_acted(self) -> bool:
-        """Somebody accepted a loss, lifted a stop or vouched for a copy, of which the epoch under way does not know."""
-        (accepted, stops, vouched), (knew_accepted, knew_stops, knew_vouched) = self._acts(), self._obeyed
-        is_new = any(knew_vouched.get(at) != one for at, one in vouched.items())
+        """Somebody accepted a loss, lifted a stop or confirmed a copy, of which the epoch under way does not know."""
+        (accepted, stops, confirmed), (knew_accepted, knew_stops, knew_confirmed) = self._acts(), self._obeyed
+        is_new = any(knew_confirmed.get(at) != one for at, one in confirmed.items())
         return accepted != knew_accepted or bool(knew_stops - stops) or is_new
 
     async def _watch_ends(self) -> None:

@@ -82,7 +82,7 @@ class History:
 
     @property
     def has_begun(self) -> bool:
-        """The flow had its first start: `topics.start` is settled, whatever appears since. An adopted copy is none."""
+        """The flow had its first start: `topics.start` is decided, whatever appears since. An adopted copy is none."""
         return self.has_run or any(not one.compared for one in self.seen.values())
 
     @property

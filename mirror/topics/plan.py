@@ -11,7 +11,7 @@ from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.journal.entries import Copy, moment, paused_in, settled
+from mirror.journal.entries import Copy, moment, paused_in, start_offsets
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
 from mirror.journal.ownership import FailedOver
@@ -41,8 +41,8 @@ class Beginning:
 
 
 async def planned_starts(settings: Settings, plan: TopicPlan, history: History) -> dict[TopicPartition, int]:
-    """By source partition, the offset below which nothing is mirrored: as the first start settled it, or as one of now
-    would. Raises as `settled` does; a partition without a leader is left out.
+    """By source partition, the offset below which nothing is mirrored: as the first start decided it, or as one of now
+    would. Raises as `start_offsets` does; a partition without a leader is left out.
     """
     if history.has_begun:
         return {
@@ -57,7 +57,7 @@ async def planned_starts(settings: Settings, plan: TopicPlan, history: History) 
     async with Cluster(one) as source, Cluster(other) as target:
         await source.refresh({at.topic for at, _ in copies})
         await target.refresh(plan.target_topics)
-        return await settled(source, target, copies, when)
+        return await start_offsets(source, target, copies, when)
 
 
 def beginnings(starts: Mapping[TopicPartition, int]) -> Iterator[Beginning]:

@@ -31,7 +31,7 @@ class Allowed:
     """What need not be equal in one partition. `start`: the copy's log may begin there, since somebody made records
     expire on the target, or a setting that both sides have; None: anywhere. `losses`: recorded ranges of the source's
     offsets. `history`: what the source held last, by offset, and `former`: what it held there before. `copied`: what
-    was seen on the target at any time; None: nobody looked. `vouched`: a person took the copy for whole up to there,
+    was seen on the target at any time; None: nobody looked. `confirmed`: a person took the copy for whole up to there,
     with what somebody else wrote. `own_times`: the target's broker dates records.
     """
 
@@ -40,7 +40,7 @@ class Allowed:
     history: Mapping[int, Record] = field(default_factory=dict)
     former: Mapping[int, Collection[Record]] = field(default_factory=dict)
     copied: Mapping[int, Collection[Record]] | None = None
-    vouched: int = 0
+    confirmed: int = 0
     own_times: bool = False
     compacted: bool = False
 
@@ -81,7 +81,7 @@ def differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterato
     strange = [
         offset
         for offset in copy.records
-        if offset >= max(source.start, allowed.vouched) and offset not in wanted and not allowed.compacted
+        if offset >= max(source.start, allowed.confirmed) and offset not in wanted and not allowed.compacted
     ]
     if strange:
         yield Finding("I2", "records of nobody", f"{place}: {_some(strange)}: {copy.records[strange[0]].text}")
@@ -100,7 +100,7 @@ def differences(place: str, source: Log, copy: Log, allowed: Allowed) -> Iterato
         offset
         for offset, one in copy.records.items()
         if offset not in strange
-        and offset >= allowed.vouched
+        and offset >= allowed.confirmed
         and not any(
             _same(one, theirs, allowed) for theirs in ((wanted[offset],) if offset in wanted else allowed.held(offset))
         )

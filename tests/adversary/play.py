@@ -78,7 +78,7 @@ Place = tuple[str, int]
 class Copy:
     """What is known of one topic on the target. `owned`: the flow made it, or took it over while it was empty.
     `causes`: what was done to it and its source since. `start`: by partition, up to where its records may be gone;
-    None: anywhere. `vouched`: up to where a person took records of somebody else for the source's. `others`: it holds
+    None: anywhere. `confirmed`: up to where a person took records of somebody else for the source's. `others`: it holds
     records that somebody else wrote while its source was there. `resolved_at`: when a person last resolved its stops,
     by the monotonic clock. `kept`: what was done to its source after that must not reach it.
     """
@@ -89,7 +89,7 @@ class Copy:
     causes: set[str] = field(default_factory=set)
     start: dict[int, int | None] = field(default_factory=dict)
     standing: dict[int, str] = field(default_factory=dict)
-    vouched: dict[int, int] = field(default_factory=dict)
+    confirmed: dict[int, int] = field(default_factory=dict)
     resolved_at: float = float("-inf")
     others: bool = False
     kept: bool = False
@@ -463,7 +463,7 @@ class _Player:
                 history=self._history.get((name, partition), {}),
                 former=self._former.get((name, partition), {}),
                 copied=self._copied.get((self._target[self._target_of(name)].id, partition)),
-                vouched=copy.vouched.get(partition, 0),
+                confirmed=copy.confirmed.get(partition, 0),
                 own_times=copy.own_times,
                 compacted=copy.compacted,
             )
@@ -834,7 +834,7 @@ class _Player:
                 copy.resolved_at = time.monotonic()
                 copy.others = copy.kept = False
         if copy is not None and options and copy.causes & {"stranger", "second flow"}:
-            copy.vouched |= {one["partition"]: one["offset"] for one in fields.get("confirmed", ())}
+            copy.confirmed |= {one["partition"]: one["offset"] for one in fields.get("confirmed", ())}
         return f"exit {code}"
 
     def _judge_lifted(self, target: str, lifted: Collection[Mapping[str, Any]]) -> None:
@@ -931,7 +931,7 @@ class _Player:
         found, place = json.loads(command.printed), f"{target}-{op.partition}"
         if copy is None or not copy.owned:
             self._found("I8", "offsets are translated for no copy", f"{place}: {command.printed}")
-        elif not self._failed_over and found["target_offset"] >= copy.vouched.get(op.partition, 0):
+        elif not self._failed_over and found["target_offset"] >= copy.confirmed.get(op.partition, 0):
             empty, allowed = Log(0, 0, 0), Allowed(own_times=copy.own_times)
             mine = now.partitions.get(op.partition, empty).records.get(found["target_offset"])
             other = theirs.partitions.get(op.partition, empty).records.get(found["source_offset"])

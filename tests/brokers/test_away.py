@@ -30,7 +30,7 @@ from mirror.driver.flow import prepare
 from mirror.driver.journal_state import HEARD_SECONDS, JournalState
 from mirror.driver.reports import StopLog
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
-from mirror.groups.sync import is_vouched
+from mirror.groups.sync import is_verified
 from mirror.journal.journal import Entry, News, Place
 from mirror.kafka import addresses, connection
 from mirror.kafka.cluster import TopicPartition
@@ -302,7 +302,7 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
         assert reported.live[AT].at_ms <= now_ms()
         assert value(metrics, "mirror_partition_state", state=str(one.state)) == 1
         assert reported.newest(results)[AT].state is one.state or reported.live[AT].at_ms == results[AT].at_ms
-    assert not is_vouched(reported.live[AT], results[AT])
+    assert not is_verified(reported.live[AT], results[AT])
     assert capfd.readouterr().err.count("partition_stopped") == 2
 
 

@@ -38,13 +38,18 @@ NAMES = {
     "Tally": "PartitionCounters",
     "Tidings": "JournalState",
     "Wish": "InspectOptions",
+    "doubted": "unconfirmed",
+    "is_vouched": "is_verified",
     "lands": "target_offset",
     "look": "refresh, replan, poll, read or check",
     "lookout": "topic_watcher",
+    "settled_end": "replicated_end",
     "sink": "partition_writer, or buffer: a sink is Spark's",
     "sinks": "partition_writers",
     "twin": "source_batch",
+    "unsettled": "in_doubt",
     "upto": "until: the journal and the plans of re-keying alone keep it as a key",
+    "vouched": "verified, or confirmed where a person does",
 }
 #: Retired states, wherever they stand: in code, metrics, alerts, dashboards or pages.
 STATES = {"ALIGNING": "PADDING", "CONTENDED": "FENCED", "DENIED": "UNAUTHORIZED", "WAITING": "UNAVAILABLE"}

@@ -48,7 +48,7 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "ack": ("mirror.replication.writer", "Writer._acknowledged"),
     "count": ("mirror.replication.writer", "Writer._count"),
     "filled": ("mirror.replication.writer", "Writer._filled"),
-    "settled-end": ("mirror.replication.both_logs", "settled_end"),
+    "replicated-end": ("mirror.replication.both_logs", "replicated_end"),
     "tail": ("mirror.replication.both_logs", "batch_at"),
     "stamp": ("mirror.replication.position", "next_stamp"),
     "resume": ("mirror.replication.pipeline", "resume"),

@@ -23,7 +23,7 @@ from mirror.kafka import queries
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA
-from mirror.kafka.queries import LATEST, list_offset, list_offsets_request, settled_end
+from mirror.kafka.queries import LATEST, list_offset, list_offsets_request, replicated_end
 from mirror.kafka.retry import Backoff
 
 ORDERS = TopicPartition("orders", 0)
@@ -551,8 +551,8 @@ async def test_an_end_is_believed_once_every_in_sync_replica_has_it(monkeypatch:
     monkeypatch.setattr(queries, "list_offset", high_watermark)
     monkeypatch.setattr(queries, "_SETTLE_PAUSE", 0.001)
     nowhere = Cluster(Endpoint("us", ()))
-    assert await settled_end(nowhere, ORDERS) == 100
+    assert await replicated_end(nowhere, ORDERS) == 100
     replicated[:] = [95]
     monkeypatch.setattr(queries, "CALL_TIMEOUT", 0.01)
     with pytest.raises(ClusterUnreachable, match="replicas hold 95 of 100 offsets"):
-        await settled_end(nowhere, ORDERS)
+        await replicated_end(nowhere, ORDERS)

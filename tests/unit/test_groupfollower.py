@@ -18,7 +18,7 @@ from mirror.groups import follower as groupfollower
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
 from mirror.groups.side import Blocker, Side
-from mirror.groups.sync import GroupSync, SyncResult, is_vouched, preserved
+from mirror.groups.sync import GroupSync, SyncResult, is_verified, preserved
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs
@@ -254,13 +254,13 @@ def test_which_groups_have_members(state: str) -> None:
 
 def test_the_newest_report_vouches() -> None:
     sound, other = a_report(State.CAUGHT_UP, 5), a_report(State.RECREATED, 6)
-    assert is_vouched(sound)
-    assert is_vouched(None, sound)
-    assert not is_vouched()
-    assert not is_vouched(None)
-    assert not is_vouched(sound, other)
-    assert is_vouched(a_report(State.MIRRORING, 7), other)
-    unsure = {state for state in State if not is_vouched(a_report(state, 1))}
+    assert is_verified(sound)
+    assert is_verified(None, sound)
+    assert not is_verified()
+    assert not is_verified(None)
+    assert not is_verified(sound, other)
+    assert is_verified(a_report(State.MIRRORING, 7), other)
+    unsure = {state for state in State if not is_verified(a_report(state, 1))}
     assert unsure >= {State.STARTING, State.PADDING, State.DIVERGED}
 
 
@@ -268,6 +268,6 @@ def test_the_newest_report_vouches() -> None:
 def test_a_state_that_says_nothing_of_the_records_vouches_as_the_check_before_did(state: State) -> None:
     """A partition that was TRUNCATED only waits in the next epoch, where its source's leader went away."""
     report = a_report(state, 7)
-    assert not is_vouched(a_report(State.TRUNCATED, 6), report)
-    assert is_vouched(a_report(State.MIRRORING, 6), replace(report, verified=True))
+    assert not is_verified(a_report(State.TRUNCATED, 6), report)
+    assert is_verified(a_report(State.MIRRORING, 6), replace(report, verified=True))
     assert PartitionStatus.from_json(replace(report, verified=True).to_json()).verified

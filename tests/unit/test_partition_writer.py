@@ -181,4 +181,4 @@ def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
         assert not failures
         return one
 
-    assert asyncio.run(filled()).unsettled == "an answer without the partition"
+    assert asyncio.run(filled()).in_doubt == "an answer without the partition"

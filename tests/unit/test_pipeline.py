@@ -70,7 +70,7 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
         await pipeline._begin(partition_task)
 
     monkeypatch.setattr("mirror.replication.pipeline.what_became_of", became)
-    monkeypatch.setattr("mirror.replication.pipeline.settled_end", ends)
+    monkeypatch.setattr("mirror.replication.pipeline.replicated_end", ends)
     with pytest.raises(PartitionStop) as stop:
         asyncio.run(begun())
     assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)

@@ -157,11 +157,11 @@ async def test_what_is_not_clear_is_decided_by_the_logs_end_alone(target: Target
         await target.answer(number, 10 * number)
     target.answers[3].set_exception(ConnectionError("cut"))
     await target.flush()
-    assert "the target answered" in one.unsettled
+    assert "the target answered" in one.in_doubt
     assert (len(target.sent), one.acked, one.is_idle, target.writer.room(AT)) == (4, 0, True, 0)
     assert target.writer.all_counters[AT].records == 0, "not one of them counts"
-    target.writer.settled(one, 20)
-    assert (target.writer.all_counters[AT].records, one.doubted) == (20, [])
+    target.writer.resolve(one, 20)
+    assert (target.writer.all_counters[AT].records, one.unconfirmed) == (20, [])
 
 
 @in_loop
@@ -221,10 +221,10 @@ async def test_nothing_goes_to_another_leader_while_batches_are_in_flight(
     target.writer._queued[AT] = one
     target.now = now
     await target.flush()
-    assert (one.unsettled, len(target.sent), len(one.queue)) == (why, 1, 0)
+    assert (one.in_doubt, len(target.sent), len(one.queue)) == (why, 1, 0)
     target.writer.check_leaders()
     await target.answer(0, 0)
-    assert (one.acked, len(one.doubted)) == (0, 1), "what the former leader says of it does not count"
+    assert (one.acked, len(one.unconfirmed)) == (0, 1), "what the former leader says of it does not count"
 
 
 @in_loop
@@ -274,7 +274,7 @@ async def test_markers_that_are_more_or_fewer_than_were_sent_are_noticed(target:
     target.answers[0].set_result(None)
     target.answers[1].set_result(SimpleNamespace(offset=2, error_code=0))
     await target.flush()
-    assert one.unsettled == "the target's log ends at 2 behind markers up to 1"
+    assert one.in_doubt == "the target's log ends at 2 behind markers up to 1"
     assert (len(target.sent), one.acked) == (2, 0)
 
 
@@ -296,7 +296,7 @@ async def test_a_frozen_mirror_whose_successor_wrote_sends_no_marker(target: Tar
     target.answers[0].set_result(SimpleNamespace(offset=1, error_code=0))
     await target.flush()
     assert target.apis == [LIST_OFFSETS]
-    assert one.unsettled == "the target's log ends at 1 behind markers up to 0"
+    assert one.in_doubt == "the target's log ends at 1 behind markers up to 0"
 
 
 @pytest.mark.parametrize(("timestamp", "latency_ms"), [(-1, None), (940_000, 60_000), (1_000_001, 0)])
@@ -310,8 +310,8 @@ def test_records_without_timestamps_have_no_latency(
     partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     writer.begin(partition_writer)
     partition_writer.append(raw(batch(0, base_timestamp=timestamp, max_timestamp=timestamp)), LEGACY)
-    partition_writer.doubted.append(partition_writer.queue.popleft())  # type: ignore[arg-type] # a batch
-    writer.settled(partition_writer, 1)
+    partition_writer.unconfirmed.append(partition_writer.queue.popleft())  # type: ignore[arg-type] # a batch
+    writer.resolve(partition_writer, 1)
     assert writer.all_counters[AT].latency_ms == latency_ms
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from mirror.host import keep_what_is_freed
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import settled_end
+from mirror.kafka.queries import replicated_end
 from mirror.lab.bench.stored import endpoint, loaded
 from mirror.records.header import ProducerState, RawBatch
 from mirror.replication.both_logs import producer_id
@@ -54,7 +54,7 @@ async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBat
         partition_writers = []
         for partition, raws in batches.items():
             at = TopicPartition(topic, partition)
-            begin = await settled_end(cluster, at)  # waits for the leader of a topic that was just made
+            begin = await replicated_end(cluster, at)  # waits for the leader of a topic that was just made
             partition_writer = PartitionWriter(
                 at, at, Position(begin, ProducerState(producer_id("bench", at)), False, -1)
             )
@@ -63,8 +63,8 @@ async def _replay(target: str, topic: str, batches: Mapping[int, Sequence[RawBat
         await asyncio.to_thread(go.wait)
         while partition_writers:
             for partition_writer, left in tuple(partition_writers):
-                if partition_writer.unsettled:
-                    raise RuntimeError(f"{partition_writer.source}: {partition_writer.unsettled}")
+                if partition_writer.in_doubt:
+                    raise RuntimeError(f"{partition_writer.source}: {partition_writer.in_doubt}")
                 while writer.room(partition_writer.source) > 0:
                     if (raw := next(left, None)) is None:
                         if partition_writer.is_idle:

@@ -162,7 +162,7 @@ class Authority:
 
 
 def self_signed(folder: Path, name: str, hosts: Sequence[str] = ("IP:127.0.0.1",)) -> Certificate:
-    """A certificate that nobody vouches for but itself. Raises EmbeddedError."""
+    """A self-signed certificate. Raises EmbeddedError."""
     made = _files(folder, name)
     new = ("req", "-x509", *_NEW_KEY, "-keyout", made.key, "-out", made.certificate, "-subj", f"/CN={name}")
     _openssl(*new, "-days", "2", "-addext", f"subjectAltName={','.join(hosts)}")
