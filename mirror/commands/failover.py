@@ -192,7 +192,7 @@ async def _fail_over(
     with course.step("account"):
         found = course.with_doubts(await exposures())
         course.exposed = course.with_doubts(course.exposed)
-        course.rest(known, found)
+        course.name_paused(known, found)
         missed = await course.asking(
             source, reached, lambda there: course.compare(source, target, known, found, reached=there)
         )
@@ -552,8 +552,8 @@ class _FailoverRun:
         for blocker in blockers:
             self._warn(f"group {blocker.group or 'sync'}: {blocker.cause} {blocker.detail}".rstrip())
 
-    def rest(self, known: JournalSnapshot, exposures: list[PartitionRpo]) -> None:
-        """Name the topics of which something is missing because a person lets them rest."""
+    def name_paused(self, known: JournalSnapshot, exposures: list[PartitionRpo]) -> None:
+        """Name the topics of which something is missing because they are paused."""
         lacking = {one.topic for one in exposures if not one.is_over}
         for topic in sorted(lacking & paused_in(known.newest)):
             self._warn(

@@ -1,4 +1,4 @@
-"""`mirror pause` and `mirror resume`: topics rest, over restarts of the mirror, until they are resumed."""
+"""`mirror pause` and `mirror resume`: topics stand still, over restarts of the mirror, until they are resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirror.topics.apply import ensure_flow_topic
 
 
 def pause(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Let source topics rest. Raises ConfigError for one that is not mirrored, and ClusterError."""
+    """Pause source topics. Raises ConfigError for one that is not mirrored, and ClusterError."""
     paused = _paused_of(settings, topics)
     new = [topic for topic in topics if topic not in paused]
     asyncio.run(_append(settings, [pause_entry(topic) for topic in new]))
@@ -51,7 +51,7 @@ def _as_dict(settings: Settings, topics: Sequence[str], changed: Collection[str]
 
 
 def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
-    """Every topic that rests; one that is gone from the source may be among them."""
+    """Every paused topic; one that is gone from the source may be among them."""
     paused = asyncio.run(_paused(settings))
     names = Admin(settings.source).topic_names()
     known = {pair.source for pair in select(dict.fromkeys(names, 1), settings.topics).pairs} | paused
@@ -69,7 +69,7 @@ async def _paused(settings: Settings) -> set[str]:
         for entry in (await Journal(target, settings.flow).read())[0]:
             with contextlib.suppress(ValueError):  # somebody else's record
                 if (change := read_pause(entry)) is not None:
-                    (found.add if change.rests else found.discard)(change.topic)
+                    (found.add if change.is_paused else found.discard)(change.topic)
     return found
 
 

@@ -1,5 +1,5 @@
 """What a running mirror learns from the flow's journal: figures of its tasks, a younger mirror, a failover, what people
-accepted and which topics they let rest, as what topics were first seen, and where offsets moved to.
+accepted and which topics they paused, as what topics were first seen, and where offsets moved to.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class JournalState:
 
     `live`: figures by source partition, the newest by the order in which they came; clocks of executors do not decide,
     and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
-    `paused`: source topics that rest. `topics`: the records of what topics were first seen as, by their keys. `runs`:
+    `paused`: source topics. `topics`: the records of what topics were first seen as, by their keys. `runs`:
     where offsets moved to. `ends`: where the source's logs end by now, of partitions whose
     tasks do not look. All of it, but for what tasks sent straight, is what the journal had before offset `until`.
     """
@@ -325,7 +325,7 @@ class JournalState:
             elif entry.key.startswith(TOPIC) and entry.value:
                 self.topics[entry.key] = entry.value
             elif (pause := read_pause(entry)) is not None:
-                (self.paused.add if pause.rests else self.paused.discard)(pause.topic)
+                (self.paused.add if pause.is_paused else self.paused.discard)(pause.topic)
             elif (accepted := read_accepted(entry)) is not None:
                 self.standing.accepted[accepted.target] = accepted
             else:

@@ -58,8 +58,8 @@ def has_caught_up(figures: PartitionStatus) -> bool:
     return figures.state in (State.CAUGHT_UP, State.PAUSED) or figures.is_stopped
 
 
-def resting_of(reported: Iterable[PartitionStatus]) -> Iterator[str]:
-    """The partitions that are not caught up since a person lets them rest, unless they are known to lack nothing."""
+def paused_of(reported: Iterable[PartitionStatus]) -> Iterator[str]:
+    """The partitions that are not caught up since a person paused them, unless they are known to lack nothing."""
     for one in reported:
         if one.state is State.PAUSED and one.lag_records != 0:
             yield f"{one.topic}-{one.partition}: {one.state} at offset {one.next_offset}, {one.detail}"
@@ -154,8 +154,8 @@ def _log_ended(one: PartitionStatus, after: State) -> None:
 # --- What the driver itself reports -----------------------------------------------------------------------------------
 
 
-def resting(one: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
-    """The report of a partition that rests, from its last one; a stop remains one, since resting mends nothing. Where
+def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
+    """The report of a paused partition, from its last one; a stop remains one, since a pause mends nothing. Where
     the source's log ends by now is not known, and so is the lag: the driver asks for it.
     """
     now = int(time.time() * 1000)

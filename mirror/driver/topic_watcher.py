@@ -219,7 +219,7 @@ def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
 
 #: Rounds in the time within which a change is to be seen.
 PLANS_IN_INTERVAL: Final = 2
-#: A round that takes long is followed by a rest that is so many times as long.
+#: A round that takes long is followed by a pause that is so many times as long.
 _RESTS: Final = 1
 #: The part of that time which a round may spend on each cluster to describe again what seems to be as it was.
 _AGAIN: Final = 0.05
@@ -271,7 +271,7 @@ class Replanner:
         self._took = 0.0
 
     @property
-    def rest(self) -> float:
+    def pause_seconds(self) -> float:
         """Seconds until the next round."""
         return max(self.settings.sync.interval_s / PLANS_IN_INTERVAL - self._took, self._took * _RESTS)
 
@@ -502,7 +502,7 @@ class TopicWatcher:
         """Until cancelled. A round that fails is logged once, and the next one may do."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._replanner.rest):
+                async with asyncio.timeout(self._replanner.pause_seconds):
                     await self._asked.wait()
             if self._asked.is_set():
                 self._asked.clear()

@@ -34,7 +34,7 @@ WATCH_SECONDS: Final = 1.0
 
 async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
     """Copy up to the source's ends of now, for as long as there is headway; tasks report to the journal how far. Topics
-    that a person lets rest are passed over, as a mirror does. It ends where another mirror takes the flow. `gone` are
+    that are paused are passed over, as a mirror does. It ends where another mirror takes the flow. `gone` are
     instances that are known to have ended. Returns what a person should know of other mirrors.
 
     Raises PreflightError where a mirror runs, ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
@@ -49,8 +49,8 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         taken = await ownership.take(journal, instance, asyncio.Event(), waits=False, gone=gone)
         assert taken is not None, "nobody stops it"
         known = taken.seen.values
-        resting = paused_in(known)
-        active = [one for one in flow.assignments if one.source.topic not in resting]
+        paused = paused_in(known)
+        active = [one for one in flow.assignments if one.source.topic not in paused]
         assignments, _ = await bounded(
             source, flow.name, await recorded(source, journal, active, dict(known), flow.made, origins=flow.origins)
         )

@@ -21,9 +21,9 @@ from mirror.observability import logs
 from mirror.observability.status import KEY, GroupFigures
 from mirror.suspension import always
 
-#: A round that took longer than the interval is followed by as long a rest, up to this: it spares brokers that labour.
+#: A round that took longer than the interval is followed by as long a pause, up to this: it spares brokers that labour.
 LONGEST_REST: Final = 5.0
-#: Figures that stay as they are go to the journal as often as those of a partition at rest.
+#: Figures that stay as they are go to the journal as often as those of an idle partition.
 REPORT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 0.1
 #: What the last round may take: when a bounded copy is done, and when the mirror is asked to stop.

@@ -370,20 +370,20 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-# --- Topics that rest because a person said so ------------------------------------------------------------------------
+# --- Paused topics ----------------------------------------------------------------------------------------------------
 
 _PAUSE: Final = b"pause/"
 
 
 class Pause(NamedTuple):
-    """What a record says of a source topic: that it rests, or that it goes on."""
+    """What a record says of a source topic: that it is paused, or resumed."""
 
     topic: str
-    rests: bool
+    is_paused: bool
 
 
 def pause_entry(topic: str) -> tuple[bytes, bytes]:
-    """The record that lets a topic rest."""
+    """The record that pauses a topic."""
     return _PAUSE + topic.encode(), json.dumps({"at_ms": int(time.time() * 1000)}).encode()
 
 
@@ -400,7 +400,7 @@ def read_pause(record: Entry) -> Pause | None:
 
 
 def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
-    """The source topics that rest, as the newest records of a journal say; names that are none are passed over."""
+    """The paused source topics, as the newest records of a journal say; names that are none are passed over."""
     found = set()
     for key, value in known.items():
         with contextlib.suppress(ValueError):

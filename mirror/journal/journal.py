@@ -7,7 +7,7 @@ worth knowing later.
     ended                      which process ended in good order
     failover                   that the flow was failed over: whichever mirror reads it ends (`journal/ownership.py`)
     failover/account           what that failover reported, to be shown again (`commands/failover_view.py`)
-    pause/<source topic>       that a topic rests until `mirror resume`
+    pause/<source topic>       that a topic is paused until `mirror resume`
     topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
                                and where it began to be mirrored (`journal/entries.py`); the target topic's id, whether
                                the flow made or adopted it, and the clusters that the data came through

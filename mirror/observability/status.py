@@ -133,7 +133,7 @@ class PartitionStatus:
 
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
     last seen, -1 where it never was. `lag_records`: up to the source's end of now, None where nobody knows that: a
-    partition that rests, waits or stopped does not look at its source, so whoever asks the source fills it in
+    partition that is paused, waits or stopped does not read its source, so whoever asks the source fills it in
     (`with_end`). `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's
     timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
     control markers took), `lost` (those among them that the source had lost), `target_lost` (records that the

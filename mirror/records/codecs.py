@@ -93,9 +93,9 @@ _CHUNK: Final = 1 << 20
 #: A block of snappy gives at most 64 bytes for 3.
 _SNAPPY_RATIO: Final = 22
 
-#: Compressors at rest. One holds a megabyte of tables that take longer to set up than a small batch to compress, and
+#: Idle compressors. One holds a megabyte of tables that take longer to set up than a small batch to compress, and
 #: may not be used by two threads at a time, so each use takes one out (both ends of a deque are atomic).
-_resting: Final[deque[ZstdCompressor]] = deque()
+_idle: Final[deque[ZstdCompressor]] = deque()
 
 
 def decompress(codec: int, data: Buffer, cap: int = CAP, *, magic: int = 2) -> Buffer:
@@ -177,11 +177,11 @@ def _snap(data: memoryview) -> bytes:
 
 def _zstd(data: Buffer) -> bytes:
     try:
-        compressor = _resting.pop()
+        compressor = _idle.pop()
     except IndexError:
         compressor = ZstdCompressor(level=1)
     packed = compressor.compress(data)
-    _resting.append(compressor)
+    _idle.append(compressor)
     return packed
 
 

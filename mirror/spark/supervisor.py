@@ -38,9 +38,9 @@ from mirror.driver.reports import (
     left_of,
     left_out,
     log_epoch,
+    paused_of,
+    paused_report,
     reports_in,
-    resting,
-    resting_of,
     unfinished_of,
 )
 from mirror.driver.scheduling import rates_of, tasks_of
@@ -94,7 +94,7 @@ async def unless(stopping: asyncio.Event, work: Coroutine[object, object, None])
 
 # --- The driver -------------------------------------------------------------------------------------------------------
 
-#: Rounds of watching after which what rests is reported again.
+#: Rounds of watching after which what is paused is reported again.
 REPORT_ROUNDS: Final = 10
 #: Between epochs that end at once without having moved anything.
 IDLE_PAUSE: Final = 2.0
@@ -144,7 +144,7 @@ class Supervisor:
         self._topic_watcher = topic_watcher
         self._next: NewPlan | None = None
         self._adopting = asyncio.Lock()
-        self._resting = frozenset[str]()
+        self._paused = frozenset[str]()
         self._obeyed: Acts = {}, frozenset(), {}  # what the epoch under way knows of
         self._groups: GroupFollower | None = None
         self._caught_up = False
@@ -266,11 +266,11 @@ class Supervisor:
                 await self._journal_state.rewrite(self._journal)
             except ClusterError as problem:
                 self._log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
-            await self._rest()
+            await self._report_paused()
             if not (left := self._unfinished()) and self._flow.once:
                 return  # what is left to do, if anything, the queries do
             began = time.monotonic()
-            if not (active := [one for one in left if one.source.topic not in self._resting]):
+            if not (active := [one for one in left if one.source.topic not in self._paused]):
                 if self._flow.once:
                     return
                 await self._pause(self._flow.epoch_seconds)
@@ -444,17 +444,17 @@ class Supervisor:
         awake = [one for one in added if one.source.topic not in journal_state.paused]
         return await self._jobs.join([journal_state.handed(one) for one in awake])
 
-    async def _rest(self) -> None:
-        """Report the partitions of topics that rest."""
-        self._resting = frozenset(self._journal_state.paused)
-        if not (at_rest := [one for one in self._assignments if one.source.topic in self._resting]):
+    async def _report_paused(self) -> None:
+        """Report the partitions of paused topics."""
+        self._paused = frozenset(self._journal_state.paused)
+        if not (paused := [one for one in self._assignments if one.source.topic in self._paused]):
             return
         before = self._journal_state.newest(self._outcome.figures)
         figures = {
             one.source: self._journal_state.with_end(
-                resting(one, before.get(one.source), self._flow.name, self._instance)
+                paused_report(one, before.get(one.source), self._flow.name, self._instance)
             )
-            for one in at_rest
+            for one in paused
         }
         self._outcome.figures |= figures
         try:
@@ -477,7 +477,7 @@ class Supervisor:
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up:
             statuses = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
-            missing += [*resting_of(statuses), *([] if self._caught_up else ["not caught up"])]
+            missing += [*paused_of(statuses), *([] if self._caught_up else ["not caught up"])]
         self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
     def _stop(self) -> None:
@@ -622,10 +622,10 @@ class Supervisor:
             self._stops.log(live.values())
             if not was_read:
                 continue
-            if self._journal_state.paused != self._resting or self._has_acted():
+            if self._journal_state.paused != self._paused or self._has_acted():
                 self._early.set()
             if rounds % REPORT_ROUNDS == 0:
-                await self._rest()
+                await self._report_paused()
                 await self._report_refusals()
             wanted = [*(one.source for one in self._assignments), *self._queries.figures]
             caught_up = self._queries.have_refreshed and all(at in live and has_caught_up(live[at]) for at in wanted)
@@ -649,7 +649,7 @@ class Supervisor:
         return accepted != knew_accepted or bool(knew_stops - stops) or is_new
 
     async def _watch_ends(self) -> None:
-        """Where the source ends of partitions that rest, wait or stopped, whose tasks do not look: their lag grows."""
+        """Where the source ends of partitions that are paused, wait or stopped, which no task reads: their lag grows."""
         while True:
             await asyncio.sleep(ENDS_SECONDS)
             await self._ask_ends()

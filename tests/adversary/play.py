@@ -635,7 +635,7 @@ class _Player:
             self._source = self._readers["source"].topics(self._names)
             reported = self._recorded()
             missing.clear()
-            if not (rest := self._unsettled(reported, command, missing)):
+            if not (rest := self._in_doubt(reported, command, missing)):
                 self._read_again()
                 self._judge_states(reported, command)
                 self._caught_up(reported)
@@ -651,12 +651,12 @@ class _Player:
 
     def _excused(self, rest: list[str], missing: Collection[str]) -> bool:
         """Whether what is not mirrored, of the source topics `missing`, has been reported as refused: a live mirror
-        goes on with the others. A partition more of a topic that rests or was made anew has no copy.
+        goes on with the others. A partition more of a topic that is paused or was recreated has no copy.
         """
         may_be_refused = all(self._may_refuse_topic(name) or name in self._paused for name in missing)
         return may_be_refused and all("not reported" in text for text in rest)
 
-    def _unsettled(self, expected: Recorded, command: Command, missing: set[str] | None = None) -> list[str]:
+    def _in_doubt(self, expected: Recorded, command: Command, missing: set[str] | None = None) -> list[str]:
         """What is not at rest; `missing` gets source topics with a partition of which nothing is reported."""
         found = []
         for name, partition, log, _, _ in self._pairs():

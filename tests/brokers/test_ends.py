@@ -240,7 +240,7 @@ def test_a_partition_that_is_not_of_the_flow_keeps_no_copy_from_ending(
 def test_a_copy_that_ends_caught_up_names_what_rests_and_what_a_transaction_holds_back(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, shown: Callable[[], str]
 ) -> None:
-    """Nothing is copied of a topic that rests: that is no 0, as it is none of `--once`."""
+    """Nothing is copied of a paused topic: that is no 0, as it is none of `--once`."""
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     held, rests = f"{topic_name}-held", f"{topic_name}-rests"
     for topic in (held, rests):

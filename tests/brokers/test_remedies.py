@@ -46,14 +46,14 @@ def values(first: int, until: int, name: str = "") -> list[bytes]:
 class Trial:
     """One topic: how its partition comes to stop, and what the stop advises. Its topics begin with `name`.
 
-    `rests`: it is paused while that happens. `cuts`: where a crash cuts a side's log, once all that is done.
+    `is_paused`: it is paused while that happens. `cuts`: where a crash cuts a side's log, once all that is done.
     `copy`: the target topic in the end, which has the `wanted` values then. `stays`: this flow mirrors the topic then.
     `mended`: how many events there were when it was done; where the configuration says it, it `is_read` after that.
     """
 
     state: ClassVar[State]
     remedy: ClassVar[Remedy]
-    rests: ClassVar[bool] = False
+    is_paused: ClassVar[bool] = False
     cuts: ClassVar[Mapping[str, int]] = {}
     configs: ClassVar[Mapping[str, str]] = KEPT
     begins_well: ClassVar[bool] = True
@@ -178,7 +178,7 @@ class GoneAndForgotten(GoneAndExcluded):
 
 
 class ExpiredAndAccepted(Trial):
-    state, remedy, rests = State.RETENTION_GAP, Remedy.ACCEPT_LOSS, True
+    state, remedy, is_paused = State.RETENTION_GAP, Remedy.ACCEPT_LOSS, True
 
     def hurt(self) -> None:
         later = self.fill(100, 200)
@@ -209,7 +209,7 @@ def turn_bit(segment: Path, at: int) -> None:
 
 
 class DamagedAndLeftOut(Trial):
-    state, remedy, rests = State.CORRUPT, Remedy.ACCEPT_DAMAGE, True
+    state, remedy, is_paused = State.CORRUPT, Remedy.ACCEPT_DAMAGE, True
     at = 0
 
     def cut(self) -> None:  # a broker that crashes cuts a log at what is damaged
@@ -246,7 +246,7 @@ class DamagedAndInspected(DamagedAndSoundElsewhere):
 class CopyDamagedAndBegunAnew(Trial):
     """The last batch of the target cannot be read."""
 
-    state, remedy, rests = State.CORRUPT, Remedy.BEGIN_ANEW, True
+    state, remedy, is_paused = State.CORRUPT, Remedy.BEGIN_ANEW, True
 
     def cut(self) -> None:
         segment = self.live.segment("target", self.name)
@@ -265,7 +265,7 @@ class CopyDamagedAndBegunAnew(Trial):
 
 
 class TooLarge(Trial):
-    state, remedy, rests = State.REFUSED, Remedy.RAISE_SIZE, True
+    state, remedy, is_paused = State.REFUSED, Remedy.RAISE_SIZE, True
 
     def hurt(self) -> None:
         large = b"x" * 300_000
@@ -282,7 +282,7 @@ class TooLarge(Trial):
 class TooMuchToOpen(Trial):
     """A record of 70 MB in a few kilobytes, which the target wants by another codec."""
 
-    state, remedy, rests, is_read = State.REFUSED, Remedy.RAISE_MEMORY, True, True
+    state, remedy, is_paused, is_read = State.REFUSED, Remedy.RAISE_MEMORY, True, True
 
     def hurt(self) -> None:
         live = self.live
@@ -305,7 +305,7 @@ class TooMuchToOpen(Trial):
 
 
 class TooOld(Trial):
-    state, remedy, rests = State.REFUSED, Remedy.FIT_TARGET, True
+    state, remedy, is_paused = State.REFUSED, Remedy.FIT_TARGET, True
 
     def hurt(self) -> None:
         self.live.target.configure(
@@ -323,7 +323,7 @@ class TooOld(Trial):
 class Unreadable(Trial):
     """A codec that nobody has, and a checksum that holds."""
 
-    state, remedy, rests = State.REFUSED, Remedy.ACCEPT_DAMAGE, True
+    state, remedy, is_paused = State.REFUSED, Remedy.ACCEPT_DAMAGE, True
 
     def cut(self) -> None:
         segment = self.live.segment("source", self.name)
@@ -346,7 +346,7 @@ class Unreadable(Trial):
 class LongGap(Trial):
     """More than a million offsets without a record."""
 
-    state, remedy, rests = State.REFUSED, Remedy.OTHER_FLOW, True
+    state, remedy, is_paused = State.REFUSED, Remedy.OTHER_FLOW, True
     cuts: ClassVar[Mapping[str, int]] = {"source": 2_000_000}
 
     def hurt(self) -> None:
@@ -440,7 +440,7 @@ def produce_keyed(bootstrap: str, topic: str, records: Sequence[tuple[bytes, byt
 
 
 class ForeignAndRenamed(Trial):
-    state, remedy, rests, is_read = State.DIVERGED, Remedy.RENAME, True, True
+    state, remedy, is_paused, is_read = State.DIVERGED, Remedy.RENAME, True, True
 
     def hurt(self) -> None:
         produce(self.live.target.bootstrap, self.name, values(0, 10, "foreign "))
@@ -457,7 +457,7 @@ class ForeignAndBegunAnew(ForeignAndRenamed):
 class UnconfirmedAndVouchedFor(Trial):
     """The copy has expired, and the journal lost its position."""
 
-    state, remedy, rests = State.DIVERGED, Remedy.ACCEPT_COPY, True
+    state, remedy, is_paused = State.DIVERGED, Remedy.ACCEPT_COPY, True
 
     def hurt(self) -> None:
         forget_position(self.live, self.name)
@@ -541,7 +541,7 @@ class MayNotWrite(MayNotRead):
 
 
 class Paused(Trial):
-    state, remedy, rests = State.PAUSED, Remedy.RESUME, True
+    state, remedy, is_paused = State.PAUSED, Remedy.RESUME, True
 
     def hurt(self) -> None:
         self.wanted += self.fill(100, 110)
@@ -649,9 +649,9 @@ def test_what_a_stop_advises_lets_the_partition_go_on(live: Live, tmp_path: Path
         one.prepare()
     with live.running():
         live.until_caught_up(one.name for one in trials.values() if one.begins_well)
-        resting = [one.name for one in trials.values() if one.rests]
-        live.person.mirror("pause", "CONFIG", *resting)
-        until(lambda: {live.status()[name]["state"] for name in resting} == {"PAUSED"}, live.log)
+        paused = [one.name for one in trials.values() if one.is_paused]
+        live.person.mirror("pause", "CONFIG", *paused)
+        until(lambda: {live.status()[name]["state"] for name in paused} == {"PAUSED"}, live.log)
         for one in trials.values():
             one.hurt()
         saved: dict[str, tuple[type[Trial], ...]] = {"source": (CutAndRestored,), "target": (LostAndRestored,)}
@@ -662,7 +662,7 @@ def test_what_a_stop_advises_lets_the_partition_go_on(live: Live, tmp_path: Path
             live.crash(side, {one.name: one.cuts[side] for one in trials.values() if side in one.cuts})
         for one in trials.values():
             one.cut()
-        live.person.mirror("resume", "CONFIG", *(name for name in resting if type(trials[name]) is not Paused))
+        live.person.mirror("resume", "CONFIG", *(name for name in paused if type(trials[name]) is not Paused))
         learn_advice(live, trials)
         for side, own in names.items():
             live.put_back(side, {name: tmp_path / name for name in own})

@@ -835,7 +835,7 @@ def test_what_is_added_joins_the_epoch_under_way(
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("what", ["pause", "resume"])
-def test_a_topic_that_is_not_mirrored_cannot_rest(
+def test_a_topic_that_is_not_mirrored_cannot_be_paused(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, what: str
 ) -> None:
     make_topic(source_cluster.bootstrap, topic_name)

@@ -53,7 +53,7 @@ _WHY: Final = {
     "codec has a fifth of its time, taking records apart and together again and noting where they went two fifths, "
     "and requests for the small batches that are left three tenths. With batches of 1 MB the codec has seven to nine "
     "tenths, decompressing and compressing; MirrorMaker 2 pays that as well.",
-    "latency": "A task rests while one epoch ends and the next is planned, 0.1 to 0.2 s once a minute; records that "
+    "latency": "A task pauses while one epoch ends and the next is planned, 0.1 to 0.2 s once a minute; records that "
     "come in that time wait.",
     "start": "A start is mostly that of Spark: its JVM, then its Python workers.",
 }
