@@ -649,7 +649,7 @@ class Supervisor:
         return accepted != knew_accepted or bool(knew_stops - stops) or is_new
 
     async def _watch_ends(self) -> None:
-        """Where the source ends of partitions that are paused, wait or stopped, which no task reads: their lag grows."""
+        """Where the source ends of partitions that are paused, wait or stopped: no task asks, and their lag grows."""
         while True:
             await asyncio.sleep(ENDS_SECONDS)
             await self._ask_ends()
