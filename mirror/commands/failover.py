@@ -226,7 +226,6 @@ class _FailoverRun:
     _source_problem: str = ""
     _is_elsewhere: bool = False
     _ended: bool = False
-    _instances: set[str] = field(default_factory=set)
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
     _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
@@ -323,7 +322,6 @@ class _FailoverRun:
         problem = ""
         for _ in range(DRAIN_TRIES):
             if known.is_mirrored(self.settings):
-                self._trust(known)
                 ends = await ends_of(source, list(known.figures))
                 if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
                     return
@@ -344,8 +342,6 @@ class _FailoverRun:
         if problem:
             self._warn(f"what was missing could not be copied: {problem}")
         await self._warn_of_rekeyed(source, known)
-        if (owner := known.watched.last) is not None and owner not in self._former:  # whose reports are of now
-            self._trust(known)
 
     async def _drain_unseen(self, known: JournalSnapshot) -> None:
         """Let a mirror that runs get over what it sees of the source, whose right address it may have, unlike us."""
@@ -477,21 +473,16 @@ class _FailoverRun:
             if doubt:
                 self._doubts |= {at: doubt for at in known.figures if at.topic == topic}
 
-    def _trust(self, known: JournalSnapshot) -> None:
-        """What its tasks report, who has the flow has compared with the source before."""
-        if (owner := known.status(self.settings).owner) is not None:
-            self._instances.add(owner.instance)
-
     def with_doubts(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
         """The same, with what comparing both logs found."""
         return with_doubts(exposures, self._doubts)
 
     async def check(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
-        """Compare the copies that no task has compared since; without a source, their topics alone."""
+        """Compare every copy with its source; without one, by the topics alone."""
         await target.refresh({one.target_topic for one in known.figures.values()})
         if reached:
             await _known_of(source, {one.topic for one in known.figures.values()})
-        self._doubts = await doubts_of(self.settings, source if reached else None, known, self._instances)
+        self._doubts = await doubts_of(self.settings, source if reached else None, known)
         await self._check_rekeyed(known, source if reached else None)
 
     async def check_stands(self, known: JournalSnapshot) -> None:

@@ -1,7 +1,7 @@
 """What a failover finds: how far each partition and each group got on the target, and what is missing.
 
-A partition is verified by its task, which compared both logs as it began, or by being compared here: one that is
-paused, that waits, or that no mirror has had since, may hold all that its source does.
+X1  every copy is compared with its source here, whatever its task reported: a task that hangs, or whose log was cut
+    after its last fetch, has reported what no longer is so
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -39,7 +39,6 @@ from mirror.states import State
 
 #: How many partitions are compared at a time.
 _COMPARED_AT_ONCE: Final = 32
-_SURE: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
 #: By how much a report may be of a later time than now, as clocks that are kept differ.
 _CLOCKS_MS: Final = 1000
 #: Whatever the source deleted: the records that got over are compared all the same.
@@ -53,12 +52,9 @@ class Doubt(NamedTuple):
     stop: State | None = None
 
 
-async def doubts_of(
-    settings: Settings, source: Cluster | None, known: JournalSnapshot, instances: Collection[str]
-) -> dict[TopicPartition, Doubt]:
-    """By source partition. Those that a task of one of these instances has copied without a stop need no comparison;
-    without a source that can be asked (None) there is none. Both clusters know the topics. Raises nothing that a
-    cluster can cause.
+async def doubts_of(settings: Settings, source: Cluster | None, known: JournalSnapshot) -> dict[TopicPartition, Doubt]:
+    """By source partition; without a source that can be asked (None), by what the journal and the target show alone.
+    Both clusters know the topics. Raises nothing that a cluster can cause.
     """
     target = known.journal.cluster
     seen = seen_in(known.newest)
@@ -80,8 +76,6 @@ async def doubts_of(
             return None
         if (doubt := await _other_source(source, one.topic, copy)) is not None:
             return doubt
-        if one.state in _SURE and one.instance in instances:
-            return None
         async with turns:
             last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
             return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)

@@ -922,6 +922,25 @@ def test_who_waits_for_its_source_does_not_vouch_for_what_was_found_before(flow:
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("options", [["--rehearse"], []])
+def test_what_a_living_mirror_reported_is_compared_all_the_same(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """Its task hangs, since before the copy was written to and the source grew: it reported that both are equal."""
+    for module in ("mirror.journal.ownership", "mirror.commands.failover"):
+        monkeypatch.setattr(f"{module}.LIVENESS_SECONDS", 3.0)
+    produce(flow.target, flow.topic, [b"foreign"] * 50)
+    produce(flow.source, flow.topic, values(50))
+    commit(flow.source, flow.topic, flow.topic, 140)
+    owner = Owner(instance="one", host="elsewhere", pid=1, at_ms=0, claim=9)
+    flow.append((OWNER, owner.to_json()), figures(flow.topic, 150, State.CAUGHT_UP))
+    done = flow.failover(*options, code=4)
+    (partition,) = done["partitions"]
+    assert (partition["state"], partition["position"]) == ("DIVERGED", 150)
+    assert not done["groups"]
+
+
+@pytest.mark.brokers
 def test_a_translated_copy_that_lost_its_records_is_known_by_its_own_log(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
