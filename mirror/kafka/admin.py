@@ -336,12 +336,31 @@ class Admin:
         """`ConfigError` when librdkafka refuses the settings."""
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
-        logger = logging.Logger(f"librdkafka.{settings.alias}")  # outside the global tree: no other handler prints it
-        logger.addHandler(_ToOurLog(settings.alias))
+        self._begins_at, self._librdkafka = "", self._connecting_to("")
+
+    def _connecting_to(self, addresses: str) -> AdminClient:
+        logger = logging.Logger(f"librdkafka.{self.settings.alias}")  # outside the global tree: no other handler prints
+        logger.addHandler(_ToOurLog(self.settings.alias) if addresses else logging.NullHandler())
         try:
-            self._client = AdminClient({"client.id": "mirror", **settings.client}, logger=logger)
+            return AdminClient(
+                {"client.id": "mirror", **self.settings.client, "bootstrap.servers": addresses}, logger=logger
+            )
         except (KafkaException, ValueError) as error:
-            raise ConfigError(f"cluster {settings.alias}: client settings refused: {error}") from error
+            raise ConfigError(f"cluster {self.settings.alias}: client settings refused: {error}") from error
+
+    @property
+    def _client(self) -> AdminClient:
+        """librdkafka's. It begins at the brokers that this cluster names: at the addresses of the configuration brokers
+        of another cluster may listen, too, and it would give them our orders (K3).
+        """
+
+        async def named(cluster: Cluster) -> str:
+            return cluster.addresses
+
+        addresses = self._wire.ask("find the brokers", DEADLINE_S, named)
+        if addresses != self._begins_at:
+            self._begins_at, self._librdkafka = addresses, self._connecting_to(addresses)
+        return self._librdkafka
 
     def cluster_id(self) -> str:
         """The id the cluster was formed with."""
@@ -605,7 +624,7 @@ class Admin:
         except KafkaException as error:
             raise self._translated(error.args[0], what) from error
         finally:
-            self._client.poll(0)  # librdkafka hands over its log lines here
+            self._librdkafka.poll(0)  # it hands over its log lines here
 
     def _translated(self, error: KafkaError, what: str) -> ClusterError:
         cluster = f"cluster {self.settings.alias} ({self.settings.bootstrap_servers})"

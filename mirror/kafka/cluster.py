@@ -166,7 +166,7 @@ class Endpoint:
     @property
     def servers(self) -> str:
         """As in `bootstrap.servers`."""
-        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
+        return _joined(self.bootstrap)
 
     def bounded(self, bytes_per_second: float | None, readers: int = 1) -> Self:
         """The same for one of several `readers` that share a bound; itself where there is none."""
@@ -217,6 +217,11 @@ class Cluster:
 
     def __str__(self) -> str:
         return str(self.endpoint)
+
+    @property
+    def addresses(self) -> str:
+        """The brokers that the last metadata answer named, as in `bootstrap.servers`."""
+        return _joined(self._brokers.values())
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -555,6 +560,11 @@ class Cluster:
                 )
             await asyncio.sleep(backoff.next())
             await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
+
+
+def _joined(addresses: Iterable[tuple[str, int]]) -> str:
+    """As in `bootstrap.servers`."""
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in addresses)
 
 
 def _metadata_request(connection: Connection, topics: Iterable[str]) -> Any:

@@ -165,13 +165,15 @@ _ASTRAY_MOTIFS: Final = (
     ("commit", "run", "recreate", "produce", "commit", "run"),
     ("commit", "recreate", "produce", "commit", "failover"),
 )
-#: What is drawn besides where a live mirror is frozen for so long that another one finishes its work.
-_SUSPENDED: Final[dict[str, float]] = {"overtake": 8}
+#: What is drawn besides where a live mirror, or its task, is frozen for so long that others finish its work.
+_SUSPENDED: Final[dict[str, float]] = {"overtake": 8, "hung_task": 4}
 _SUSPENDED_MOTIFS: Final = (
     ("live", "produce", "overtake", "produce", "run"),
     ("live", "commit", "produce", "overtake", "commit", "run"),
     ("live", "produce", "overtake", "expire_source", "expire_target", "run"),
     ("expire_source", "live", "produce", "overtake", "run"),
+    ("produce", "live", "commit", "settle", "hung_task"),
+    ("live", "produce", "produce", "settle", "hung_task", "undo", "run"),
 )
 #: What is drawn besides where operators set the mirror's own topics as all others of the cluster are set, and where an
 #: application sends the same record again and again, so that a batch is the source's at many offsets.
@@ -188,9 +190,11 @@ _OPERATED_MOTIFS: Final = (
     ("alike", "run", "cut_target", "alike", "run"),
 )
 #: What restarts or hangs a broker, for whoever shares the clusters.
-DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang"})
+DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang", "hung_task"})
 #: After which more records may hide what happened.
-LIFTING: Final = frozenset({"cut_source", "cut_target", "recreate", "expire_target", "stranger_writes", "undo"})
+LIFTING: Final = frozenset(
+    {"cut_source", "cut_target", "recreate", "expire_target", "hung_task", "stranger_writes", "undo"}
+)
 #: Kinds of what is produced.
 KINDS: Final = ("plain", "commit", "abort", "keyed", "old")
 #: Settings of topics, by name: what a person might create one with.

@@ -764,6 +764,36 @@ class _Player:
                 self._found("I8", "reports went back", f"{reported}, and once the first mirror went on:{states}")
         return f"overtaken: {reported}; went on: exit {code}{self._states(now)}"
 
+    def _op_hung_task(self, op: Op) -> str:
+        """The task of a live mirror hangs: its last report stands. The source is cut and grows to where it ended, and
+        the flow is failed over, from which the mirror's driver signs off; then the task goes on.
+        """
+        if not self._live or (found := self._source_log(op)) is None:
+            return "-"
+        name, partition, log = found
+        command = self._live.pop()
+        command.send(signal.SIGSTOP)
+        cut = self._op_cut_source(op)
+        missing = log.end - self._readers["source"].topics([name])[name].partitions[partition].end
+        if missing:
+            self._op_produce(Op("produce", op.topic, partition, missing, "plain"))
+        failover = Command(self._folder, "failover", str(self._config()), "--json")
+        self._until_logged(failover, "failover_recorded")
+        journal = f"mirror.{self._tag}.offsets"
+        said = {key: value for _, key, value in self._readers["target"].entries(journal)}
+        if owner := said.get(b"owner"):
+            ended = json.dumps({"instance": json.loads(owner)["instance"]})
+            self._world.target.put(journal, b"ended", ended.encode())
+        reported = self._judge_failover(failover.wait(COMMAND_SECONDS), failover)
+        command.send(signal.SIGCONT)
+        if command.wait(COMMAND_SECONDS) is None:
+            self._found("I7", "a mirror that was failed over does not end", command.logged[-1500:])
+            command.end()
+        self._read_again()
+        if reported.startswith("exit 0"):
+            self._equal("failover said 0, before the mirror went on", self._recorded(), "I3")
+        return f"{cut}; {reported}"
+
     def _op_second(self, op: Op) -> str:
         """Another flow into the same target topics."""
         self._flow_causes.add("second flow")
@@ -885,6 +915,9 @@ class _Player:
         if code == 2 and self._live:  # its journal is being written again: a person tries again
             time.sleep(HEARD_SECONDS / 2)
             code, command = self._command("failover", str(self._config(astray=astray)), "--json")
+        return self._judge_failover(code, command)
+
+    def _judge_failover(self, code: int | None, command: Command) -> str:
         if code not in {0, 4, 7}:
             return f"exit {code}"
         self._failed_over = True
@@ -901,9 +934,7 @@ class _Player:
     def _op_failover_killed(self, op: Op) -> str:
         """One that is lost as soon as the journal has it, and another one that finishes it."""
         command = Command(self._folder, "failover", str(self._config()), "--json")
-        deadline = time.monotonic() + COMMAND_SECONDS
-        while command.is_alive and "failover_recorded" not in command.logged and time.monotonic() < deadline:
-            time.sleep(0.005)
+        self._until_logged(command, "failover_recorded")
         command.end()
         if "failover_recorded" not in command.logged:
             return f"exit {command.wait(0)}"
@@ -913,6 +944,11 @@ class _Player:
         if reported == "exit 3" and not was_reported:
             self._found("I3", "a failover cannot be finished", command.logged[-1500:])
         return f"killed; {reported}"
+
+    def _until_logged(self, command: Command, event: str) -> None:
+        deadline = time.monotonic() + COMMAND_SECONDS
+        while command.is_alive and event not in command.logged and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def _op_translate(self, op: Op) -> str:
         """Where an offset of a source partition is, at a share of what the copy holds: the same record is there."""

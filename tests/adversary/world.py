@@ -190,6 +190,12 @@ class OneSide:
             producer.abort_transaction(_SECONDS)
         return {} if kind == "abort" else delivered
 
+    def put(self, topic: str, key: bytes, value: bytes) -> None:
+        """One record, as it is."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0})
+        producer.produce(topic, value, key, partition=0)
+        assert not producer.flush(_SECONDS), f"{topic}: a record was not delivered"
+
     def commit(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
         """Put a group without members where its reader has read up to."""
         at = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
