@@ -6,8 +6,10 @@ are made of them, and records are views of the files.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -17,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from mirror.errors import ConfigError, ConnectionLost, UnsupportedVersion
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.kafka.groups import Committed
-from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
+from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LEADER_EPOCH, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
 from mirror.kafka.queries import EARLIEST, READ_COMMITTED
 
 #: The last version that names topics: those of a broker without ids have none.
@@ -25,7 +27,10 @@ _FETCH_VERSION: Final = 12
 _NODE: Final = 0
 _NONE: Final = ErrorCode.none
 #: The last version of ListGroups without types of groups, and the one of the others that takes many groups.
-_VERSIONS: Final = {FETCH: _FETCH_VERSION, LIST_GROUPS: 4, OFFSET_FETCH: 8, FIND_COORDINATOR: 4}
+_VERSIONS: Final = {FETCH: _FETCH_VERSION, LIST_GROUPS: 4, OFFSET_FETCH: 8, FIND_COORDINATOR: 4, LEADER_EPOCH: 4}
+#: Of files that say nothing of leader epochs: it is below none that a mirror knows.
+_ANY_EPOCH: Final = 2**31 - 1
+_UNDEFINED: Final = -1
 
 #: By group and partition.
 GroupCommits = Mapping[str, Mapping[TopicPartition, Committed]]
@@ -44,6 +49,8 @@ class Log(Protocol):
     def end(self) -> int: ...
     @property
     def aborted(self) -> tuple[tuple[int, int, int], ...]: ...
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]: ...
 
     def read(self, offset: int, most: int, before: int) -> memoryview: ...
 
@@ -57,6 +64,7 @@ class Bounds:
     stable: int
     end: int
     aborted: tuple[tuple[int, int, int], ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
 
     def read(self, offset: int, most: int, before: int) -> memoryview:
         """Raises ConfigError: records are not here."""
@@ -73,8 +81,9 @@ class FileCluster(Cluster):
         super().__init__(Endpoint(alias, ()))
         self._desk = _Desk(logs, groups or {})
         leaders: dict[str, dict[int, Leader]] = {}
-        for at in logs:
-            leaders.setdefault(at.topic, {})[at.partition] = Leader(_NODE, 0)
+        for at, log in logs.items():
+            newest = log.epochs[-1][0] if log.epochs else _ANY_EPOCH
+            leaders.setdefault(at.topic, {})[at.partition] = Leader(_NODE, newest)
         ids = {at.topic: log.topic_id for at, log in logs.items()}
         self.topics = {name: Topic(name, ids[name], of) for name, of in leaders.items()}
 
@@ -124,6 +133,8 @@ class _Desk:
                     return self._fetch(request)
                 case LIST_OFFSETS.name:
                     return self._list_offsets(request)
+                case LEADER_EPOCH.name:
+                    return self._epoch_ends(request)
                 case LIST_GROUPS.name:
                     return self._list_groups()
                 case FIND_COORDINATOR.name:
@@ -165,6 +176,17 @@ class _Desk:
             topics.append(SimpleNamespace(name=topic.name, partitions=tuple(parts)))
         return SimpleNamespace(topics=tuple(topics))
 
+    def _epoch_ends(self, request: Any) -> Any:
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                epoch, end = _epoch_end(self._logs[TopicPartition(topic.topic, part.partition)], part.leader_epoch)
+                answer = SimpleNamespace(partition=part.partition, error_code=_NONE, leader_epoch=epoch, end_offset=end)
+                parts.append(answer)
+            topics.append(SimpleNamespace(topic=topic.topic, partitions=tuple(parts)))
+        return SimpleNamespace(topics=tuple(topics))
+
     def _fetch(self, request: Any) -> Any:
         left = request.max_bytes
         responses = []
@@ -198,6 +220,17 @@ class _Desk:
             ),
             records=records,
         )
+
+
+def _epoch_end(log: Log, asked: int) -> tuple[int, int]:
+    """The newest leader epoch that is not above the one asked for, and where it ends, as Kafka's `LeaderEpochFileCache`
+    has it.
+    """
+    if not log.epochs or asked > log.epochs[-1][0]:
+        return _UNDEFINED, _UNDEFINED
+    above = bisect_right(log.epochs, asked, key=itemgetter(0))
+    end = log.epochs[above][1] if above < len(log.epochs) else log.end
+    return (log.epochs[above - 1][0] if above else asked), end
 
 
 def _coordinators(request: Any) -> Any:

@@ -121,7 +121,8 @@ class PartitionLog:
 
     `aborted`: producer id, first offset and marker's offset of each aborted transaction. `notes` say in words what was
     left out, and why; `at_risk` that it may be more than what a crash leaves at the end of a log. `lost`: what is left
-    out of it for damage, though sound batches follow. `oldest_ms` as in `Replica`.
+    out of it for damage, though sound batches follow. `oldest_ms` as in `Replica`. `epochs`: leader epochs and where
+    each begins, oldest first; empty where the files do not say.
     """
 
     stretches: tuple[OffsetSpan, ...]
@@ -133,6 +134,7 @@ class PartitionLog:
     at_risk: bool
     oldest_ms: int | None = None
     lost: tuple[Hole, ...] = ()
+    epochs: tuple[tuple[int, int], ...] = ()
 
     @property
     def end(self) -> int:
@@ -241,7 +243,17 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
         at_risk,
         min(times, default=None),
         lost,
+        _epochs_of(best, end),
     )
+
+
+def _epochs_of(best: Replica, end: int) -> tuple[tuple[int, int], ...]:
+    """By leader epoch, where it begins: as the broker wrote it down, and as the batches say."""
+    begins: dict[int, int] = {}
+    for epoch, offset in sorted((*best.history, *best.epochs)):
+        if epoch >= 0 and offset < end:
+            begins.setdefault(epoch, offset)
+    return tuple(begins.items())
 
 
 def load(folders: Iterable[Path], *, skips_damage: bool = False) -> PartitionLog:

@@ -34,7 +34,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
-from mirror.replication.assignment import Assignment, KnownStop, Loss, log_loss
+from mirror.replication.assignment import STANDING, Assignment, KnownStop, Loss, log_loss
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
@@ -182,14 +182,17 @@ async def _compared(
     ids = mine.topic_id, target.topic_id(mine.target.topic)
     losses = tuple(sorted({*mine.losses, *((loss.first, loss.next_offset) for loss in found.lost)}))
     accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
-    mine = replace(mine, last=None, stop=None, losses=losses)  # files do not name leader epochs
+    if mine.stop is not None and mine.stop.state in STANDING and mine.stop.concerns(ids[1]):
+        return replace(found, assignment=replace(mine, stop=replace(mine.stop, advice=_ANOTHER_COPY)), lost=())
+    last = mine.last if mine.last is not None and mine.last.is_of(*ids) else None
+    mine = replace(mine, last=last, stop=None, losses=losses)
     logs = portion.flow, source, mine.source, target, mine.target
     try:
         if mine.rules.translates:
             recall = OffsetMapStore(journal, {}, None).recall
-            reached = (await resume_translated(*logs, accepted, recall, losses=losses))[0].next_offset
+            reached = (await resume_translated(*logs, accepted, recall, last=last, losses=losses))[0].next_offset
         else:
-            reached = (await resume(*logs, accepted, losses=losses)).next_offset
+            reached = (await resume(*logs, accepted, last=last, losses=losses)).next_offset
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,

@@ -18,8 +18,9 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import config_file, make_topic, mirror_once, produce, stored_batches
-from running import wait_for
+from crashcut import crash_and_cut
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, stored_batches
+from running import values, wait_for
 from samerecords import assert_same_records, read
 from sparkless import run_once
 from transactional import transactions
@@ -377,6 +378,41 @@ def test_what_a_copy_lacks_and_the_files_have_is_not_restored_whole(
     other = load(config_file(tmp_path, source, target, [topic_name], **more, naming={"prefix": "again."}))
     assert command.restore(other, [disk], command.Wanted(), as_json=True) == 0
     assert len(list(read(target, f"again.{topic_name}", 0))) == 50
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_files_of_a_source_that_was_cut_back_are_not_written_behind_the_copy(
+    broker: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
+) -> None:
+    """It grew again, and its producer sent its last batch once more: the copy's last one is in the files, and only
+    their leader epochs show the cut. Once a mirror has seen it, its stop stands in the journal.
+    """
+    source, target = broker.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(20), batch=5)
+    file = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets=offsets)
+    config = load(file)
+    assert run_once(config).exit_code == ExitCode.DONE
+    assert crash_and_cut(broker, topic_name, below=10) == 10
+    produce(source, topic_name, [b"other"] * 5, batch=5)
+    produce(source, topic_name, values(20)[15:], batch=5, begin_ms=RECENT_MS + 15)
+    produce(source, topic_name, [b"more"] * 5, batch=5)
+    before, disk = [*read(target, topic_name, 0)], disk_of(broker, topic_name, tmp_path / "disk")
+
+    def refused() -> str:
+        reported = ""
+        for more in ([], ["--dry-run"]):
+            code, found = restore_here(file, disk, *more)
+            assert code == ExitCode.DATA_AT_RISK, found
+            reported += json.dumps(found["partitions"])
+        assert [*read(target, topic_name, 0)] == before
+        return reported
+
+    assert "TRUNCATED: leader epoch" in refused()
+    assert run_once(config).exit_code == ExitCode.DATA_AT_RISK
+    assert "TRUNCATED: leader epoch" in refused()
 
 
 def expire(bootstrap: str, topic: str, before: int) -> None:
