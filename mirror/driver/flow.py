@@ -276,5 +276,8 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
         }
     if follows(MAX_BYTES, settings.sync):
         rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
+    for pair in plan.pairs:
+        if pair.target in rules and pair.source in plan.compacted:
+            rules[pair.target] = replace(rules[pair.target], tombstones_ms=plan.compacted[pair.source])
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     return assign((pair for pair in plan.pairs if pair.target in rules), topic_ids, rules)

@@ -32,7 +32,7 @@ from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, replicated_end
 from mirror.observability.status import NOT_OURS, parsed
-from mirror.replication.assignment import Assignment, Loss
+from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
 
 # --- As which topic a flow first saw a source topic, in its journal under `topic/<target topic>` ----------------------
 
@@ -321,7 +321,7 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
     first, following = int(fields["first"]), int(fields["next"])
     ids = (UUID(str(fields[name])) if fields.get(name) else None for name in ("topic_id", "target_topic_id"))
     lost = Lost(first, following, str(fields.get("reason", RETENTION)), *ids)  # version 0.1.0 wrote no ids
-    if not 0 <= lost.first < lost.next_offset:
+    if not 0 <= lost.first < lost.next_offset + (lost.reason == TOMBSTONES):
         raise ValueError("a loss must have offsets that follow each other")
     return TopicPartition(topic, int(partition)), lost
 

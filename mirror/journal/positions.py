@@ -20,7 +20,8 @@ from uuid import UUID
 from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, read_loss
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.status import NOT_OURS, parsed
+from mirror.observability.status import NOT_OURS, PartitionStatus, parsed
+from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition
 from mirror.states import State
 
@@ -155,15 +156,17 @@ class Standing:
     `positions`: the last positions.
     `stops`: those that stand.
     `losses`: what is on record as lost, by the first of its source offsets.
+    `caught_up`: when the copies last had all that their sources had, by their last reports, as Unix time in ms.
     """
 
     accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
     positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
     losses: dict[TopicPartition, dict[int, Lost]] = field(default_factory=dict)
+    caught_up: dict[TopicPartition, int] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Whether a record is about a copy's position, stop or loss. Raises one of `NOT_OURS` where it is garbled."""
+        """Whether a record is about a copy: position, stop, loss, state. Raises one of `NOT_OURS` for a garbled one."""
         if (recorded := read_position(record)) is not None:
             _put(self.positions, *recorded)
             return True
@@ -172,6 +175,10 @@ class Standing:
             return True
         if (lost := read_loss(record)) is not None:
             self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1]
+            return True
+        if record.key.startswith(STATE) and record.value:
+            reported = PartitionStatus.from_json(record.value)
+            self.caught_up[TopicPartition(reported.target_topic, reported.partition)] = reported.caught_up_ms
             return True
         return False
 
@@ -197,6 +204,7 @@ class Standing:
             last=self.positions.get(one.target, one.last),
             stop=self.stops.get(one.target, one.stop),
             losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
+            caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
         )
 
     def handed(self, one: Assignment) -> Assignment:
@@ -207,6 +215,7 @@ class Standing:
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id),
+            caught_up_ms=self.caught_up.get(one.target, 0),
         )
 
 

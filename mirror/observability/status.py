@@ -131,17 +131,18 @@ def has_reports(journal: Iterable[bytes]) -> bool:
 class PartitionStatus:
     """One partition, now.
 
-    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
-    last seen, -1 where it never was. `lag_records`: up to the source's end of now, None where nobody knows that: a
-    partition that is paused, waits or stopped does not read its source, so whoever asks the source fills it in
+    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end
+    as last seen, -1 where it never was. `lag_records`: up to the source's end of now, None where nobody knows that:
+    a partition that is paused, waits or stopped does not read its source, so whoever asks the source fills it in
     (`with_end`). `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's
     timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
     control markers took), `lost` (those among them that the source had lost), `target_lost` (records that the
-    target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`),
-    `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each acknowledged batch whose
-    records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report,
-    Unix ms. `verified`: since the task began, the copy's last records were found to be the source's. `presumed`: the
-    state is a stop that was known before, and the task has not looked at the partition yet.
+    target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`), `verdict_bytes` (the bytes of
+    those: written, or left out for DROP) and `latency` (of each acknowledged batch whose records have timestamps,
+    as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report, Unix ms. `caught_up_ms`:
+    when the copy last had all that the source had; 0 where that is not known. `verified`: since the task began, the
+    copy's last records were found to be the source's. `presumed`: the state is a stop that was known before, and
+    the task has not looked at the partition yet.
     """
 
     flow: str
@@ -165,6 +166,7 @@ class PartitionStatus:
     verdict_bytes: Mapping[str, int] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
     at_ms: int
+    caught_up_ms: int = 0
     verified: bool = False
     presumed: bool = False
 
@@ -264,7 +266,7 @@ class Totals:
 
 _SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_PLACES = ("partition", "next_offset", "log_end", "at_ms")
+_PLACES = ("partition", "next_offset", "log_end", "at_ms", "caught_up_ms")
 _BY_VERDICT = ("verdicts", "verdict_bytes")
 _COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -275,6 +277,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "latency": (dict,),
     **dict.fromkeys(("verified", "presumed"), (bool,)),
 }
+assert _KINDS.keys() == {one.name for one in fields(PartitionStatus)}, "a field that is not read"
 _REQUIRED = {one.name for one in fields(PartitionStatus) if one.default is MISSING and one.default_factory is MISSING}
 
 

@@ -27,6 +27,7 @@ CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy
 _DEFAULT_MAX_MESSAGE = 1_048_588
 _DEFAULT_SEGMENT = 1 << 30
 _DEFAULT_RETENTION_MS = 604_800_000
+_DEFAULT_TOMBSTONES_MS = 86_400_000
 NEEDS_ALTER = "needs ALTER on the target cluster (CLUSTER_ACTION where its brokers are older than 3.8)"
 #: The first with batches of magic 2 (KIP-98).
 _FIRST_WITH_BATCHES = (0, 11)
@@ -67,14 +68,15 @@ class Rules:
     """What the classifier knows besides a batch's header; one value per partition pair.
 
     `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
-    takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on
-    behind records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are
-    damaged in the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records that
-    are too large for the target. `size_follows`: `max.message.bytes` of the target is set to what the source has.
-    `codec`: the id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in a row
-    are joined up to that size, 0 for never.
-    `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the broker's clock a record may
-    be, in ms. `mistimes`: the target would give records times of its own, and nobody asked for these.
+    takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes
+    on behind records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are
+    damaged in the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records
+    that are too large for the target. `size_follows`: `max.message.bytes` of the target is set to what the source
+    has. `codec`: the id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in
+    a row are joined up to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far
+    ahead of and behind the broker's clock a record may be, in ms. `tombstones_ms`: how long the source, which is
+    compacted, keeps tombstones, at least; None for another one. `mistimes`: the target would give records times of
+    its own, and nobody asked for these.
     """
 
     offsets: Offsets = "preserve"
@@ -91,6 +93,7 @@ class Rules:
     coalesce_bytes: int = 0
     timestamp_after_max_ms: int = NO_LIMIT
     timestamp_before_max_ms: int = NO_LIMIT
+    tombstones_ms: int | None = None
     mistimes: bool = False
 
     @property
@@ -284,6 +287,11 @@ def shortened(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def is_compacted(configs: Mapping[str, str]) -> bool:
     """Records may be deleted from between others."""
     return "compact" in _policies(configs)
+
+
+def tombstones_kept_ms(configs: Mapping[str, str]) -> int:
+    """How long a compacted topic keeps a tombstone, at least, for whoever reads behind it."""
+    return _number(configs, "delete.retention.ms", _DEFAULT_TOMBSTONES_MS)
 
 
 def _codec(configs: Mapping[str, str]) -> int | None:

@@ -107,7 +107,8 @@ class Assignment:
     source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
     journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
     are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
-    the journal names; nothing is written to another one by its name. None where that is not known.
+    the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
+    the copy last had all that the source had, as Unix time in ms; 0 where that is not known.
     """
 
     source: TopicPartition
@@ -121,6 +122,7 @@ class Assignment:
     stop: KnownStop | None = None
     losses: tuple[tuple[int, int], ...] = ()
     target_topic_id: UUID | None = None
+    caught_up_ms: int = 0
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:
@@ -128,13 +130,15 @@ class Assignment:
         return self.source, self.target
 
 
+TOMBSTONES = "tombstones"
 #: Why records are lost: the source deleted them before they were mirrored, they are damaged there, the target does not
-#: take records of their size, or the target lost them.
+#: take records of their size, or the target lost them. The range is empty where nobody knows which tombstones went.
 _REASONS: Mapping[str, str] = {
     "retention": "the source deleted them before they were mirrored",
     "damage": "they are damaged in the source's log",
     "too_large": "they are larger than the target takes",
     "target": "the target lost them after they were mirrored, and the source has them no more",
+    TOMBSTONES: "keys deleted on the source may live on in the copy: tombstones may have gone before they came over",
 }
 
 
@@ -165,7 +169,7 @@ def log_loss(loss: Loss) -> None:
         topic=loss.source.topic,
         partition=loss.source.partition,
         first_offset=loss.first,
-        last_offset=loss.next_offset - 1,
+        last_offset=max(loss.first, loss.next_offset - 1),
         reason=f"{_REASONS[loss.reason]}: {loss.detail}" if loss.detail else _REASONS[loss.reason],
     )
 

@@ -30,7 +30,7 @@ class PartitionTask:
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
-    are the source's offsets, from and to before, that were left out here.
+    are the source's offsets, from and to before, that were left out here. `caught_up_ms` as in `Assignment`.
     """
 
     assignment: Assignment
@@ -53,9 +53,11 @@ class PartitionTask:
     lifted: bool = False
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
+    caught_up_ms: int = 0
 
     def __post_init__(self) -> None:
         """A stop that is known is reported until it turns out otherwise."""
+        self.caught_up_ms = self.assignment.caught_up_ms
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
@@ -85,6 +87,11 @@ class PartitionTask:
     def losses(self) -> tuple[tuple[int, int], ...]:
         """The source's offsets that are known to be left out of the copy, in offset order."""
         return tuple(sorted({*self.assignment.losses, *self.left_out}))
+
+    def may_lack_tombstones(self, now_ms: int) -> bool:
+        """Whether the copy was behind for longer than its compacted source keeps tombstones."""
+        kept = self.assignment.rules.tombstones_ms
+        return kept is not None and now_ms - self.caught_up_ms > kept
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""
@@ -151,6 +158,8 @@ class PartitionTask:
                 what = f"a transaction is open on the source from offset {end} on"
                 parts.append(f"{what}, and what is written behind it is not copied before it ends")
             end = cursor.written_until  # it is there, and not here
+        if state is State.CAUGHT_UP:
+            self.caught_up_ms = now
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
             flow=flow,
@@ -174,6 +183,7 @@ class PartitionTask:
             verdict_bytes=dict(counters.verdict_bytes),
             latency=counters.latency.copy(),
             at_ms=now,
+            caught_up_ms=self.caught_up_ms,
             verified=partition_writer is not None,
             presumed=self.presumes,
         )

@@ -19,6 +19,8 @@ up and nothing is remembered: a task may die at any point.
         for acks, not for data
     L2  what a result counts was acknowledged
     L3  a task that was suspended asks whether it may go on before any of its partitions does
+    L4  where a compacted source has a hole behind what was copied when the copy last had all, and that is longer ago
+        than the source keeps tombstones, the copy may lack deletions: that goes on record as a loss before what follows
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
 from mirror.records.recipe import CAP, LARGEST_RECORD
 from mirror.records.transactions import Aborted
-from mirror.replication.assignment import Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
+from mirror.replication.assignment import TOMBSTONES, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
 from mirror.replication.classifier import Verdict, classify
 from mirror.replication.damage import Damaged, may_take_more
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
@@ -328,6 +330,11 @@ class Pipeline:
         if arrival.lost is not None:
             await self._lose(partition_task, partition_writer, arrival.lost)
             return
+        now = int(time.time() * 1000)
+        if partition_task.may_lack_tombstones(now) and (hole := _hole_in(arrival.batches, partition_writer.due)) >= 0:
+            if not await self._miss_tombstones(partition_task, partition_writer, hole):
+                return
+            partition_task.caught_up_ms = now
         try:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
@@ -426,6 +433,23 @@ class Pipeline:
             self._stop(partition_task, stop)
         self._writer.flush()
 
+    async def _miss_tombstones(
+        self, partition_task: PartitionTask, partition_writer: PartitionWriter, hole: int
+    ) -> bool:
+        """Record that tombstones may have gone from a hole before they were mirrored (L4); false where nothing may
+        follow, since that is not on record.
+        """
+        mine = partition_task.assignment
+        loss = Loss(mine.source, mine.target, hole, hole, TOMBSTONES, "", mine.topic_id, partition_writer.topic_id)
+        try:
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+        except (ClusterError, WireError) as problem:
+            self._writer.doubt(partition_writer, str(problem))
+            return False
+        log_loss(loss)
+        return partition_writer is partition_task.partition_writer and not partition_writer.in_doubt
+
     def _relayed(self, arrival: Arrival) -> None:
         cursor = arrival.cursor
         cursor.unrelayed -= 1
@@ -514,6 +538,8 @@ class Pipeline:
             mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
+        if not partition_task.caught_up_ms or position.next_offset <= mine.since:  # what is read from now on is not old
+            partition_task.caught_up_ms = int(time.time() * 1000)
         partition_task.resumed()
         self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
@@ -684,3 +710,14 @@ class Pipeline:
         ):
             self._moved.clear()
             await self._moved.wait()
+
+
+def _hole_in(batches: Iterable[RawBatch], due: int) -> int:
+    """The first offset of the first hole among batches that begin at `due`, -1 where there is none."""
+    for raw in batches:
+        if raw.header.base_offset > due:
+            return due
+        if raw.header.holes:
+            return raw.header.base_offset
+        due = max(due, raw.header.next_offset)
+    return -1

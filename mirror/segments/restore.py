@@ -146,7 +146,7 @@ def plan_restoration(
         source_topics={},
         target_topics=existing,
         target_configs=configs,
-        compacted=frozenset(),
+        compacted={},
     )
 
 

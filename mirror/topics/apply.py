@@ -34,6 +34,7 @@ from mirror.policy.rules import (
     preflight,
     refused,
     shortened,
+    tombstones_kept_ms,
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
@@ -70,7 +71,8 @@ class TopicPlan:
     `changes`), and what preflight found.
 
     `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
-    their copies that exist, `target_configs` their settings. `compacted`: source topics that are; `stamped`: those to
+    their copies that exist, `target_configs` their settings. `compacted`: source topics that are, and
+    for how many ms they keep tombstones; `stamped`: those to
     whose records the source's brokers give a time.
     """
 
@@ -83,7 +85,7 @@ class TopicPlan:
     source_topics: Mapping[str, TopicInfo]
     target_topics: Mapping[str, TopicInfo]
     target_configs: Mapping[str, Mapping[str, ConfigValue]]
-    compacted: frozenset[str]
+    compacted: Mapping[str, int]
     stamped: frozenset[str] = frozenset()
 
     @property
@@ -251,7 +253,11 @@ def plan_topics(
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
         target_topics=copies,
         target_configs=target_configs,
-        compacted=frozenset(topic for topic, configs in source_configs.items() if is_compacted(plain_values(configs))),
+        compacted={
+            topic: tombstones_kept_ms(configs)
+            for topic, configs in ((topic, plain_values(found)) for topic, found in source_configs.items())
+            if is_compacted(configs)
+        },
         stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
     )
 

@@ -20,8 +20,10 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from crashcut import crash_and_cut, crash_and_cut_all
-from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between
+from running import wait_for
 from samerecords import read
+from sparkless import run_once
 from syncing import delete_topics
 from transactional import transactions
 from typer.testing import CliRunner
@@ -529,3 +531,37 @@ def test_a_last_second_of_which_nothing_is_left(pair: Pair, offsets: str) -> Non
         pair.expire(cluster, topic, end)
     pair.fill(topic, 120, 30)
     assert_stands(pair, topic, offsets, State.DIVERGED)
+
+
+@pytest.mark.parametrize("offsets", MODES)
+@pytest.mark.parametrize("kept_ms", [300, 86_400_000])
+def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(pair: Pair, offsets: str, kept_ms: int) -> None:
+    """The copy was behind for longer than the source keeps tombstones: keys may live on there. Where it was not, a hole
+    says nothing.
+    """
+    topic, bootstrap = f"tombstones-{kept_ms}-{offsets}", pair.source.bootstrap
+    flow = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic, offsets=offsets)
+    rolls = {"segment.ms": "300", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "100"}
+    make_topic(bootstrap, topic, configs={"cleanup.policy": "compact", "delete.retention.ms": str(kept_ms)} | rolls)
+    client = Producer({"bootstrap.servers": bootstrap})
+    for number in range(10):
+        client.produce(topic, b"value", key=b"%d" % number, partition=0)
+    assert not client.flush(20)
+    assert run_once(flow).exit_code == ExitCode.DONE
+    for number in range(4):
+        client.produce(topic, None, key=b"%d" % number, partition=0)
+    for _ in range(4):
+        client.produce(topic, b"superseded", key=b"last", partition=0)
+    assert not client.flush(20)
+
+    def is_clean() -> bool:
+        client.produce(topic, b"%f" % time.time(), key=b"last", partition=0)  # rolls a segment
+        client.flush(20)
+        found = [one[4] for one in read(bootstrap, topic, 0)]
+        return b"superseded" not in found and (kept_ms > 300 or None not in found)
+
+    wait_for(is_clean, 60, lambda: "the cleaner did not run")
+    assert run_once(flow).exit_code == ExitCode.DONE
+    assert pair.losses(topic) == ({(10, 10)} if kept_ms == 300 else set())
+    assert run_once(flow).exit_code == ExitCode.DONE
+    assert len(pair.losses(topic)) == (kept_ms == 300)

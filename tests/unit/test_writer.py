@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
@@ -88,6 +89,7 @@ class Target:
         self.writer.begin(one)
         for offset in offsets:
             one.append(raw(batch(offset, count=10, payload=bytes(size))), OWN_PRODUCER)
+        one.heard_at = time.monotonic()  # kernels may have been compiled meanwhile
         return one
 
     async def flush(self) -> None:
