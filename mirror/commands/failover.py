@@ -505,8 +505,9 @@ class _FailoverRun:
 
     async def _sync_groups(self, sync: GroupSync) -> None:
         deadline = time.monotonic() + GROUPS_SECONDS
+        self._synced = None
         while True:
-            self._synced = await sync.sync_once(rehearsing=self.rehearse)
+            self._synced = await sync.sync_once(rehearsing=self.rehearse, renewing=self._synced is None)
             if self._synced.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(POLL_SECONDS)

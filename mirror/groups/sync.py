@@ -20,6 +20,8 @@ for a round over everything once a minute: offsets expire there, and operators m
         are not listed on the source, are asked for by name at each round over everything
     G9  share groups and streams groups stand where no commit from outside can put them: a failover names those that do
         not stand on the target where they do on the source
+    G10  a broker forgets an offset some days after its commit where the group has no members, as on the target: what
+        did not move is committed again, now and then, and all of it by a failover
 
 `gaps` reads both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
@@ -32,7 +34,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -54,6 +56,8 @@ from mirror.replication.assignment import Assignment
 from mirror.states import State
 
 WHOLE_SECONDS: Final = 60.0
+#: So often offsets that did not move are committed again (G10).
+RENEWED_SECONDS: Final = 3600.0
 #: Groups remembered beyond those that exist: one deleted on the source may come again, with lower offsets.
 MOST_REMEMBERED: Final = 100_000
 #: Kafka `Errors` by which a coordinator says that a group has members (G1): ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
@@ -236,17 +240,20 @@ class GroupSync:
         self._hidden: frozenset[str] = frozenset()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
-        self._whole_at = float("-inf")
+        self._whole_at, self._renewed_at = float("-inf"), time.monotonic()
 
     def mirrors(self, terms: Terms) -> None:
         """From the next round on, other partitions are mirrored."""
         self._translate, self._origins, self._known_until, self._since, self._copies = terms
 
-    async def sync_once(self, *, rehearsing: bool = False) -> SyncResult:
-        """Read every group once, and commit what has changed; where that is only rehearsed, report what a round would
-        have come to, and serve no further one. Raises nothing that a cluster can cause (G5).
+    async def sync_once(self, *, rehearsing: bool = False, renewing: bool = False) -> SyncResult:
+        """Read every group once, and commit what has changed, or all where it is `renewing` (G10); where that is only
+        rehearsed, report what a round would have come to, and serve no further one. Raises nothing that a cluster can
+        cause (G5).
         """
-        whole = time.monotonic() - self._whole_at >= WHOLE_SECONDS
+        now = time.monotonic()
+        whole = renewing or now - self._whole_at >= WHOLE_SECONDS
+        renewing = not rehearsing and (renewing or (whole and now - self._renewed_at >= RENEWED_SECONDS))
         sides = (self._source, self._target)
         stale = [side for side in sides if whole or any(blocker.passing for blocker in side.blockers)]
         for side in sides:
@@ -256,8 +263,9 @@ class GroupSync:
         if all(reached):
             sources = await self._source_offsets(whole=whole)
             if moved := {g: offsets for g, offsets in sources.items() if whole or self._synced.get(g) != offsets}:
-                work = await self._follow(moved, rehearsing)
+                work = await self._follow(moved, rehearsing=rehearsing, renewing=renewing)
             self._whole_at = time.monotonic() if whole else self._whole_at
+            self._renewed_at = time.monotonic() if renewing else self._renewed_at
         blockers = [blocker for side in sides for blocker in side.blockers]
         for group in {blocker.group for blocker in blockers if blocker.group}:
             self._standings[group] = Standing.BLOCKED
@@ -344,12 +352,12 @@ class GroupSync:
 
     # --- the target
 
-    async def _follow(self, sources: Mapping[str, Offsets], rehearsing: bool) -> _Work:
+    async def _follow(self, sources: Mapping[str, Offsets], *, rehearsing: bool, renewing: bool) -> _Work:
         """Compare groups with the target and commit what follows."""
         work = _Work(sources, {group: set() for group in sources})
         await self._locate(work)
         work.targets = await self._target.fetched(work.nodes)
-        await self._decide(work)
+        await self._decide(work, renewing=renewing)
         await self._keep_to_their_topics(work)
         if rehearsing:
             work.taken = {group: set(offsets) for group, offsets in work.commits().items()}
@@ -375,7 +383,7 @@ class GroupSync:
                     work.nodes[one.group] = node
         work.nodes |= await self._target.coordinators(work.sources.keys() - known)
 
-    async def _decide(self, work: _Work) -> None:
+    async def _decide(self, work: _Work, *, renewing: bool) -> None:
         asked = {at for group in work.targets for at in work.sources[group]}
         try:
             starts = await listed(self._target.cluster, asked, EARLIEST)  # asked first: never behind the ends
@@ -389,7 +397,10 @@ class GroupSync:
             for at, committed in work.sources[group].items():
                 if at in ends and at in starts:
                     end = min(ends[at], self._until[at])
-                    made[at] = decide(committed, end, targets.get(at), agreed.get(at), starts[at])
+                    there = targets.get(at)
+                    one = made[at] = decide(committed, end, there, agreed.get(at), starts[at])
+                    if renewing and one.commit is None and one.standing is not Standing.AHEAD:
+                        made[at] = replace(one, commit=there)
                 else:
                     self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
         await self._add_skips(work, starts)

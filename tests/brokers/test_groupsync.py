@@ -163,6 +163,30 @@ def test_a_group_that_switches_reads_every_record_once(
     assert at_the_end(target, topic_name, topic_name)
 
 
+def test_what_did_not_move_is_committed_again_before_a_broker_forgets_it(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what the group has read on the target beyond that."""
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 20)
+
+    async def story(pair: Pair) -> None:
+        at = TopicPartition(topic_name, 0)
+        await pair.commit(pair.source, topic_name, topic_name, 10, "of 10")
+        assert await pair.standings() == {"synced": 1}
+        assert (await pair.sync_once()).committed == 0
+        assert (await pair.sync.sync_once(rehearsing=True, renewing=True)).committed == 0
+        assert (await pair.sync.sync_once(renewing=True)).committed == 1
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(10, "of 10")}
+        for seconds in ("WHOLE_SECONDS", "RENEWED_SECONDS"):
+            monkeypatch.setattr(f"mirror.groups.sync.{seconds}", 0.0)
+        assert (await pair.sync_once()).committed == 1
+        await pair.commit(pair.target, topic_name, topic_name, 15, "read here")
+        assert (await pair.sync_once()).committed == 0
+        assert await pair.committed(pair.target, topic_name) == {at: Committed(15, "read here")}
+
+    with_pair(source, target, topic_name, story)
+
+
 def test_a_group_is_never_ahead_of_the_mirror(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
