@@ -61,7 +61,7 @@ from mirror.journal.journal import Journal
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import LATEST, READ_UNCOMMITTED, list_offset
+from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
@@ -322,7 +322,9 @@ class _FailoverRun:
         problem = ""
         for _ in range(DRAIN_TRIES):
             if known.is_mirrored(self.settings):
-                ends = await ends_of(source, list(known.figures))
+                # a rehearsal waits for transactions to end: the failover would find those that hang
+                isolation = READ_UNCOMMITTED if self.rehearse else READ_COMMITTED
+                ends = await ends_of(source, list(known.figures), isolation)
                 if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
                     return
                 if known.is_mirrored(self.settings):  # no other may write beside it

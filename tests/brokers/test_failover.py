@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any, Final, cast
 from uuid import uuid4
@@ -712,6 +713,31 @@ def test_what_lies_behind_an_open_transaction_did_not_get_over(flow: Flow) -> No
     (partition,) = done["partitions"]
     assert (done["whole"], done["rpo"]["records"]) == (False, 10)
     assert (partition["position"], partition["source_end"], partition["open_transaction_from"]) == (100, 110, 100)
+
+
+@pytest.mark.brokers
+def test_a_rehearsal_names_a_transaction_that_hangs(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And waits for one that ends."""
+    monkeypatch.setattr("mirror.commands.failover.IDLE_SECONDS", 3.0)
+    open_one = Producer({"bootstrap.servers": flow.source, "transactional.id": flow.topic})
+    open_one.init_transactions(20)
+    with forked(flow.file, tmp_path / "live.log") as live:
+        live.until("spark_started")
+        for is_over in (False, True):
+            open_one.begin_transaction()
+            open_one.produce(flow.topic, b"open")
+            assert not open_one.flush(20)
+            if is_over:
+                ending = Timer(1.0, open_one.commit_transaction)
+                ending.start()
+            rehearsed = flow.failover("--rehearse", code=0 if is_over else 4)
+            if is_over:
+                ending.join()
+            else:
+                open_one.abort_transaction(20)
+            assert rehearsed["whole"] == is_over, rehearsed
 
 
 @pytest.mark.brokers
