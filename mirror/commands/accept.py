@@ -20,7 +20,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop
-from mirror.journal.entries import accept_entry, seen_in, starts_in
+from mirror.journal.entries import Lost, accept_entry, forgotten_entry, losses_in, seen_in, starts_in
 from mirror.journal.journal import Change, Journal, journal_topic
 from mirror.journal.offset_maps import indexes_of
 from mirror.journal.positions import Standing, lifted_entry, position_entry, standing_in
@@ -30,7 +30,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.policy.rules import Rules
 from mirror.policy.selection import is_rekeyed
 from mirror.rendering import count, number, print_json
-from mirror.replication.assignment import KnownStop, LastPosition, Loss
+from mirror.replication.assignment import POSSIBLE, KnownStop, LastPosition, Loss
 from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.damage import damaged_at, unwritable_at
 from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
@@ -55,7 +55,8 @@ class Accepted:
     """What is accepted of one partition.
 
     `loss`: the one that it goes on behind, which `was_accepted` before or not. `confirmed`: its copy is taken for whole
-    up to there. `lifted`: a stop that stood, and does not hold any more. `stop`: what stops it all the same.
+    up to there. `lifted`: a stop that stood, and does not hold any more. `possible`: what may be missing of it, by the
+    journal. `stop`: what stops it all the same.
     """
 
     source: TopicPartition
@@ -64,12 +65,13 @@ class Accepted:
     was_accepted: bool = False
     confirmed: LastPosition | None = None
     lifted: KnownStop | None = None
+    possible: tuple[Lost, ...] = ()
     stop: PartitionStop | None = None
 
     @property
     def is_nothing(self) -> bool:
         """There was nothing to accept, and nothing stops it."""
-        return not (self.loss or self.confirmed or self.lifted or self.stop)
+        return not (self.loss or self.confirmed or self.lifted or self.possible or self.stop)
 
 
 def accept(
@@ -86,6 +88,9 @@ def accept(
         losses = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
         more = {"confirmed": [_place(one) | {"offset": one.confirmed.source_next} for one in found if one.confirmed]}
         more["lifted"] = [_place(one) | {"state": str(one.lifted.state)} for one in found if one.lifted]
+        more["possible"] = [
+            _place(one) | {"reason": each.reason, "offset": each.first} for one in found for each in one.possible
+        ]
         more["stopped"] = [
             _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _with_advice(one.stop)}
             for one in found
@@ -121,6 +126,7 @@ def _lines(one: Accepted) -> list[str]:
         lines.append(f"accepted the copy as it stands, up to offset {number(one.confirmed.source_next)}")
     if one.lifted is not None:
         lines.append(f"{one.lifted.state} does not stand any more")
+    lines += [f"accepted what may be missing (reason {each.reason}, at offset {each.first})" for each in one.possible]
     return lines
 
 
@@ -183,6 +189,9 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
             else:
                 attempt = _preserved(logs, begins, losses)
             await _settle(one, attempt, source, target, standing, rules, unconfirmed=unconfirmed)
+            if one.stop is None:
+                lost = losses_in(records).get(one.target, ())
+                one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
         await journal.append_all(entry for one in found for entry in _entries(one, source))
         return found
 
@@ -330,4 +339,4 @@ def _entries(one: Accepted, source: Cluster) -> list[Change]:
         entries.append(position_entry(one.target, one.confirmed))
     if one.lifted is not None:
         entries.append(lifted_entry(one.target))
-    return entries
+    return [*entries, *(forgotten_entry(one.target, each) for each in one.possible)]

@@ -16,7 +16,7 @@ from mirror.journal.journal import Change
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.rendering import count, duration, number, plain, table
-from mirror.replication.assignment import TOMBSTONES
+from mirror.replication.assignment import COMPACTION, POSSIBLE, TOMBSTONES
 
 # --- What `mirror failover` shows -------------------------------------------------------------------------------------
 
@@ -194,10 +194,15 @@ def rendered(account: FailoverReport) -> Group:
 
 def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
     """One loss, in the words of `mirror verify`."""
-    if loss.reason == TOMBSTONES:
+    if loss.reason in POSSIBLE:
+        what = {
+            TOMBSTONES: "keys that were deleted on the source may live on in the copy, which was behind for longer than"
+            " delete.retention.ms (verify: extra)",
+            COMPACTION: "the copy was compacted, and may lack records that its source has kept (verify: missing)",
+        }[loss.reason]
         return (
-            f"{one.topic}-{one.partition}: keys that were deleted on the source may live on in the copy, from offset"
-            f" {loss.first} on: it was behind for longer than delete.retention.ms; `mirror verify` names them (extra)"
+            f"{one.topic}-{one.partition}: {what}. `mirror verify` shows whether that is so; `mirror accept CONFIG"
+            f" {one.topic}` takes it as it is"
         )
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
     return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"

@@ -11,10 +11,11 @@ from functools import partial
 from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
-from mirror.journal.entries import moment
+from mirror.journal.entries import loss_entry, moment
+from mirror.journal.journal import Journal
 from mirror.journal.ownership import OwnershipCheck, refuse_failed_over
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
@@ -22,7 +23,7 @@ from mirror.policy.remedies import Fix
 from mirror.policy.rules import MAX_BYTES, Finding, Severity
 from mirror.policy.rules import refused as refusal
 from mirror.policy.selection import Rekeying, selects
-from mirror.replication.assignment import Assignment, assign
+from mirror.replication.assignment import COMPACTION, Assignment, Loss, assign, log_loss
 from mirror.states import State
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, ensure_heartbeats, rules_from, rules_of
@@ -180,6 +181,7 @@ def prepare(
     def check() -> None:  # it may have been failed over while both clusters were compared
         asyncio.run(ownership.refuse_lost(settings))
 
+    record_compaction(target, whole.allowed(), settings)
     made = apply(target, whole.allowed(), failures, check)
     if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
         whole, failures = gate.plan(settings, history), {}
@@ -260,6 +262,39 @@ def with_settings(flow: Flow, settings: Settings) -> Flow:
         bytes_per_second=settings.limits.bytes_per_second,
         follows=partial(_follows, settings),
     )
+
+
+def record_compaction(target: Admin, plan: TopicPlan, settings: Settings) -> None:
+    """Put on record that copies were compacted that are about to be so no more: their cleaner may have removed what
+    that of their source has kept, and nobody expects that of them from then on. Raises ClusterError.
+    """
+    policies = (one for one in plan.changes if one.name == "cleanup.policy" and "compact" in (one.before or ""))
+    infos = [plan.target_topics[one.topic] for one in policies if "compact" not in (one.after or "")]
+    if not infos:
+        return
+    pairs = {pair.target: pair for pair in plan.pairs}
+    losses = [
+        Loss(
+            TopicPartition(pairs[topic].source, number),
+            TopicPartition(topic, number),
+            span.end,
+            span.end,
+            COMPACTION,
+            "",
+            plan.source_topics[pairs[topic].source].topic_id,
+            plan.target_topics[topic].topic_id,
+        )
+        for (topic, number), span in target.spans(infos).items()
+        if topic in pairs and span.end > span.start
+    ]
+
+    async def record() -> None:
+        async with Cluster(Endpoint.of(settings.target)) as cluster:
+            await Journal(cluster, settings.flow).append_all(map(loss_entry, losses))
+
+    asyncio.run(record())
+    for loss in losses:
+        log_loss(loss)
 
 
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:

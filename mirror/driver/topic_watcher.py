@@ -32,7 +32,7 @@ from typing import Final, Protocol
 from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reading import reloaded
-from mirror.driver.flow import Refusal, assignments_of, refused_by
+from mirror.driver.flow import Refusal, assignments_of, record_compaction, refused_by
 from mirror.driver.scheduling import renewed
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
@@ -301,6 +301,7 @@ class Replanner:
             return NewPlan(left, refused=refused_by(whole), origins=_origins(whole, history))
         anew = self._begun_anew(whole, history)
         failures: dict[str, MirrorError] = {}
+        record_compaction(target, whole.allowed(), self.settings)
         made = apply(target, whole.allowed(), failures, self._refuse_lost)
         self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)

@@ -32,7 +32,7 @@ from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, replicated_end
 from mirror.observability.status import NOT_OURS, parsed
-from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
+from mirror.replication.assignment import POSSIBLE, Assignment, Loss
 
 # --- As which topic a flow first saw a source topic, in its journal under `topic/<target topic>` ----------------------
 
@@ -293,6 +293,21 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
     return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(fields).encode()
 
 
+def forgotten_entry(target: TopicPartition, lost: Lost) -> tuple[bytes, None]:
+    """The record that takes a loss back, of which nobody knows that it was one."""
+    return f"{_LOSS}{target.topic}/{target.partition}/{lost.first}".encode(), None
+
+
+def forgotten_in(record: Entry) -> tuple[TopicPartition, int] | None:
+    """The target partition and the first offset of a loss that a record takes back; None for another record. Raises as
+    `read_loss` does.
+    """
+    if not record.key.startswith(_LOSS.encode()) or record.value is not None:
+        return None
+    topic, partition, first = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
+    return TopicPartition(topic, int(partition)), int(first)
+
+
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
     """By target partition and in offset order, what the newest records of a journal say was lost of the source topics
     and copies of now; records that are none of ours are passed over. A copy that was begun anew began behind what the
@@ -321,7 +336,7 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
     first, following = int(fields["first"]), int(fields["next"])
     ids = (UUID(str(fields[name])) if fields.get(name) else None for name in ("topic_id", "target_topic_id"))
     lost = Lost(first, following, str(fields.get("reason", RETENTION)), *ids)  # version 0.1.0 wrote no ids
-    if not 0 <= lost.first < lost.next_offset + (lost.reason == TOMBSTONES):
+    if not 0 <= lost.first < lost.next_offset + (lost.reason in POSSIBLE):
         raise ValueError("a loss must have offsets that follow each other")
     return TopicPartition(topic, int(partition)), lost
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, read_loss
+from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, forgotten_in, read_loss
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import NOT_OURS, PartitionStatus, parsed
@@ -172,6 +172,9 @@ class Standing:
             return True
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
+            return True
+        if (forgotten := forgotten_in(record)) is not None:
+            self.losses.get(forgotten[0], {}).pop(forgotten[1], None)
             return True
         if (lost := read_loss(record)) is not None:
             self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1]

@@ -130,15 +130,18 @@ class Assignment:
         return self.source, self.target
 
 
-TOMBSTONES = "tombstones"
+TOMBSTONES, COMPACTION = "tombstones", "compaction"
+#: Reasons for which records may be missing, nobody knows which: the range of such a loss is empty.
+POSSIBLE = frozenset({TOMBSTONES, COMPACTION})
 #: Why records are lost: the source deleted them before they were mirrored, they are damaged there, the target does not
-#: take records of their size, or the target lost them. The range is empty where nobody knows which tombstones went.
+#: take records of their size, or the target lost them; or what the cleaner of one side alone has removed.
 _REASONS: Mapping[str, str] = {
     "retention": "the source deleted them before they were mirrored",
     "damage": "they are damaged in the source's log",
     "too_large": "they are larger than the target takes",
     "target": "the target lost them after they were mirrored, and the source has them no more",
     TOMBSTONES: "keys deleted on the source may live on in the copy: tombstones may have gone before they came over",
+    COMPACTION: "the copy was compacted, and is so no more: it may lack records that its source has kept",
 }
 
 

@@ -716,6 +716,30 @@ def test_what_lies_behind_an_open_transaction_did_not_get_over(flow: Flow) -> No
 
 
 @pytest.mark.brokers
+def test_a_copy_that_was_compacted_and_is_so_no_more_is_named_until_somebody_accepts_it(flow: Flow) -> None:
+    """Its cleaner may have removed what that of the source, which was set to be compacted for a moment, has kept."""
+
+    def sets(policy: str) -> None:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, flow.topic)
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(entry)
+        for done in client.incremental_alter_configs([resource]).values():
+            done.result(20)
+        assert run_once(config.load(flow.file)).exit_code == ExitCode.DONE
+
+    client = AdminClient({"bootstrap.servers": flow.source})
+    sets("compact")
+    assert flow.failover("--rehearse")["whole"]
+    sets("delete")
+    (loss,) = flow.failover("--rehearse", code=7)["accepted_losses"]
+    assert loss["reason"] == "compaction"
+    accepted = CliRunner().invoke(app, ["accept", str(flow.file), flow.topic])
+    assert accepted.exit_code == ExitCode.DONE, accepted.output
+    assert "accepted what may be missing (reason compaction" in accepted.stdout
+    assert flow.failover()["whole"]
+
+
+@pytest.mark.brokers
 def test_a_rehearsal_names_a_transaction_that_hangs(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,7 +106,7 @@ def test_a_loss_is_accepted_once_and_again_for_a_topic_made_anew(
     assert f"{topic_name}-0: accepted the loss of 50 offsets, 100 to 149\n" in accepted()
     assert f"{topic_name}-0: the loss of 50 offsets, 100 to 149, was accepted before\n" in accepted()
     loss = {"partition": 0, "target": topic_name, "first_offset": 100, "last_offset": 149, "reason": "retention"}
-    fields = {"flow": topic_name, "topic": topic_name, "confirmed": [], "lifted": [], "stopped": []}
+    fields = {"flow": topic_name, "topic": topic_name, "confirmed": [], "lifted": [], "possible": [], "stopped": []}
     assert accepted("--json") == fields | {"losses": [loss | {"was_accepted": True}]}
     delete_topics(source, topic_name)
     delete_topics(target, topic_name)
