@@ -228,12 +228,12 @@ def history_of(folder: Path) -> list[tuple[int, int]]:
 
 def log_start_of(folder: Path) -> int:
     """The partition's first offset by `log-start-offset-checkpoint` of the data folder; 0 where that says nothing."""
-    return _offset_in("log-start-offset-checkpoint", folder)
+    return _offset_in("log-start-offset-checkpoint", folder) or 0
 
 
-def high_watermark_of(folder: Path) -> int:
+def high_watermark_of(folder: Path) -> int | None:
     """An offset below which all was on every replica in sync, by `replication-offset-checkpoint` of the data folder,
-    which a broker writes every few seconds; 0 where that says nothing.
+    which a broker writes every few seconds; 0 where that does not name the partition, None where it cannot be read.
     """
     return _offset_in(_COMMITTED, folder)
 
@@ -251,11 +251,13 @@ def committed_in(folder: Path) -> dict[tuple[str, int], int]:
     return found
 
 
-def _offset_in(checkpoint: str, folder: Path) -> int:
-    """What a data folder's checkpoint says of a partition's folder in it."""
+def _offset_in(checkpoint: str, folder: Path) -> int | None:
+    """What a data folder's checkpoint says of a partition's folder in it, 0 where it does not name that; None where it
+    cannot be read.
+    """
     named = PARTITION_FOLDER.fullmatch(folder.name)
     if named is None:
-        return 0
+        return None
     mine = [named["topic"].encode(), b"%d" % int(named["partition"])]
     found = 0
     try:
@@ -263,7 +265,7 @@ def _offset_in(checkpoint: str, folder: Path) -> int:
             if partition == mine:
                 found = _number(offset, LAST_OFFSET)
     except (OSError, ValueError):
-        return 0
+        return None
     return found
 
 

@@ -131,7 +131,7 @@ class Replica:
 
     `epochs`: (leader epoch, first offset) of its batches, rising, and `reaches` behind the last sound batch of each.
     `history`: the same as `epochs` as the broker wrote it down, which may name more than is sound. `committed`:
-    below that the broker knew all to be on every replica in sync.
+    below that the broker knew all to be on every replica in sync; None where its checkpoint cannot be read.
     `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
     between two files that are in neither, which compaction leaves, and a file that is missing. `holes`: offsets that
@@ -149,7 +149,7 @@ class Replica:
     turns: Turns = field(default_factory=Turns)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
-    committed: int = 0
+    committed: int | None = None
     lacks_from: int = 0
     oldest_ms: int | None = None
     damage: str = ""
@@ -340,7 +340,7 @@ class _Scanner:
         if self.left is not None or last is None or last.raw.header.magic < 2:
             return
         begin, due = last.raw.header.base_offset, last.due
-        if begin <= due or found.end <= found.committed:
+        if begin <= due or found.end <= (found.committed or 0):
             return
         if found.committed:
             self._drop(f"the last batch says {begin} for its offset, which is not known to be committed", 0)

@@ -208,7 +208,8 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     stable = max(start, open_from)
     lost = tuple(hole for hole in log.lost if hole.first < stable)
     gaps = [one for stretch in stretches for one in _gaps(stretch)]
-    committed = max(replica.committed for replica in replicas)
+    known = [replica.committed for replica in replicas if replica.committed is not None]
+    committed = max(known, default=0)
     notes = [
         *_notes(best, whole.end, end),
         *(_damage_note(hole) for hole in log.lost),
@@ -226,12 +227,24 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
             f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
         )
         notes.append(f"{best.folder}: {text}: the first ones are missing, or are in remote storage")
+    if not known:
+        notes.append(
+            f"{best.folder}: no replication-offset-checkpoint can be read beside it, so nobody knows whether records"
+            f" behind offset {end} are missing. Name the brokers' data folders whole"
+        )
     first = min(replica.start for replica in replicas)
+    if headless := start > 0 and not best.history and first >= start and log_start_of(best.folder) < start:
+        notes.append(
+            f"{best.folder}: its leader-epoch-checkpoint is missing, so nobody knows whether records before offset"
+            f" {start} were deleted, or their files are missing"
+        )
     if unknown := first < start and not best.history and log_start_of(best.folder) < start:
         text = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
         notes.append(f"{best.folder}: {text}. Its leader-epoch-checkpoint, which would say, is missing")
     cut = bool(best.damage and not best.is_torn) or end < best.end
-    at_risk = cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown
+    at_risk = (
+        cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown or headless or not known
+    )
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
     return PartitionLog(
         stretches,

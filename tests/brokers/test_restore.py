@@ -43,6 +43,8 @@ from mirror.spark.restore import Portion
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
+CHECKPOINT = "replication-offset-checkpoint"
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Cluster]:
@@ -232,6 +234,7 @@ def test_what_is_missing_or_damaged_is_reported(
     found, lost = source_cluster.nodes[0].data, tmp_path / "disk"
     for partition in (0, 2):
         shutil.copytree(found / f"{topic_name}-{partition}", lost / f"{topic_name}-{partition}")
+    shutil.copy(found / CHECKPOINT, lost)
     segment = next((lost / f"{topic_name}-2").glob("*.log"))
     damaged = bytearray(segment.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -289,13 +292,16 @@ def test_one_damaged_batch_is_left_out_and_all_behind_it_is_restored(
 
 
 def disk_of(cluster: Cluster, topic: str, folder: Path, damaged: Sequence[int] = ()) -> Path:
-    """A copy of a partition's folder, with a flipped bit in the records of these batches, as counted from 0."""
+    """A copy of a partition's folder and of the checkpoint beside it, with a flipped bit in the records of these
+    batches, as counted from 0.
+    """
     shutil.copytree(cluster.nodes[0].data / f"{topic}-0", folder / f"{topic}-0")
     segment = next((folder / f"{topic}-0").glob("*.log"))
     held, sizes = bytearray(segment.read_bytes()), [len(raw.data) for raw in stored_batches(cluster.bootstrap, topic)]
     for number in damaged:
         held[sum(sizes[: number + 1]) - 1] ^= 1
     segment.write_bytes(held)
+    shutil.copy(cluster.nodes[0].data / CHECKPOINT, folder)
     return folder
 
 
@@ -760,6 +766,7 @@ def test_a_dry_run_sees_a_copy_that_the_files_do_not_join(
     capsys.readouterr()
     disk = tmp_path / "disk"
     shutil.copytree(source_cluster.nodes[0].data / f"{topic_name}-0", disk / f"{topic_name}-0")
+    shutil.copy(source_cluster.nodes[0].data / CHECKPOINT, disk)
     for first, codes in ((10, (10,)), (30, (4, 4))):
         (disk / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic_name} 0 {first}\n")
         for dry_run, code in zip((True, False), codes, strict=False):

@@ -17,9 +17,10 @@ ABORT, COMMIT = 0, 1
 
 
 def replica(broker: Path, *files: tuple[int, bytes], name: str = "orders-0", topic_id: UUID | None = TOPIC_ID) -> Path:
-    """A partition's folder with segments of the given base offsets."""
+    """A partition's folder with segments of the given base offsets, in a data folder with an empty checkpoint."""
     folder = broker / name
     folder.mkdir(parents=True)
+    (broker / "replication-offset-checkpoint").write_text("0\n0\n")
     for base, data in files:
         (folder / f"{base:020}.log").write_bytes(data)
     if topic_id:

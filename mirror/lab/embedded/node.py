@@ -394,6 +394,7 @@ class Node:
                 "broker.session.timeout.ms": 3000,
                 "broker.heartbeat.interval.ms": 500,
                 "group.initial.rebalance.delay.ms": 0,
+                "replica.high.watermark.checkpoint.interval.ms": 200,  # a killed broker's disks say where logs ended
                 "auto.create.topics.enable": False,
                 "log.cleaner.dedupe.buffer.size": 16 << 20,
             }
