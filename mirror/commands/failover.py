@@ -57,7 +57,7 @@ from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
 from mirror.journal.entries import mirrored_cluster, paused_in
-from mirror.journal.journal import Journal
+from mirror.journal.journal import Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -488,10 +488,18 @@ class _FailoverRun:
         await self._check_rekeyed(known, source if reached else None)
 
     async def check_stands(self, known: JournalSnapshot) -> None:
-        """The journal still has the failover: what was lost of it may have let a mirror start."""
-        newest = await known.journal.newest()
-        if FailedOver.standing(newest) is None:
-            await known.journal.append_all(record.ending(newest, self._silent))
+        """The journal still has the failover: what was lost of it may have let a mirror start. Raises PreflightError
+        where somebody took it back.
+        """
+        entries = await known.journal.all_entries()
+        stands = {entry.key: entry.value is not None for entry in entries}.get(record.KEY)
+        if stands is False:
+            raise PreflightError(
+                f"{self.settings.flow}: this failover was taken back (`mirror failover CONFIG --undo`) while it ran:"
+                " nothing more is done. Run it again if it is meant"
+            )
+        if stands is None:
+            await known.journal.append_all(record.ending(newest(entries), self._silent))
             self._warn(
                 "the journal lost the record of this failover, which was written again: a mirror may have gone on"
             )
@@ -503,6 +511,8 @@ class _FailoverRun:
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
         elif self.settings.groups.include:
+            if not self.rehearse:
+                await self.check_stands(known)  # this process may have been suspended
             await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts))
 
     async def _sync_groups(self, sync: GroupSync) -> None:

@@ -235,11 +235,15 @@ class Journal:
             kept = min(end, former) if former >= 0 else end
         return Lost(f"the log ended at {kept}", place.offset, kept) if kept < place.offset else None
 
-    async def newest(self) -> dict[bytes, bytes]:
-        """The newest value of every key that stands now; nothing where the flow has no journal. Raises as `read`."""
+    async def all_entries(self) -> list[Entry]:
+        """Every entry to the end of now; none where the flow has no journal. Raises as `read`."""
         topic = self.partition.topic
         await self.cluster.refresh([topic])
-        return newest((await self.read())[0]) if topic in self.cluster.topics else {}
+        return (await self.read())[0] if topic in self.cluster.topics else []
+
+    async def newest(self) -> dict[bytes, bytes]:
+        """The newest value of every key that stands now; nothing where the flow has no journal. Raises as `read`."""
+        return newest(await self.all_entries())
 
 
 def newest(entries: Iterable[Entry]) -> dict[bytes, bytes]:

@@ -48,6 +48,7 @@ from mirror.groups.decide import Standing
 from mirror.journal.entries import FirstSeen, loss_entry, pause_entry, seen_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News
 from mirror.journal.journal import Place as JournalPlace
+from mirror.journal.ownership import KEY as FAILED_OVER
 from mirror.journal.ownership import FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -1062,6 +1063,28 @@ def test_what_a_mirror_that_died_left_is_copied(flow: Flow, where: str) -> None:
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (0, 150)
     (warning,) = done["warnings"]
     assert f"({lost}) is silent, and did not say that it ended" in warning
+
+
+@pytest.mark.brokers
+def test_a_failover_that_was_taken_back_while_it_was_frozen_does_no_more(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wrote its record again, which ended the mirror that had been started since, and moved groups."""
+    commit(flow.source, flow.topic, flow.topic, 40)
+    proves = failover._FailoverRun._prove_ended
+
+    async def frozen(*about: Any) -> None:
+        await proves(*about)
+        await asyncio.to_thread(flow.append, (KEY, None), (FAILED_OVER, None))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mirror.commands.failover._FailoverRun._prove_ended", frozen)
+        done = CliRunner().invoke(app, ["failover", str(flow.file)])
+    assert isinstance(done.exception, PreflightError), done
+    assert "was taken back" in str(done.exception)
+    assert flow.standing() is None
+    assert committed(flow.target, flow.topic, flow.topic) < 0
+    assert flow.failover()["groups"] == {"synced": 1}
 
 
 @pytest.mark.brokers
