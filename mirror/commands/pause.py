@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -62,7 +63,11 @@ def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
 
 
 async def _paused(settings: Settings) -> set[str]:
-    ensure_flow_topic(Admin(settings.target), settings.flow)
+    target_admin, name = Admin(settings.target), journal_topic(settings.flow)
+    if not target_admin.describe([name]):
+        where = f"cluster {settings.target.alias} ({target_admin.cluster_id()})"
+        print(f"{settings.flow}: never ran on {where}: its journal {name} is made now", file=sys.stderr)
+    ensure_flow_topic(target_admin, settings.flow)
     found = set[str]()
     async with Cluster(Endpoint.of(settings.target)) as target:
         await target.refresh([journal_topic(settings.flow)])

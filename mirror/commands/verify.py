@@ -283,6 +283,8 @@ def _shortfalls(
             continue
         place = Place(pair.source.topic, pair.target.topic, pair.source.partition)
         yield from _behind(place, bounds[-1], recorded)
+        if (first := bounds[0].left_out_from) >= 0:
+            yield place.lacks(Lack.LEFT_OUT, first, bounds[0].source_start, "the flow began behind them")
         kept_from = bounds[0].target_start  # what the target has deleted since is nobody's loss any more
         for one in recorded.losses.get(pair.target, ()):
             first = max(one.first, kept_from)

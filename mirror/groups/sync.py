@@ -81,13 +81,14 @@ REKEYED: Final = (
     "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
 )
 _SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
-#: States in which an offset may mean other records on the target than on the source, or padding (G2).
+#: States in which an offset may mean other records on the target than on the source, or padding (G2): nobody reads the
+#: source of a paused one.
 _UNLIKE: Final = frozenset(
     {State.STARTING, State.PADDING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.FENCED}
-    | {State.TARGET_LOST}
+    | {State.TARGET_LOST, State.PAUSED}
 )
 #: States that say nothing of the records: what was found before, or was not, still holds.
-_SILENT: Final = frozenset({State.UNAVAILABLE, State.PAUSED, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
+_SILENT: Final = frozenset({State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
 
 #: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
 Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]

@@ -38,7 +38,8 @@ class Bounds:
     `target_written` is the target's high watermark, larger only while somebody has a transaction open there. `wanted`
     is where the source ended when the proof began, if the target was waited for since; -1 otherwise.
     `source_written` is the source's high watermark, larger than `source_end` only while a transaction is open there:
-    what lies behind that is on the source, too.
+    what lies behind that is on the source, too. `left_out_from`: where the source's log begins, if the flow began later
+    (`topics.start`), at `source_start`; else -1.
     """
 
     source_start: int
@@ -48,6 +49,7 @@ class Bounds:
     target_written: int
     wanted: int = -1
     source_written: int = -1
+    left_out_from: int = -1
 
     @property
     def begin(self) -> int:

@@ -479,7 +479,8 @@ def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> Bound
     if isinstance(target, Unread):
         return target
     start, end, written = source
-    return Bounds(max(start, since), end, *target, source_written=written)
+    begins_later = start < min(since, end)
+    return Bounds(max(start, since), end, *target, source_written=written, left_out_from=start if begins_later else -1)
 
 
 def _fetch_from(cluster: Cluster, partition: TopicPartition, end: int) -> Fetch:

@@ -152,13 +152,14 @@ class Lack(StrEnum):
 
     BEHIND: the source held it when the proof began, and the target does not yet. STOPPED: a mirror stopped there, in a
     state that needs a person. LOST: records that never came, which a person or a policy accepted. ABSENT: no such topic
-    or partition on the target. NOT_VERIFIED: nothing was compared.
+    or partition on the target. LEFT_OUT: the flow began later (`topics.start`). NOT_VERIFIED: nothing was compared.
     """
 
     BEHIND = "not there yet"
     STOPPED = "stopped"
     LOST = "accepted loss"
     ABSENT = "missing on the target"
+    LEFT_OUT = "before topics.start"
     NOT_VERIFIED = "not verified"
 
 
