@@ -57,7 +57,7 @@ CAUSES: Final[Mapping[str, frozenset[str]]] = {
     "TRUNCATED": frozenset({"source cut"}),
     "RECREATED": frozenset({"source recreated"}),
     "RETENTION_GAP": frozenset({"source expired"}),
-    "DIVERGED": frozenset({"stranger", "second flow", "target set"}),
+    "DIVERGED": frozenset({"stranger", "second flow", "target set", "unrecorded"}),
     "TARGET_LOST": frozenset({"target cut"}),
     "CORRUPT": frozenset({"source damaged", "target damaged"}),
     "FENCED": frozenset({"twin", "second flow", "stranger"}),
@@ -744,6 +744,8 @@ class _Player:
         command = self._live.pop()
         more = Op("produce", op.topic, op.partition, 7, "old")
         self._op_produce(more)
+        if self._schedule.translates:  # its copy may expire before it is on record where it came from
+            self._cause(op.topic, "unrecorded")
         time.sleep(UNREPORTED_SECONDS)
         command.send(signal.SIGSTOP)
         self._op_produce(more)
