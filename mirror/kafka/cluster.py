@@ -220,8 +220,8 @@ class Cluster:
 
     @property
     def addresses(self) -> str:
-        """The brokers that the last metadata answer named, as in `bootstrap.servers`."""
-        return _joined(self._brokers.values())
+        """The brokers that the last metadata answer named, as in `bootstrap.servers`; always in the same order."""
+        return _joined(sorted(self._brokers.values()))
 
     @property
     def nodes(self) -> tuple[int, ...]:
