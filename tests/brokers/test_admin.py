@@ -24,7 +24,7 @@ from confluent_kafka.admin import (
 from mirror.config import ClusterSettings, Settings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConfigError, MirrorError, PreflightError
 from mirror.kafka import admin as client
-from mirror.kafka.admin import Admin, Creation, Wire, newest_version
+from mirror.kafka.admin import Admin, ConfigChange, Creation, Wire, newest_version
 from mirror.kafka.protocol import INIT_PRODUCER_ID
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import NO_LIMIT, Rules, Severity
@@ -141,6 +141,20 @@ def test_address_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "DEADLINE_S", 1.0)
     with pytest.raises(ClusterUnreachable, match="cannot read the cluster's id"):
         Admin(cluster_settings("lost", "no-such-host.invalid:9092")).cluster_id()
+
+
+def test_orders_go_to_the_cluster_that_was_checked_alone(
+    source: Admin, target: Admin, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """The address names brokers of two clusters, which have topics of one name; librdkafka takes either."""
+    for admin in (source, target):
+        made(admin, topic_name, configs={"retention.ms": "-1"})
+    both = f"{source_cluster.bootstrap},{target_cluster.bootstrap}"
+    for kept in map(str, range(3_600_000, 3_600_008)):
+        mixed = Admin(cluster_settings("us", both, cluster_id=target_cluster.cluster_id))
+        mixed.alter_configs([ConfigChange(topic=topic_name, name="retention.ms", before="-1", after=kept)])
+        assert target.topic_configs([topic_name])[topic_name]["retention.ms"].value == kept
+        assert source.topic_configs([topic_name])[topic_name]["retention.ms"].value == "-1"
 
 
 def test_settings_that_the_client_refuses() -> None:
