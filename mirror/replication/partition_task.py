@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
-from mirror.errors import (
-    PartitionStop,
-)
+from mirror.errors import PartitionStop
 from mirror.observability.status import PartitionStatus
+from mirror.records.header import RawBatch
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
 from mirror.replication.fetcher import Cursor
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
@@ -31,6 +31,7 @@ class PartitionTask:
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here. `caught_up_ms` as in `Assignment`.
+    `read_until` is where the source was read to.
     """
 
     assignment: Assignment
@@ -54,6 +55,7 @@ class PartitionTask:
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
     caught_up_ms: int = 0
+    read_until: int = -1
 
     def __post_init__(self) -> None:
         """A stop that is known is reported until it turns out otherwise."""
@@ -88,10 +90,24 @@ class PartitionTask:
         """The source's offsets that are known to be left out of the copy, in offset order."""
         return tuple(sorted({*self.assignment.losses, *self.left_out}))
 
-    def may_lack_tombstones(self, now_ms: int) -> bool:
-        """Whether the copy was behind for longer than its compacted source keeps tombstones."""
-        kept = self.assignment.rules.tombstones_ms
-        return kept is not None and now_ms - self.caught_up_ms > kept
+    def leaves_out(self, loss: Loss) -> None:
+        """It goes on behind records that are not mirrored."""
+        self.left_out.append((loss.first, loss.next_offset))
+        self.read_until = max(self.read_until, loss.next_offset)
+
+    def reads(self, batches: Sequence[RawBatch], readable_until: int) -> int:
+        """The source's next batches are there, of a log that is readable up to there: the offset of a hole where it may
+        have lost tombstones, since the copy was behind for longer than it keeps them; else -1.
+        """
+        if not batches:
+            return -1
+        now, kept, hole = int(time.time() * 1000), self.assignment.rules.tombstones_ms, -1
+        if kept is not None and now - self.caught_up_ms > kept:
+            hole = _hole_in(batches, self.read_until)
+        self.read_until = batches[-1].header.next_offset
+        if hole >= 0 or self.read_until >= readable_until >= 0:
+            self.caught_up_ms = now
+        return hole
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""
@@ -117,8 +133,13 @@ class PartitionTask:
                 target_topic_id=self.target_topic_id,
             )
 
-    def resumed(self) -> None:
-        """It goes on from a position that was found in order."""
+    def resumed(self, position: int, begin: int) -> None:
+        """It goes on from a position that was found in order, and reads from `begin` on. What was copied before is not
+        old where nothing was, or nobody knows.
+        """
+        self.read_until = begin
+        if not self.caught_up_ms or position <= self.assignment.since:
+            self.caught_up_ms = int(time.time() * 1000)
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
         self.presumes = False
         known = self.assignment.stop
@@ -158,7 +179,7 @@ class PartitionTask:
                 what = f"a transaction is open on the source from offset {end} on"
                 parts.append(f"{what}, and what is written behind it is not copied before it ends")
             end = cursor.written_until  # it is there, and not here
-        if state is State.CAUGHT_UP:
+        if state is State.CAUGHT_UP:  # also where nothing was written for long
             self.caught_up_ms = now
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
@@ -187,3 +208,14 @@ class PartitionTask:
             verified=partition_writer is not None,
             presumed=self.presumes,
         )
+
+
+def _hole_in(batches: Iterable[RawBatch], due: int) -> int:
+    """The first offset of the first hole among batches that begin at `due`, -1 where there is none."""
+    for raw in batches:
+        if raw.header.base_offset > due:
+            return due
+        if raw.header.holes:
+            return raw.header.base_offset
+        due = max(due, raw.header.next_offset)
+    return -1

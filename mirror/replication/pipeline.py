@@ -330,11 +330,9 @@ class Pipeline:
         if arrival.lost is not None:
             await self._lose(partition_task, partition_writer, arrival.lost)
             return
-        now = int(time.time() * 1000)
-        if partition_task.may_lack_tombstones(now) and (hole := _hole_in(arrival.batches, partition_writer.due)) >= 0:
-            if not await self._miss_tombstones(partition_task, partition_writer, hole):
-                return
-            partition_task.caught_up_ms = now
+        hole = partition_task.reads(arrival.batches, cursor.readable_until)
+        if hole >= 0 and not await self._miss_tombstones(partition_task, partition_writer, hole):
+            return
         try:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
@@ -416,7 +414,7 @@ class Pipeline:
             self._writer.doubt(partition_writer, str(problem))
         if partition_writer.in_doubt or partition_writer is not partition_task.partition_writer:
             return False
-        partition_task.left_out.append((loss.first, loss.next_offset))
+        partition_task.leaves_out(loss)
         self._writer.lose(loss, partition_writer)
         return True
 
@@ -436,7 +434,7 @@ class Pipeline:
     async def _miss_tombstones(
         self, partition_task: PartitionTask, partition_writer: PartitionWriter, hole: int
     ) -> bool:
-        """Record that tombstones may have gone from a hole before they were mirrored (L4); false where nothing may
+        """Put on record that tombstones may have gone from a hole before they were read (L4); false where nothing may
         follow, since that is not on record.
         """
         mine = partition_task.assignment
@@ -538,9 +536,7 @@ class Pipeline:
             mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
-        if not partition_task.caught_up_ms or position.next_offset <= mine.since:  # what is read from now on is not old
-            partition_task.caught_up_ms = int(time.time() * 1000)
-        partition_task.resumed()
+        partition_task.resumed(position.next_offset, partition_writer.next_offset)
         self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()
@@ -710,14 +706,3 @@ class Pipeline:
         ):
             self._moved.clear()
             await self._moved.wait()
-
-
-def _hole_in(batches: Iterable[RawBatch], due: int) -> int:
-    """The first offset of the first hole among batches that begin at `due`, -1 where there is none."""
-    for raw in batches:
-        if raw.header.base_offset > due:
-            return due
-        if raw.header.holes:
-            return raw.header.base_offset
-        due = max(due, raw.header.next_offset)
-    return -1

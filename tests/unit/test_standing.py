@@ -160,7 +160,7 @@ def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None
     assert (one.standing_stop() is not None) == stands
     one.meets(uuid4())
     assert one.standing_stop() is None, "another target topic begins anew"
-    one.resumed()
+    one.resumed(0, 0)
     assert (standing_of(one)[0], one.lifted) == (State.MIRRORING, stands)
     assert not reported(one).presumed
     one.waits("cluster eu is away")
