@@ -11,7 +11,7 @@ from functools import partial
 from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
-from mirror.journal.entries import loss_entry, moment
+from mirror.journal.entries import loss_entry, losses_in, moment
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import OwnershipCheck, refuse_failed_over
 from mirror.kafka.admin import Admin
@@ -273,27 +273,29 @@ def record_compaction(target: Admin, plan: TopicPlan, settings: Settings) -> Non
     if not infos:
         return
     pairs = {pair.target: pair for pair in plan.pairs}
-    losses = [
-        Loss(
-            TopicPartition(pairs[topic].source, number),
-            TopicPartition(topic, number),
-            span.end,
-            span.end,
-            COMPACTION,
-            "",
-            plan.source_topics[pairs[topic].source].topic_id,
-            plan.target_topics[topic].topic_id,
-        )
-        for (topic, number), span in target.spans(infos).items()
-        if topic in pairs and span.end > span.start
-    ]
+    spans = {TopicPartition(*at): span for at, span in target.spans(infos).items() if at[0] in pairs}
 
-    async def record() -> None:
+    async def record() -> list[Loss]:
         async with Cluster(Endpoint.of(settings.target)) as cluster:
-            await Journal(cluster, settings.flow).append_all(map(loss_entry, losses))
+            journal = Journal(cluster, settings.flow)
+            known = losses_in(await journal.newest())
+            losses = [
+                Loss(
+                    TopicPartition(pairs[at.topic].source, at.partition),
+                    at,
+                    span.start + 1,
+                    span.start + 1,
+                    COMPACTION,
+                    topic_id=plan.source_topics[pairs[at.topic].source].topic_id,
+                    target_topic_id=plan.target_topics[at.topic].topic_id,
+                )
+                for at, span in spans.items()
+                if span.end > span.start and not any(one.reason == COMPACTION for one in known.get(at, ()))
+            ]
+            await journal.append_all(map(loss_entry, losses))
+        return losses
 
-    asyncio.run(record())
-    for loss in losses:
+    for loss in asyncio.run(record()):
         log_loss(loss)
 
 

@@ -186,9 +186,10 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
     """
     now, found = int(time.time() * 1000), list[PartitionStatus]()
     for number in range(one.partitions):
-        reached = -1
+        reached, caught_up_ms = -1, 0
         with contextlib.suppress(*NOT_OURS):
-            reached = PartitionStatus.from_json(known.get(PartitionStatus.key_of(one.target, number), b"")).next_offset
+            before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(one.target, number), b""))
+            reached, caught_up_ms = before.next_offset, before.caught_up_ms
         found.append(
             PartitionStatus(
                 flow=flow,
@@ -202,6 +203,7 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
                 log_end=-1,
                 lag_records=None,
                 at_ms=now,
+                caught_up_ms=caught_up_ms,
             )
         )
     return found
