@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread, Timer
 from types import SimpleNamespace
 from typing import Any, Final, cast
 from uuid import uuid4
@@ -1227,6 +1227,31 @@ def test_a_running_mirror_is_failed_over(flow: Flow, tmp_path: Path) -> None:
     )
     assert again.returncode == 3
     assert b"failover CONFIG --undo" in again.stderr
+
+
+@pytest.mark.brokers
+def test_copies_are_compared_beside_a_mirror_that_writes(flow: Flow, tmp_path: Path) -> None:
+    """A log that grows while it is compared is no other one."""
+    is_over = Event()
+
+    def feed() -> None:
+        client = Producer({"bootstrap.servers": flow.source, "linger.ms": 5})
+        while not is_over.is_set():
+            client.produce(flow.topic, b"more", partition=0)
+            client.poll(0.002)
+        client.flush(20)
+
+    feeding = Thread(target=feed)
+    with forked(flow.file, tmp_path / "live.log") as live:
+        live.until("spark_started")
+        feeding.start()
+        try:
+            for _ in range(4):
+                rehearsed = flow.failover("--rehearse")
+                assert rehearsed["whole"], rehearsed
+        finally:
+            is_over.set()
+            feeding.join()
 
 
 @pytest.mark.brokers
