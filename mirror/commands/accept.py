@@ -126,7 +126,7 @@ def _lines(one: Accepted) -> list[str]:
         lines.append(f"accepted the copy as it stands, up to offset {number(one.confirmed.source_next)}")
     if one.lifted is not None:
         lines.append(f"{one.lifted.state} does not stand any more")
-    lines += [f"accepted what may be missing (reason {each.reason}, at offset {each.first})" for each in one.possible]
+    lines += [f"accepted what may be missing (reason {each.reason})" for each in one.possible]
     return lines
 
 

@@ -180,8 +180,8 @@ def prepare(
 
     def check() -> None:  # it may have been failed over while both clusters were compared
         asyncio.run(ownership.refuse_lost(settings))
+        record_compaction(target, whole.allowed(), settings)
 
-    record_compaction(target, whole.allowed(), settings)
     made = apply(target, whole.allowed(), failures, check)
     if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
         whole, failures = gate.plan(settings, history), {}
@@ -283,8 +283,8 @@ def record_compaction(target: Admin, plan: TopicPlan, settings: Settings) -> Non
                 Loss(
                     TopicPartition(pairs[at.topic].source, at.partition),
                     at,
-                    span.start + 1,
-                    span.start + 1,
+                    0,
+                    0,
                     COMPACTION,
                     topic_id=plan.source_topics[pairs[at.topic].source].topic_id,
                     target_topic_id=plan.target_topics[at.topic].topic_id,

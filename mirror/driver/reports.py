@@ -159,6 +159,8 @@ def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, in
     the source's log ends by now is not known, and so is the lag: the driver asks for it.
     """
     now = int(time.time() * 1000)
+    if before is not None:
+        before = replace(before, caught_up_ms=max(before.caught_up_ms, one.caught_up_ms))
     if before is not None and before.state.is_stop:
         return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
     detail = f"paused; {Remedy.RESUME.text({'topic': one.source.topic})}"
@@ -177,6 +179,7 @@ def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, in
         log_end=-1,
         lag_records=None,
         at_ms=now,
+        caught_up_ms=one.caught_up_ms,
     )
 
 

@@ -301,8 +301,12 @@ class Replanner:
             return NewPlan(left, refused=refused_by(whole), origins=_origins(whole, history))
         anew = self._begun_anew(whole, history)
         failures: dict[str, MirrorError] = {}
-        record_compaction(target, whole.allowed(), self.settings)
-        made = apply(target, whole.allowed(), failures, self._refuse_lost)
+
+        def check() -> None:
+            self._refuse_lost()
+            record_compaction(target, whole.allowed(), self.settings)
+
+        made = apply(target, whole.allowed(), failures, check)
         self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
         if failures:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -20,7 +20,7 @@ from mirror.groups.sync import GroupSync, is_verified, preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
-from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.observability import logs
@@ -28,7 +28,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
 from mirror.policy.selection import is_rekeyed
 from mirror.records.header import split
-from mirror.replication.assignment import LastPosition
+from mirror.replication.assignment import POSSIBLE, LastPosition
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import resume
@@ -39,6 +39,8 @@ from mirror.states import State
 
 #: How many partitions are compared at a time.
 _COMPARED_AT_ONCE: Final = 32
+#: Between two questions who leads.
+_LEADER_SECONDS: Final = 0.5
 #: By how much a report may be of a later time than now, as clocks that are kept differ.
 _CLOCKS_MS: Final = 1000
 #: Whatever the source deleted: the records that got over are compared all the same.
@@ -76,11 +78,14 @@ async def doubts_of(settings: Settings, source: Cluster | None, known: JournalSn
             return None
         if (doubt := await _other_source(source, one.topic, copy)) is not None:
             return doubt
+        if (at := TopicPartition(one.topic, one.partition)) in leaderless:
+            return None if is_verified(one) else Doubt(f"both logs could not be compared: {at} has no leader")
         async with turns:
             last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
             return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
+    leaderless = await _leaderless(source, asked) if source is not None else frozenset[TopicPartition]()
     found = await asyncio.gather(*map(of, asked.values()))
     return {at: doubt for at, doubt in zip(asked, found, strict=True) if doubt is not None}
 
@@ -212,7 +217,8 @@ async def ends_of(
     """Where each source partition ends for a reader of committed records, or for another one; without those that cannot
     be asked.
     """
-    asked = (_end_of(source, at, isolation) for at in partitions)
+    leaderless = await _leaderless(source, partitions)
+    asked = (_end_of(source, at, isolation, leaderless) for at in partitions)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     ends: dict[TopicPartition, int] = {}
     for at, answer in zip(partitions, answers, strict=True):
@@ -225,9 +231,25 @@ async def ends_of(
     return ends
 
 
-async def _end_of(source: Cluster, at: TopicPartition, isolation: int) -> int:
+async def _end_of(source: Cluster, at: TopicPartition, isolation: int, leaderless: Collection[TopicPartition]) -> int:
+    if at in leaderless:
+        raise ClusterError(f"{source}: {at} has no leader")
     await source.require(at)
     return await list_offset(source, at, LATEST, isolation)
+
+
+async def _leaderless(source: Cluster, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    """Those that metadata names without a leader, who was waited for once, for all of them: each question about one of
+    them would wait by itself.
+    """
+    deadline = time.monotonic() + CALL_TIMEOUT
+    while True:
+        found = frozenset(at for at in partitions if source.has(at) and source.leader(at).node < 0)
+        if not found or time.monotonic() > deadline:
+            return found
+        await asyncio.sleep(_LEADER_SECONDS)
+        with contextlib.suppress(ClusterError):
+            await source.refresh()
 
 
 def _source_of(figures: PartitionStatus) -> TopicPartition:
@@ -249,9 +271,9 @@ async def _spanned(
         with contextlib.suppress(ClusterError):
             kept_from = await _kept_from(settings, known, figures)
     return tuple(
-        AcceptedLoss(max(one.first, kept_from), one.next_offset, one.reason)
+        AcceptedLoss(min(max(one.first, kept_from), one.next_offset), one.next_offset, one.reason)
         for one in lost
-        if one.next_offset > kept_from
+        if one.next_offset > kept_from or one.reason in POSSIBLE
     )
 
 

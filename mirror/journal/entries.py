@@ -290,22 +290,28 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
         "target_topic_id": str(loss.target_topic_id) if loss.target_topic_id else None,
         "at_ms": _now_ms(),
     }
-    return f"{_LOSS}{loss.target.topic}/{loss.target.partition}/{loss.first}".encode(), json.dumps(fields).encode()
+    return _loss_key(loss.target, loss), json.dumps(fields).encode()
+
+
+def _loss_key(target: TopicPartition, lost: Loss | Lost) -> bytes:
+    """Of what nobody knows to be lost, there is one record for each reason."""
+    name = lost.reason if lost.reason in POSSIBLE else lost.first
+    return f"{_LOSS}{target.topic}/{target.partition}/{name}".encode()
 
 
 def forgotten_entry(target: TopicPartition, lost: Lost) -> tuple[bytes, None]:
     """The record that takes a loss back, of which nobody knows that it was one."""
-    return f"{_LOSS}{target.topic}/{target.partition}/{lost.first}".encode(), None
+    return _loss_key(target, lost), None
 
 
-def forgotten_in(record: Entry) -> tuple[TopicPartition, int] | None:
-    """The target partition and the first offset of a loss that a record takes back; None for another record. Raises as
-    `read_loss` does.
+def loss_target(record: Entry) -> TopicPartition | None:
+    """The target partition of a record that is about a loss, or takes one back; None for another record. Raises one of
+    `NOT_OURS` for a garbled key.
     """
-    if not record.key.startswith(_LOSS.encode()) or record.value is not None:
+    if not record.key.startswith(_LOSS.encode()):
         return None
-    topic, partition, first = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
-    return TopicPartition(topic, int(partition)), int(first)
+    topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
+    return TopicPartition(topic, int(partition))
 
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
@@ -329,16 +335,15 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
     """The target partition and the loss that a record is about; None where it is about something else. Raises one of
     `NOT_OURS` where it is not one that `loss_entry` made.
     """
-    if not record.key.startswith(_LOSS.encode()) or record.value is None:
+    if (target := loss_target(record)) is None or record.value is None:
         return None
-    topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
     fields = parsed(record.value)
     first, following = int(fields["first"]), int(fields["next"])
     ids = (UUID(str(fields[name])) if fields.get(name) else None for name in ("topic_id", "target_topic_id"))
     lost = Lost(first, following, str(fields.get("reason", RETENTION)), *ids)  # version 0.1.0 wrote no ids
     if not 0 <= lost.first < lost.next_offset + (lost.reason in POSSIBLE):
         raise ValueError("a loss must have offsets that follow each other")
-    return TopicPartition(topic, int(partition)), lost
+    return target, lost
 
 
 def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, forgotten_in, read_loss
+from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import NOT_OURS, PartitionStatus, parsed
 from mirror.observability.status import PREFIX as STATE
-from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition
+from mirror.replication.assignment import POSSIBLE, TOMBSTONES, Assignment, KnownStop, LastBatch, LastPosition
 from mirror.states import State
 
 POSITION: Final = b"position/"
@@ -155,14 +155,14 @@ class Standing:
     `accepted`: the losses that a person accepted last.
     `positions`: the last positions.
     `stops`: those that stand.
-    `losses`: what is on record as lost, by the first of its source offsets.
+    `losses`: what is on record as lost, by the keys of the records.
     `caught_up`: when the copies last had all that their sources had, by their last reports, as Unix time in ms.
     """
 
     accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
     positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
-    losses: dict[TopicPartition, dict[int, Lost]] = field(default_factory=dict)
+    losses: dict[TopicPartition, dict[bytes, Lost]] = field(default_factory=dict)
     caught_up: dict[TopicPartition, int] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
@@ -173,11 +173,10 @@ class Standing:
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
             return True
-        if (forgotten := forgotten_in(record)) is not None:
-            self.losses.get(forgotten[0], {}).pop(forgotten[1], None)
-            return True
-        if (lost := read_loss(record)) is not None:
-            self.losses.setdefault(lost[0], {})[lost[1].first] = lost[1]
+        if (target := loss_target(record)) is not None:
+            self.losses.get(target, {}).pop(record.key, None)
+            if (lost := read_loss(record)) is not None:
+                self.losses.setdefault(lost[0], {})[record.key] = lost[1]
             return True
         if record.key.startswith(STATE) and record.value:
             reported = PartitionStatus.from_json(record.value)
@@ -190,9 +189,9 @@ class Standing:
         source topic with this id may lack behind its last batch.
         """
         joined: list[tuple[int, int]] = []
-        for first, lost in sorted(self.losses.get(target, {}).items()):
-            following = lost.next_offset
-            if not lost.concerns(topic_id):
+        for lost in sorted(self.losses.get(target, {}).values(), key=lambda one: one.first):
+            first, following = lost.first, lost.next_offset
+            if lost.reason in POSSIBLE or not lost.concerns(topic_id):
                 continue
             if joined and first <= joined[-1][1]:
                 joined[-1] = joined[-1][0], max(joined[-1][1], following)
@@ -208,6 +207,7 @@ class Standing:
             stop=self.stops.get(one.target, one.stop),
             losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
+            may_lack=self.may_lack(one.target),
         )
 
     def handed(self, one: Assignment) -> Assignment:
@@ -219,7 +219,12 @@ class Standing:
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id),
             caught_up_ms=self.caught_up.get(one.target, 0),
+            may_lack=self.may_lack(one.target),
         )
+
+    def may_lack(self, target: TopicPartition) -> bool:
+        """It is on record that a copy may lack deletions."""
+        return any(one.reason == TOMBSTONES for one in self.losses.get(target, {}).values())
 
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:

@@ -108,7 +108,8 @@ class Assignment:
     journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
     are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
     the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
-    the copy last had all that the source had, as Unix time in ms; 0 where that is not known.
+    the copy last had all that the source had, as Unix time in ms; 0 where that is not known. `may_lack`: it is on
+    record already that the copy may lack deletions.
     """
 
     source: TopicPartition
@@ -123,6 +124,7 @@ class Assignment:
     losses: tuple[tuple[int, int], ...] = ()
     target_topic_id: UUID | None = None
     caught_up_ms: int = 0
+    may_lack: bool = False
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:
@@ -141,7 +143,7 @@ _REASONS: Mapping[str, str] = {
     "too_large": "they are larger than the target takes",
     "target": "the target lost them after they were mirrored, and the source has them no more",
     TOMBSTONES: "keys deleted on the source may live on in the copy: tombstones may have gone before they came over",
-    COMPACTION: "the copy was compacted, and is so no more: it may lack records that its source has kept",
+    COMPACTION: "the copy was compacted, and its source is so no more: it may lack records that the source has kept",
 }
 
 

@@ -21,6 +21,8 @@ from mirror.states import State
 NOTED_SECONDS: Final = 600.0
 #: Seconds for which a transaction of the source holds back what follows it before that is reported.
 HELD_SECONDS: Final = 3.0
+#: A tombstone lives as long at least, whatever `delete.retention.ms` says: its segment has to be closed, and cleaned.
+CLEANED_MS: Final = 60_000
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +32,8 @@ class PartitionTask:
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
-    are the source's offsets, from and to before, that were left out here. `caught_up_ms` as in `Assignment`.
+    are the source's offsets, from and to before, that were left out here. `caught_up_ms` and `may_lack` as in
+    `Assignment`.
     `read_until` is where the source was read to.
     """
 
@@ -55,11 +58,12 @@ class PartitionTask:
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
     caught_up_ms: int = 0
+    may_lack: bool = False
     read_until: int = -1
 
     def __post_init__(self) -> None:
         """A stop that is known is reported until it turns out otherwise."""
-        self.caught_up_ms = self.assignment.caught_up_ms
+        self.caught_up_ms, self.may_lack = self.assignment.caught_up_ms, self.assignment.may_lack
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
@@ -102,10 +106,11 @@ class PartitionTask:
         if not batches:
             return -1
         now, kept, hole = int(time.time() * 1000), self.assignment.rules.tombstones_ms, -1
-        if kept is not None and now - self.caught_up_ms > kept:
+        if kept is not None and not self.may_lack and now - self.caught_up_ms > max(kept, CLEANED_MS):
             hole = _hole_in(batches, self.read_until)
         self.read_until = batches[-1].header.next_offset
-        if hole >= 0 or self.read_until >= readable_until >= 0:
+        self.may_lack |= hole >= 0
+        if self.read_until >= readable_until >= 0:
             self.caught_up_ms = now
         return hole
 

@@ -454,7 +454,7 @@ class Supervisor:
             one.source: self._journal_state.with_end(
                 paused_report(one, before.get(one.source), self._flow.name, self._instance)
             )
-            for one in paused
+            for one in map(self._journal_state.handed, paused)
         }
         self._outcome.figures |= figures
         try:

@@ -535,10 +535,13 @@ def test_a_last_second_of_which_nothing_is_left(pair: Pair, offsets: str) -> Non
 
 @pytest.mark.parametrize("offsets", MODES)
 @pytest.mark.parametrize("kept_ms", [300, 86_400_000])
-def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(pair: Pair, offsets: str, kept_ms: int) -> None:
+def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, offsets: str, kept_ms: int
+) -> None:
     """The copy was behind for longer than the source keeps tombstones: keys may live on there. Where it was not, a hole
     says nothing.
     """
+    monkeypatch.setattr("mirror.replication.partition_task.CLEANED_MS", 0)
     topic, bootstrap = f"tombstones-{kept_ms}-{offsets}", pair.source.bootstrap
     flow = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic, offsets=offsets)
     rolls = {"segment.ms": "300", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "100"}

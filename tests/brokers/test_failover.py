@@ -736,7 +736,7 @@ def test_a_copy_that_was_compacted_and_is_so_no_more_is_named_until_somebody_acc
     assert loss["reason"] == "compaction"
     accepted = CliRunner().invoke(app, ["accept", str(flow.file), flow.topic])
     assert accepted.exit_code == ExitCode.DONE, accepted.output
-    assert "accepted what may be missing (reason compaction" in accepted.stdout
+    assert "accepted what may be missing (reason compaction)" in accepted.stdout
     assert flow.failover()["whole"]
 
 

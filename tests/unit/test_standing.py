@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rawbatches import batch, raw
 
+from mirror.driver.flow import Refusal
+from mirror.driver.reports import left_out, paused_report
 from mirror.errors import PartitionStop
 from mirror.journal.journal import Entry
 from mirror.journal.positions import (
@@ -165,6 +169,32 @@ def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None
     assert not reported(one).presumed
     one.waits("cluster eu is away")
     assert standing_of(one)[0] is State.UNAVAILABLE
+
+
+def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_has() -> None:
+    old = Assignment(AT, AT, None, Rules(tombstones_ms=0), caught_up_ms=1)
+    one, known = PartitionTask(old), PartitionTask(replace(old, may_lack=True))
+    for each in (one, known):
+        each.resumed(10, 10)
+    assert one.reads([raw(batch(10, count=5))], 20) == -1, "no hole"
+    assert one.reads([raw(batch(15, count=2)), raw(batch(18))], 20) == 17
+    assert one.reads([raw(batch(30))], 40) == -1, "it is on record"
+    assert known.reads([raw(batch(12))], 20) == -1, "as before"
+    empty = PartitionTask(old)
+    empty.resumed(0, 0)
+    assert empty.reads([raw(batch(3))], 20) == -1, "nothing was copied that could live on"
+    assert PartitionTask(replace(old, rules=Rules())).reads([raw(batch(12))], 20) == -1, "not compacted"
+
+
+@pytest.mark.parametrize("before", [None, "reported"])
+def test_a_report_of_the_driver_keeps_when_a_copy_had_all(before: str | None) -> None:
+    """A process that starts while a topic is paused, or refused, knows it from the journal alone."""
+    one = Assignment(AT, AT, None, Rules(), caught_up_ms=7)
+    known = paused_report(one, None, "flow", "mine")
+    assert paused_report(one, known if before else None, "flow", "mine").caught_up_ms == 7
+    assert paused_report(replace(one, caught_up_ms=0), known, "flow", "mine").caught_up_ms == 7
+    (refused,) = left_out(Refusal(AT.topic, AT.topic, 1, "why"), {known.key_of(AT.topic, 0): known.to_json()}, "f", "i")
+    assert refused.caught_up_ms == 7
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [(State.TARGET_LOST, True), (State.TRUNCATED, False)])
