@@ -180,7 +180,9 @@ class Standing:
             return True
         if record.key.startswith(STATE) and record.value:
             reported = PartitionStatus.from_json(record.value)
-            self.caught_up[TopicPartition(reported.target_topic, reported.partition)] = reported.caught_up_ms
+            since = reported.at_ms if reported.state is State.CAUGHT_UP else 0  # version 0.1.0 wrote no more
+            target = TopicPartition(reported.target_topic, reported.partition)
+            self.caught_up[target] = reported.caught_up_ms or since
             return True
         return False
 

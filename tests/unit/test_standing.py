@@ -186,6 +186,13 @@ def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_ha
     assert PartitionTask(replace(old, rules=Rules())).reads([raw(batch(12))], 20) == -1, "not compacted"
 
 
+@pytest.mark.parametrize(("state", "caught_up_ms"), [(State.CAUGHT_UP, 9), (State.MIRRORING, 0)])
+def test_a_report_of_an_earlier_version_says_when_a_copy_had_all_by_its_state(state: State, caught_up_ms: int) -> None:
+    one = replace(paused_report(Assignment(AT, AT, None, Rules()), None, "f", "i"), state=state, at_ms=9)
+    found = standing_in({one.key(): one.to_json()})
+    assert found.handed(Assignment(AT, AT, None, Rules())).caught_up_ms == caught_up_ms
+
+
 @pytest.mark.parametrize("before", [None, "reported"])
 def test_a_report_of_the_driver_keeps_when_a_copy_had_all(before: str | None) -> None:
     """A process that starts while a topic is paused, or refused, knows it from the journal alone."""
