@@ -165,13 +165,17 @@ _ASTRAY_MOTIFS: Final = (
     ("commit", "run", "recreate", "produce", "commit", "run"),
     ("commit", "recreate", "produce", "commit", "failover"),
 )
-#: What is drawn besides where a live mirror, or its task, is frozen for so long that others finish its work.
-_SUSPENDED: Final[dict[str, float]] = {"overtake": 8, "hung_task": 4}
+#: What is drawn besides where a live mirror is frozen for so long that another one finishes its work.
+_SUSPENDED: Final[dict[str, float]] = {"overtake": 8}
 _SUSPENDED_MOTIFS: Final = (
     ("live", "produce", "overtake", "produce", "run"),
     ("live", "commit", "produce", "overtake", "commit", "run"),
     ("live", "produce", "overtake", "expire_source", "expire_target", "run"),
     ("expire_source", "live", "produce", "overtake", "run"),
+)
+#: What is drawn besides where a task hangs while its source is cut and grows again, and the flow is failed over.
+_HUNG: Final[dict[str, float]] = {"hung_task": 4}
+_HUNG_MOTIFS: Final = (
     ("produce", "live", "commit", "settle", "hung_task"),
     ("live", "produce", "produce", "settle", "hung_task", "undo", "run"),
 )
@@ -245,6 +249,7 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     "suspended": Repertoire(
         WEIGHTS | _SUSPENDED, MOTIFS[::4] + _SUSPENDED_MOTIFS * 4, ("default", "forever", "week", "compact")
     ),
+    "hung": Repertoire(WEIGHTS | _HUNG, MOTIFS[::4] + _HUNG_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "operated": Repertoire(
         WEIGHTS | _OPERATED, MOTIFS[::4] + _OPERATED_MOTIFS * 4, ("default", "forever", "week", "compact")
     ),
