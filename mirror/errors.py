@@ -9,6 +9,7 @@
     │   ├── AccessDenied            6  a broker answered, and refused us
     │   │   └── NotAuthenticated    6  because we could not prove who we are
     │   ├── Fenced                  6  another writer took over the transactional id of this one
+    │   ├── FlowLost                6  another mirror took the flow over, or it was failed over
     │   └── BrokerError             6  a broker answered with an error code that a retry did not cure
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
@@ -178,6 +179,10 @@ class Fenced(ClusterError):
     def __init__(self, message: str, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         super().__init__(message)
+
+
+class FlowLost(ClusterError):
+    """Another mirror took the flow over, it was failed over, or a process that was suspended cannot find out."""
 
 
 class BrokerError(ClusterError):

@@ -4,7 +4,7 @@ Whoever was suspended does not know what others did meanwhile: another mirror to
 broker takes what is sent then as if it came in time, unless it still remembers the producer.
 
     Z1  a process that did not run for `SUSPENDED_SECONDS` checks again before it goes on: the logs before it sends,
-        the journal before it writes there, and before it moves a group
+        the journal before anything is appended to it, and before it moves a group
 
 Decision: by clocks of this machine alone, both that of the time of day and that which counts a machine's sleep, since a
 hypervisor may set neither or one. A clock that is set forward looks like a suspension, which costs one check.
@@ -55,11 +55,15 @@ async def always() -> bool:
 
 
 class Clearance:
-    """Asked for once behind each suspension, by whoever comes first; `may_go_on` may raise anything."""
+    """Asked for once behind each suspension, and with `at_first` before the first time as well, by whoever comes first;
+    `may_go_on` may raise anything.
+    """
 
-    def __init__(self, detector: SuspensionDetector, may_go_on: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, detector: SuspensionDetector, may_go_on: Callable[[], Awaitable[bool]], *, at_first: bool = False
+    ) -> None:
         self._detector, self._may_go_on = detector, may_go_on
-        self._asking, self._given = asyncio.Lock(), 0
+        self._asking, self._given = asyncio.Lock(), detector.suspensions - at_first
 
     @property
     def is_due(self) -> bool:

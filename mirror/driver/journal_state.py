@@ -88,8 +88,8 @@ class JournalState:
     _kept: dict[bytes, Entry] = field(default_factory=dict)
     _gone: set[bytes] = field(default_factory=set)
     _ended: str = ""
-    _awake: SuspensionDetector = field(default_factory=SuspensionDetector)
-    _is_due: bool = False
+    detector: SuspensionDetector = field(default_factory=SuspensionDetector)
+    _read_after: int = 0  # so many suspensions
     _is_late: bool = False
     _has_lost: bool = False
     _is_over: bool = False
@@ -106,11 +106,11 @@ class JournalState:
         return self.place.offset if self.place else 0
 
     async def may_go_on(self, journal: Journal) -> bool:
-        """Whether groups may be moved. The journal is read first where that was so long ago that others may have acted
-        since, as in a process that was suspended, which may have lost the flow long ago (Z1).
+        """Whether groups may be moved, and the journal written. It is read first where that was so long ago that others
+        may have acted since, as in a process that was suspended, which may have lost the flow long ago (Z1).
         """
-        self._is_due = self._awake.beat() or self._is_due
-        if self._is_due and not await self.read(journal):
+        self.detector.beat()
+        if self.detector.suspensions > self._read_after and not await self.read(journal):
             return False
         return not self._is_late
 
@@ -134,7 +134,8 @@ class JournalState:
         until it can.
         """
         async with self._reading:  # in the journal's order
-            self._is_due = self._awake.beat() or self._is_due
+            self.detector.beat()
+            suspensions = self.detector.suspensions
             try:
                 news = await journal.follow(self.place)
             except (ClusterError, WireError, MalformedBatch) as problem:
@@ -150,8 +151,8 @@ class JournalState:
                 await self._make_anew()  # whoever made it may have made it otherwise
             else:
                 self.learn(news.entries)
-            self._is_late = self._is_late or (self._is_due and self._is_over)
-            self._is_due = False
+            self._is_late = self._is_late or (suspensions > self._read_after and self._is_over)
+            self._read_after = suspensions
             await self._say_again(journal)
             return True
 

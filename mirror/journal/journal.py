@@ -31,10 +31,13 @@ must not keep a mirror from starting.
         end before the place that was reached, another start, or, where the leader's epoch changed, an end of the
         former epoch before that place (KIP-101). Then all of it is read again, and whoever runs the flow writes again
         what only it knows
+    J2  a process that was suspended, or that has not heard yet whether its flow still is its own, appends nothing
+        before it has (Z1): what it knows is older than what another mirror wrote
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +51,7 @@ from kio.records.writers import write_new_batch
 from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from mirror.errors import BadRecords, BrokerError, ClusterError, ClusterUnreachable
+from mirror.errors import BadRecords, BrokerError, ClusterError, ClusterUnreachable, FlowLost
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.kafka.fetch import fetch_below
 from mirror.kafka.produce import append
@@ -57,6 +60,7 @@ from mirror.observability.logs import get
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import AFTER_MAX, NO_LIMIT
 from mirror.records.header import RawBatch, crc_holds, split
+from mirror.suspension import Clearance
 
 OWNER = b"owner"
 ENDED = b"ended"
@@ -124,12 +128,19 @@ class News(NamedTuple):
     lost: Lost | None = None
 
 
+class _Suspended(Exception):
+    """This process was, since it asked whether it may write."""
+
+
 @dataclass(slots=True)
 class Journal:
-    """The journal of one flow. The topic must exist, but for `newest`."""
+    """The journal of one flow. The topic must exist, but for `newest`. `clearance`: asked before anything is appended
+    (J2), by whoever has the flow for longer than one command.
+    """
 
     cluster: Cluster
     flow: str
+    clearance: Clearance | None = None
 
     @property
     def partition(self) -> TopicPartition:
@@ -139,10 +150,18 @@ class Journal:
     async def append(self, entries: Sequence[Change]) -> int:
         """Append keys and values (None: a deletion) as one batch; the offset of the first.
 
-        Raises ClusterUnreachable, AccessDenied, BrokerError.
+        Raises FlowLost where the flow is no longer ours, ClusterUnreachable, AccessDenied, BrokerError; and as `follow`
+        does, where it has to be asked for.
         """
         try:
-            return await append(self.cluster, self.partition, (encode(entries),), doing="append to the journal")
+            while True:
+                if self.clearance is not None and not await self.clearance.given():
+                    raise FlowLost(f"{self.flow}: it is not known to be this mirror's, so its journal is not written")
+                with contextlib.suppress(_Suspended):
+                    batch = (encode(entries),)
+                    return await append(
+                        self.cluster, self.partition, batch, doing="append to the journal", check=self._check_clear
+                    )
         except ClusterUnreachable as problem:
             raise ClusterUnreachable(f"{problem}; it may be written all the same") from problem
         except BrokerError as problem:
@@ -154,6 +173,11 @@ class Journal:
                 f"{self.cluster}: takes no record of this machine's time, {now}, into {self.partition.topic}: set the"
                 f" clock of this machine, or of the brokers; to have that topic take any time: {lifted}"
             ) from problem
+
+    def _check_clear(self) -> None:
+        """At the last moment. Raises _Suspended."""
+        if self.clearance is not None and self.clearance.is_due:
+            raise _Suspended
 
     async def append_all(self, entries: Iterable[Change]) -> None:
         """The same in as many batches as they need: who dies in between leaves the first of them."""

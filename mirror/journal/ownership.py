@@ -552,10 +552,10 @@ async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyn
 
 
 async def restate(journal: Journal, owner: Owner) -> bool:
-    """Say again who has the flow; whether the journal took it."""
+    """Say again who has the flow; whether the journal took it. Nobody is asked first: a claim goes by its number."""
     with contextlib.suppress(ClusterError, WireError, TimeoutError):
         async with asyncio.timeout(RESTATE_SECONDS):
-            await journal.append([(OWNER, owner.to_json())])
+            await replace(journal, clearance=None).append([(OWNER, owner.to_json())])
             return True
     return False
 

@@ -13,7 +13,7 @@ log's end does.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -51,16 +51,18 @@ async def append(
     doing: str = "Produce",
     timeout: float = CALL_TIMEOUT,
     once: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> int:
     """Append one batch, given in pieces, and wait for it: the offset where it landed.
 
     Sent again where no answer came, so a batch without a producer id, or one that the leader forgets at once for its
     age, may land twice; unless it may be sent only `once`. Raises ClusterUnreachable, AccessDenied and BrokerError as
-    `Cluster.call_leader` does.
+    `Cluster.call_leader` does, and whatever `check` raises, which is called each time before it is sent.
     """
     topic_ids: dict[str, uuid.UUID | None] = {}
 
     def build(version: int, _epoch: int) -> Any:
+        check()
         topic_ids[partition.topic] = cluster.topic_id(partition.topic)  # asked anew each time, as the leader is
         return produce_request(version, {partition: parts}, topic_ids)
 

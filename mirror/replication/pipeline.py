@@ -151,7 +151,8 @@ class Pipeline:
         self.stopped = asyncio.Event()  # set at each stop
         self.is_finishing = False
         self._writer = Writer(target, self._changed, self._spawn, share)
-        self._clearance = Clearance(self._writer.detector, may_go_on)
+        self.detector = self._writer.detector
+        self._clearance = Clearance(self.detector, may_go_on)
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
@@ -240,12 +241,12 @@ class Pipeline:
         if not await self._clearance.given():
             self.finish()
             raise ClusterUnreachable(f"{self._target}: the flow is not this mirror's any more")
-        return self._writer.detector.suspensions
+        return self.detector.suspensions
 
     def _check_awake(self, suspensions: int) -> None:
         """Raises ClusterUnreachable where the process was suspended since that was its count."""
-        self._writer.detector.beat()
-        if self._writer.detector.suspensions != suspensions:
+        self.detector.beat()
+        if self.detector.suspensions != suspensions:
             raise ClusterUnreachable(f"{self._target}: this process was suspended, and the position is read again")
 
     async def _watch_leaders(self) -> None:

@@ -173,12 +173,20 @@ class Epochs:
 
     async def run(self, number: int, tasks_for: TasksFor) -> list[TaskResult]:
         """One job; no results where it failed as a whole. One that Spark has no cores for is no failure: a cluster's
-        executors may take minutes to come.
+        executors may take minutes to come. None where the epoch is to end before it began: the journal as it is known
+        by then may say that the flow was lost, and tasks look only at what comes after that.
 
         Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
         """
         mark = await ControlServer.open(*self._where, self._heard)
-        tasks = tasks_for(self.seconds, mark.address)
+        try:
+            if self.stopping.is_set():
+                return []
+            return await self._run(number, tasks_for(self.seconds, mark.address), mark)
+        finally:
+            await mark.close()
+
+    async def _run(self, number: int, tasks: Sequence[TaskAssignment], mark: ControlServer) -> list[TaskResult]:
         self._under_way = UnderWay.of(mark, tasks)
         job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, tasks)))
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one that ends late
@@ -228,7 +236,6 @@ class Epochs:
             self._under_way = None
             for one in (stopping, hanging):
                 one.cancel()
-            await mark.close()
 
     def _heard(self, task: int, report: bytes) -> None:
         held = self._under_way.tasks if self._under_way is not None else []

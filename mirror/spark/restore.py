@@ -43,6 +43,7 @@ from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
 from mirror.spark.session import Engine, close_context, failure_text, open_context, rows_of, slots_of
 from mirror.states import State
+from mirror.suspension import Clearance
 
 #: Without an append for so many seconds a partition is given up: its target does not answer.
 TIMEOUT: Final = 120.0
@@ -295,6 +296,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             bytes_per_second=portion.bytes_per_second,
             may_go_on=may_go_on,
         )
+        journal.clearance = Clearance(pipeline.detector, may_go_on)
         with contextlib.suppress(ClusterError, WireError):  # the pipeline waits for it, and says so
             await target.refresh([mine.target.topic])
         began = await _log_start(target, mine.target)

@@ -54,7 +54,7 @@ from mirror.journal.entries import Accepted, FirstSeen, seen_in
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
-from mirror.journal.ownership import FailedOver, Garbled, Owner
+from mirror.journal.ownership import FailedOver, Garbled, Owner, Taken
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.names import first_of
@@ -71,6 +71,7 @@ from mirror.spark.jobs import Epochs, tasks_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
 from mirror.spark.task import TaskResult
 from mirror.states import State
+from mirror.suspension import Clearance
 
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class Supervisor:
             if taken is None:
                 self._conclude()
                 return self._outcome
-            self._journal_state.begin(taken)
+            self._begin(taken)
             known = taken.seen.values
             is_first = not has_reports(known)
             await self._mend_reports(known)
@@ -239,6 +240,11 @@ class Supervisor:
                 await ownership.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome
+
+    def _begin(self, taken: Taken) -> None:
+        state, journal = self._journal_state, self._journal
+        state.begin(taken)
+        journal.clearance = Clearance(state.detector, partial(state.may_go_on, journal))
 
     async def _hear_all(self) -> None:
         """Of a bounded copy nobody knows that it has all, while a broker is silent that may lead by now."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pyspark import TaskContext
 
 from mirror.driver.control import ControlAddress, Voice, watch
-from mirror.errors import ClusterError, MalformedBatch, WireError
+from mirror.errors import ClusterError, FlowLost, MalformedBatch, WireError
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Journal, Place
 from mirror.journal.offset_maps import OffsetMapStore
@@ -28,7 +28,7 @@ from mirror.replication.assignment import Assignment, Loss
 from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.pipeline import Pipeline
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import Clearance
 
 #: What `_write` takes.
 _Reports = tuple[OffsetMapStore, Journal, Pipeline, StandingLog, list[PartitionStatus], TaskStatus]
@@ -115,6 +115,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             task.bytes_per_second,
             guard.may_go_on,
         )
+        journal.clearance = Clearance(pipeline.detector, guard.may_go_on, at_first=True)
         standing = StandingLog()
         channel = Voice()
         beside: list[asyncio.Task[None]] = []
@@ -125,15 +126,15 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         marked = watch(task.stop_mark, task.number, pipeline.extend, pipeline.finish, channel, attempt, alone)
         try:
             async with asyncio.timeout(GUARD_SECONDS):
-                may_begin = await guard.may_go_on()
+                may_begin = await journal.clearance.given()
         except (ClusterError, WireError, MalformedBatch, TimeoutError):
-            may_begin = True  # partitions report that the target is away; whether to go on is asked when it is back
+            may_begin = True  # partitions report that the target is away; the journal is written once that was asked
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, RETRY_SECONDS)))
         if not may_begin:
             marked.cancel()
             await asyncio.wait([marked])
             return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(task.instance)]
-        reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel, guard))
+        reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel))
         try:
             await pipeline.run(task.seconds)
         finally:
@@ -149,8 +150,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         # The results carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_finishing else STOPPED_SECONDS):
-                if await guard.may_write():
-                    await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
+                await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
             is_written = True
         return [
             TaskResult(f, all_counters.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
@@ -183,22 +183,9 @@ class _Guard:
     task: TaskAssignment
     journal: Journal
     _ownership: OwnershipCheck = field(init=False)
-    _written: SuspensionDetector = field(default_factory=SuspensionDetector)
-    _is_due: bool = False
 
     def __post_init__(self) -> None:
         self._ownership = OwnershipCheck(self.task.instance, self.task.claim, self.task.place)
-
-    async def may_write(self) -> bool:
-        """Whether what the task knows may go to the journal. Where nothing went there for so long that another mirror
-        may have taken the flow, the journal is asked: what that one wrote is newer (Z1). Raises as `Journal.follow`.
-        """
-        if self._written.beat() or self._is_due:
-            self._is_due = True
-            if not await self.may_go_on():
-                return False
-            self._is_due = False
-        return True
 
     async def may_go_on(self) -> bool:
         """False where a failover stands, or somebody else claimed the flow since. Raises as `Journal.follow` does."""
@@ -220,7 +207,6 @@ async def _report(
     journal: Journal,
     standing: StandingLog,
     channel: Voice,
-    guard: _Guard,
 ) -> None:
     """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
     then, of all.
@@ -237,11 +223,13 @@ async def _report(
         pipeline.stopped.clear()
         moved = written.moved(pipeline.figures(task.instance))
         reports = offset_maps, journal, pipeline, standing, moved, _of_the_task(task, pipeline)
-        writing = asyncio.create_task(_write_while_ours(guard, pipeline, reports))
+        writing = asyncio.create_task(_write(*reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
                 await _send(channel, straight, pipeline.figures(task.instance))
             writing.result()
+        except FlowLost:
+            pipeline.finish()
         except (ClusterError, WireError, MalformedBatch) as problem:
             if blockers.is_new(problem):  # the data does not depend on it: say so, go on
                 log.warning("figures_not_written", flow=task.flow, reason=str(problem))
@@ -300,14 +288,6 @@ def _attempt() -> int:
     """Which one of Spark's attempts at its task this is."""
     context = TaskContext.get()  # None outside a Spark task
     return context.attemptNumber() if context else 0
-
-
-async def _write_while_ours(guard: _Guard, pipeline: Pipeline, reports: _Reports) -> None:
-    """The same as `_write` while the flow is the driver's; else the task ends."""
-    if await guard.may_write():
-        await _write(*reports)
-    else:
-        pipeline.finish()
 
 
 async def _write(

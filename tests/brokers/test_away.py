@@ -140,8 +140,7 @@ async def reporting(
     monkeypatch.setattr(relay, "REPORT_SECONDS", 0.005)
     monkeypatch.setattr(relay, "_write", writing)
     given: Any = SimpleNamespace(flow="eu-to-us", instance="one", number=0, epoch=0, claim=1, place=None)
-    journal: Any = None
-    rest: Any = pipeline, None, None, None, driver, relay._Guard(given, journal)
+    rest: Any = pipeline, None, None, None, driver
     task = asyncio.create_task(relay._report(given, *rest))
     try:
         yield

@@ -21,7 +21,8 @@ from sequenced import await_forgotten, forgetful
 from watchedtask import TIMEOUT, WatchedTask
 
 from mirror import suspension
-from mirror.journal.journal import Journal
+from mirror.errors import FlowLost
+from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -30,7 +31,7 @@ from mirror.records import rewrite
 from mirror.replication import log_start
 from mirror.replication.writer import Writer
 from mirror.states import State
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import Clearance, SuspensionDetector
 
 __all__ = ["forgetful"]
 SUSPENDED = 0.5
@@ -66,6 +67,41 @@ def test_nothing_of_a_round_is_sent_behind_a_suspension_in_its_midst() -> None:
 
 def values(count: int) -> Iterator[bytes]:
     return (b"%06d" % number + b"." * 300 for number in range(count))
+
+
+@pytest.mark.brokers
+def test_nothing_is_appended_to_a_journal_before_the_flow_is_known_to_be_ours(
+    target_cluster: Cluster, topic_name: str
+) -> None:
+    """By a new task, and behind a suspension, also one between the question and the request (J2)."""
+    target = target_cluster.bootstrap
+    make_topic(target, journal_topic(topic_name))
+    now, asked, answers = [0.0], list[float](), [True]
+    sleeps = [0.0]  # of the next question
+
+    async def may_go_on() -> bool:
+        asked.append(now[0])
+        now[0] += sleeps.pop() if sleeps else 0.0
+        return answers[0]
+
+    async def appended() -> None:
+        async with Wire(Endpoint.of(settings_between(target, target, [topic_name]).target)) as wire:
+            detector = SuspensionDetector(lambda: (now[0], now[0]))
+            journal = Journal(wire, topic_name, Clearance(detector, may_go_on, at_first=True))
+            assert await journal.append([(b"a", b"1")]) == 0
+            assert asked == [0.0]
+            await journal.append([(b"b", b"1")])
+            assert asked == [0.0], "nobody slept"
+            now[0], sleeps[:] = 10.0, [10.0]
+            await journal.append([(b"c", b"1")])
+            assert asked == [0.0, 10.0, 20.0], "one that sleeps behind its answer asks again"
+            now[0], answers[:] = 30.0, [False]
+            for _ in range(2):
+                with pytest.raises(FlowLost):
+                    await journal.append([(b"d", b"1")])
+            assert set(await journal.newest()) == {b"a", b"b", b"c"}
+
+    asyncio.run(appended())
 
 
 @pytest.mark.brokers

@@ -103,3 +103,15 @@ def test_tasks_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, t
 
 def test_one_machine_runs_all_tasks() -> None:
     assert asyncio.run(epochs(InThisProcess())[0].slots(64)) == 64
+
+
+def test_an_epoch_that_is_to_end_before_it_began_has_no_tasks() -> None:
+    """They know the journal up to a place behind the claim by which the flow was lost, and look no further back."""
+
+    async def run() -> None:
+        ours, failures = epochs(InThisProcess())
+        ours.stopping.set()
+        assert await ours.run(0, lambda *_: pytest.fail("tasks were made")) == []
+        assert failures == []
+
+    asyncio.run(run())

@@ -56,6 +56,7 @@ from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreat
 from mirror.spark.rekey.writing import RESULT_DDL, written
 from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
+from mirror.suspension import Clearance
 
 # --- One micro-batch as a query of Spark ------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class Rekeyer:
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
         self._side = Source(self._source, rule, flow, self._log)
         self._parts = self._side.parts
-        self._journal = Journal(self._target, flow.name)
+        self.journal = Journal(self._target, flow.name)
         self._committed, self._newest = NOTHING, NOTHING
         self._target_id: uuid.UUID | None = None  # of the last plan
         self._plans = PlanLog(self._target, rule)
@@ -279,7 +280,7 @@ class Rekeyer:
         await self._side.refresh()
         if lost := self._side.losses:
             of_copy = (replace(one, target_topic_id=self._target_id) for one in lost)
-            await self._journal.append_all(map(loss_entry, of_copy))
+            await self.journal.append_all(map(loss_entry, of_copy))
             lost.clear()
 
     def _mended(self, plan: Plan) -> Plan:
@@ -435,13 +436,13 @@ class Rekeyer:
         if time.monotonic() - self._reported < REPORT_SECONDS:
             return
         self._reported = time.monotonic()
-        await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures(state))
+        await self.journal.append_all((one.key(), one.to_json()) for one in self._all_figures(state))
 
     async def _last_word(self) -> None:
         """The figures once more; where the target is away, nobody can read them."""
         with contextlib.suppress(MirrorError, WireError, ClusterError, TimeoutError):
             async with asyncio.timeout(REPORT_SECONDS):
-                await self._journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
+                await self.journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
 
     def _all_figures(self, state: State | None = None) -> list[PartitionStatus]:
         return [self._figures(number, state) for number in sorted(self._parts)]
@@ -539,6 +540,7 @@ class Queries:
                 stop()
 
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
+            one.journal.clearance = Clearance(journal_state.detector, partial(journal_state.may_go_on, one.journal))
             running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
             task.add_done_callback(stop_on_failure)
