@@ -8,6 +8,7 @@ found equal is named in the flow's journal, by both ids. Nothing is written to t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -85,6 +86,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             found.append(_ours(pair, stops))
         else:
             found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
+    began_ms = 0 if ends_only else int(time.time() * 1000)
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
     equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
     if equal:
@@ -93,7 +95,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             replace(one, adopted=False, detail=_MOVED, code=ExitCode.CLUSTER) if one.topic in gone else one
             for one in compared
         ]
-        _record(settings, source, plan, history, [pair for pair in equal if pair.source not in gone])
+        _record(settings, source, plan, history, [pair for pair in equal if pair.source not in gone], began_ms)
         compared = [
             replace(one, detail=f"{one.detail}. It {warning}")
             if one.adopted and (warning := plan.shortened(one.target))
@@ -155,21 +157,32 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
             text = f"is adopted; compared was the last batch of each of {count(theirs, 'partition')}, and nothing else"
             yield Adopted(pair.source, pair.target, True, text)
         else:
-            yield _whole(pair, verify_flow(settings, [pair.source]))
+            report = verify_flow(settings, [pair.source])
+            yield _whole(pair, report, is_compacted=pair.source in plan.compacted)
 
 
-#: What takes over a copy of which only the first records are missing.
+#: What takes over a copy of which only the first records are missing, or which has only more than its source.
 _BY_ITS_ENDS: Final = (
     ". All else is the same: where its retention deleted them, `mirror adopt CONFIG {topic} --ends-only` takes it over"
 )
+_BY_ITS_ENDS_COMPACTED: Final = (
+    ". All else is the same: where the source wrote to these keys since and compaction removed them there, `mirror"
+    " adopt CONFIG {topic} --ends-only` takes it over; where the source may have forgotten deletions since, that goes"
+    " on record as a loss"
+)
 
 
-def _whole(pair: TopicPair, report: VerifyReport) -> Adopted:
+def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adopted:
     differences = [one for one in report.differences if one.partition >= 0]  # partitions that are missing are added
     for wrong, code in ((differences, ExitCode.DIFFERENT), (report.unread, ExitCode.CLUSTER)):
         if wrong:
-            way = _BY_ITS_ENDS.format(topic=pair.source) if _is_only_deleted(report) else ""
-            return Adopted(pair.source, pair.target, False, f"is not taken over: {wrong[0]}{way}", code)
+            way = ""
+            if _has_only(report, Kind.DELETED):
+                way = _BY_ITS_ENDS
+            elif is_compacted and _has_only(report, Kind.DELETED, Kind.EXTRA):
+                way = _BY_ITS_ENDS_COMPACTED
+            text = f"is not taken over: {wrong[0]}{way.format(topic=pair.source)}"
+            return Adopted(pair.source, pair.target, False, text, code)
     records = sum(one.records for one in report.partitions)
     lag = sum(one.lag for one in report.partitions)
     text = f"is adopted; compared were {count(records, 'record')} of {count(len(report.partitions), 'partition')}, each"
@@ -180,12 +193,13 @@ def _whole(pair: TopicPair, report: VerifyReport) -> Adopted:
     return Adopted(pair.source, pair.target, True, "; ".join((text, *notes)))
 
 
-def _is_only_deleted(report: VerifyReport) -> bool:
-    """The target deleted records at its start that the source has, and all else that both hold is the same: each side's
-    retention goes by segments of its own, so that of a copy and its source either may begin later.
+def _has_only(report: VerifyReport, *kinds: Kind) -> bool:
+    """All that both sides hold is the same. The target deleted records at its start that the source has: each side's
+    retention goes by segments of its own, so that of a copy and its source either may begin later. Or it has records
+    more: a compacted source may have newer ones of their keys behind the copy's end.
     """
-    deleted = [one for one in report.differences if one.kind is Kind.DELETED]
-    return not report.unread and bool(deleted) and report.different == len(deleted)
+    met = [one for one in report.differences if one.kind in kinds]
+    return not report.unread and bool(met) and report.different == len(met)
 
 
 def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> set[str]:
@@ -201,7 +215,14 @@ def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPa
     }
 
 
-def _record(settings: Settings, source: Admin, plan: TopicPlan, history: History, pairs: Sequence[TopicPair]) -> None:
+def _record(
+    settings: Settings,
+    source: Admin,
+    plan: TopicPlan,
+    history: History,
+    pairs: Sequence[TopicPair],
+    compared_ms: int,
+) -> None:
     source_id = source.cluster_id()
     ensure_flow_topic(Admin(settings.target), settings.flow)
     records = [
@@ -214,6 +235,7 @@ def _record(settings: Settings, source: Admin, plan: TopicPlan, history: History
                 cluster_id=source_id,
                 adopted=True,
                 compared=True,
+                compared_ms=compared_ms,
                 origins=tuple(dict.fromkeys((source_id, *history.chain(pair.source)))),
             ).to_json(),
         )

@@ -91,7 +91,8 @@ async def recorded(
             if now != before:
                 changed[key] = now.to_json()
         named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
-        found.append(replace(named, since=now.begins(assignment.source.partition)))
+        begins = now.begins(assignment.source.partition)
+        found.append(replace(named, since=begins, caught_up_ms=now.compared_ms))
     if changed:
         if since:  # all topics begin later, or none does: one batch (B1)
             await journal.append(list(changed.items()))

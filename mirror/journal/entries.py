@@ -48,9 +48,9 @@ class FirstSeen:
     `made`: the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored;
     those that are not named are mirrored from their first record. `adopted`: the flow did not create
     the target topic: it was empty when the flow began it, or `mirror adopt` took it over, which is `compared` and says
-    nothing of where the flow began. `origins`: the ids of the
-    clusters that the data came through, the source's own first; see `chain`. `deleted_ms`: when the flow deleted the
-    copy, since its source was gone (Unix ms); 0 where it did not.
+    nothing of where the flow began. `compared_ms`: when all its records were found on the source (Unix ms); 0 where
+    only its ends were looked at. `origins`: the ids of the clusters that the data came through, the source's own first;
+    see `chain`. `deleted_ms`: when the flow deleted the copy, since its source was gone (Unix ms); 0 where it did not.
     """
 
     source_topic: str
@@ -61,6 +61,7 @@ class FirstSeen:
     since: tuple[int, ...] = ()
     adopted: bool = False
     compared: bool = False
+    compared_ms: int = 0
     origins: tuple[str, ...] = ()
     deleted_ms: int = 0
 
@@ -84,6 +85,7 @@ class FirstSeen:
             since=_offsets(fields.get("since", [])),
             adopted=fields.get("adopted") is True,
             compared=fields.get("compared") is True,
+            compared_ms=_time(fields.get("compared_ms", 0)),
             origins=_clusters(fields.get("origins", [])),
             deleted_ms=_time(fields.get("deleted_ms", 0)),
         )
@@ -100,6 +102,7 @@ class FirstSeen:
                 "since": self.since,
                 "adopted": self.adopted,
                 **({"compared": True} if self.compared else {}),
+                **({"compared_ms": self.compared_ms} if self.compared_ms else {}),
                 "origins": self.origins,
                 **({"deleted_ms": self.deleted_ms} if self.deleted_ms else {}),
             }
@@ -170,7 +173,7 @@ def _clusters(value: object) -> tuple[str, ...]:
 def _time(value: object) -> int:
     """Raises ValueError for what is none."""
     if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError("deleted_ms must be a time in ms")
+        raise ValueError("a time must be in ms")
     return value
 
 

@@ -220,7 +220,7 @@ class Standing:
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id),
-            caught_up_ms=self.caught_up.get(one.target, 0),
+            caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
             may_lack=self.may_lack(one.target),
         )
 

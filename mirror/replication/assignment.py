@@ -108,8 +108,8 @@ class Assignment:
     journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
     are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
     the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
-    the copy last had all that the source had, as Unix time in ms; 0 where that is not known. `may_lack`: it is on
-    record already that the copy may lack deletions.
+    the copy last had all that the source had, or no record that it had not, as Unix time in ms; 0 where that is not
+    known. `may_lack`: it is on record already that the copy may lack deletions.
     """
 
     source: TopicPartition

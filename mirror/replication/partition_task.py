@@ -138,12 +138,12 @@ class PartitionTask:
                 target_topic_id=self.target_topic_id,
             )
 
-    def resumed(self, position: int, begin: int) -> None:
-        """It goes on from a position that was found in order, and reads from `begin` on. What was copied before is not
-        old where nothing was, or nobody knows.
+    def resumed(self, position: int, begin: int, *, is_empty: bool = False) -> None:
+        """It goes on from a position that was found in order, and reads from `begin` on. One that `is_empty` lacks no
+        deletions; when another copy had all, as one that was adopted by its ends, nobody may ever have seen.
         """
         self.read_until = begin
-        if not self.caught_up_ms or position <= self.assignment.since:
+        if (is_empty and not self.caught_up_ms) or position <= self.assignment.since:
             self.caught_up_ms = int(time.time() * 1000)
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
         self.presumes = False

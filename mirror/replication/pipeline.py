@@ -537,7 +537,8 @@ class Pipeline:
             mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
-        partition_task.resumed(position.next_offset, partition_writer.next_offset)
+        is_empty = position.last is None or position.last.batch is None
+        partition_task.resumed(position.next_offset, partition_writer.next_offset, is_empty=is_empty)
         self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()

@@ -533,6 +533,43 @@ def test_a_last_second_of_which_nothing_is_left(pair: Pair, offsets: str) -> Non
     assert_stands(pair, topic, offsets, State.DIVERGED)
 
 
+#: A cleaner takes whatever was rolled a moment ago.
+CLEANED_SOON = {
+    "cleanup.policy": "compact",
+    "segment.ms": "300",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+}
+
+
+def delete_keys(bootstrap: str, topic: str, *, forgets: bool) -> None:
+    """Delete four of the ten keys 0 to 9, and wait for the cleaner to leave a hole there, of which it `forgets` the
+    tombstones as well.
+    """
+    client = Producer({"bootstrap.servers": bootstrap})
+    for number in range(4):
+        client.produce(topic, None, key=b"%d" % number, partition=0)
+    for _ in range(4):
+        client.produce(topic, b"superseded", key=b"last", partition=0)
+    assert not client.flush(20)
+
+    def is_clean() -> bool:
+        client.produce(topic, b"%f" % time.time(), key=b"last", partition=0)  # rolls a segment
+        client.flush(20)
+        found = [one[4] for one in read(bootstrap, topic, 0)]
+        return b"superseded" not in found and not (forgets and None in found)
+
+    wait_for(is_clean, 60, lambda: "the cleaner did not run")
+
+
+def ten_keys(bootstrap: str, topic: str) -> None:
+    """Ten keys, each with a value."""
+    client = Producer({"bootstrap.servers": bootstrap})
+    for number in range(10):
+        client.produce(topic, b"value", key=b"%d" % number, partition=0)
+    assert not client.flush(20)
+
+
 @pytest.mark.parametrize("offsets", MODES)
 @pytest.mark.parametrize("kept_ms", [300, 86_400_000])
 def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
@@ -544,27 +581,38 @@ def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
     monkeypatch.setattr("mirror.replication.partition_task.CLEANED_MS", 0)
     topic, bootstrap = f"tombstones-{kept_ms}-{offsets}", pair.source.bootstrap
     flow = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic, offsets=offsets)
-    rolls = {"segment.ms": "300", "min.cleanable.dirty.ratio": "0.001", "max.compaction.lag.ms": "100"}
-    make_topic(bootstrap, topic, configs={"cleanup.policy": "compact", "delete.retention.ms": str(kept_ms)} | rolls)
-    client = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
-        client.produce(topic, b"value", key=b"%d" % number, partition=0)
-    assert not client.flush(20)
+    make_topic(bootstrap, topic, configs=CLEANED_SOON | {"delete.retention.ms": str(kept_ms)})
+    ten_keys(bootstrap, topic)
     assert run_once(flow).exit_code == ExitCode.DONE
-    for number in range(4):
-        client.produce(topic, None, key=b"%d" % number, partition=0)
-    for _ in range(4):
-        client.produce(topic, b"superseded", key=b"last", partition=0)
-    assert not client.flush(20)
+    delete_keys(bootstrap, topic, forgets=kept_ms == 300)
+    for _ in range(2):
+        assert run_once(flow).exit_code == ExitCode.DONE
+        assert pair.losses(topic) == ({(10, 10)} if kept_ms == 300 else set())
 
-    def is_clean() -> bool:
-        client.produce(topic, b"%f" % time.time(), key=b"last", partition=0)  # rolls a segment
-        client.flush(20)
-        found = [one[4] for one in read(bootstrap, topic, 0)]
-        return b"superseded" not in found and (kept_ms > 300 or None not in found)
 
-    wait_for(is_clean, 60, lambda: "the cleaner did not run")
-    assert run_once(flow).exit_code == ExitCode.DONE
-    assert pair.losses(topic) == ({(10, 10)} if kept_ms == 300 else set())
-    assert run_once(flow).exit_code == ExitCode.DONE
-    assert len(pair.losses(topic)) == (kept_ms == 300)
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_way_back_may_lack_deletions_of_before_it_was_adopted(pair: Pair, tmp_path: Path, is_early: bool) -> None:
+    """Keys were deleted on the other side after the failover, and their tombstones are gone: nobody has ever seen when
+    the old source had all that the new one has. Where all records were compared before, that is known.
+    """
+    topic, here, there = f"way-{is_early}", pair.source.bootstrap, pair.target.bootstrap
+    forth, back = tmp_path / "forth", tmp_path / "back"
+    for folder in (forth, back):
+        folder.mkdir()
+    kept_ms = 86_400_000 if is_early else 300
+    make_topic(here, topic, configs=CLEANED_SOON | {"delete.retention.ms": str(kept_ms)})
+    ten_keys(here, topic)
+    assert run_once(settings_between(here, there, [topic], flow=f"{topic}-forth")).exit_code == ExitCode.DONE
+    done = CliRunner().invoke(app, ["failover", str(config_file(forth, here, there, [topic], f"{topic}-forth"))])
+    assert done.exit_code == ExitCode.DONE, done.output
+    adopt = ["adopt", str(config_file(back, there, here, [topic], topic)), topic]
+    if is_early:
+        assert CliRunner().invoke(app, adopt).exit_code == ExitCode.DONE
+    delete_keys(there, topic, forgets=not is_early)
+    if not is_early:
+        compared = CliRunner().invoke(app, adopt)
+        assert compared.exit_code == ExitCode.DIFFERENT, compared.output
+        assert f"`mirror adopt CONFIG {topic} --ends-only`" in compared.output
+        assert CliRunner().invoke(app, [*adopt, "--ends-only"]).exit_code == ExitCode.DONE
+    assert run_once(settings_between(there, here, [topic], flow=topic)).exit_code == ExitCode.DONE
+    assert Pair(pair.target, pair.source).losses(topic) == (set() if is_early else {(10, 10)})

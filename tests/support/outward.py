@@ -111,7 +111,13 @@ def _metrics() -> dict[str, list[str]]:
 def _journal() -> Iterator[tuple[str, Any]]:
     """Keys of records, and the fields of their values."""
     seen = FirstSeen(
-        source_topic="orders", topic_id=_ID, target_topic_id=_ID, cluster_id="eu", compared=True, deleted_ms=1
+        source_topic="orders",
+        topic_id=_ID,
+        target_topic_id=_ID,
+        cluster_id="eu",
+        compared=True,
+        compared_ms=1,
+        deleted_ms=1,
     )
     last = LastPosition(
         source_next=5,

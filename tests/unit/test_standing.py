@@ -183,6 +183,11 @@ def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_ha
     empty = PartitionTask(old)
     empty.resumed(0, 0)
     assert empty.reads([raw(batch(3))], 20) == -1, "nothing was copied that could live on"
+    adopted, made = (PartitionTask(replace(old, caught_up_ms=0)) for _ in range(2))
+    adopted.resumed(10, 10)
+    assert adopted.reads([raw(batch(13))], 20) == 10, "it holds records of nobody knows when"
+    made.resumed(10, 10, is_empty=True)
+    assert made.reads([raw(batch(13))], 20) == -1, "the source begins there"
     assert PartitionTask(replace(old, rules=Rules())).reads([raw(batch(12))], 20) == -1, "not compacted"
 
 
