@@ -316,7 +316,10 @@ class _Player:
     def _judge_settings(
         self, name: str, copy: Copy, before: Topic, now: Topic, was: dict[str, str], configs: dict[str, str]
     ) -> None:
-        if "journal lost" in self._flow_causes and not any(log.end for log in before.partitions.values()):
+        # A flow that was failed over claims nothing any more.
+        is_anothers = self._is_over and self._schedule.operations[self._place].name == "second"
+        is_free = is_anothers or "journal lost" in self._flow_causes
+        if is_free and not any(log.end for log in before.partitions.values()):
             copy.source_id = self._id_of(copy)  # nobody knows whose it was, and it holds nothing
             self._follow_source(copy)
         if copy.owned and not copy.kept and copy.source_id == self._id_of(copy) and not self._is_left(name):
