@@ -49,7 +49,7 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, plan_topics
-from mirror.topics.history import History, Own, gone_topics, other_sources, read_history, read_own
+from mirror.topics.history import History, Own, copies_of_others, gone_topics, read_history, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -422,7 +422,8 @@ class Replanner:
         found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
         if found.revoked:
             source_id = self._source.cluster_id()
-            found = found.giving_alone(other_sources(settings, history.seen, source_id), source_id)
+            others = {*copies_of_others(settings, history.seen, source_id).values()}
+            found = found.giving_alone(others, source_id)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
         acls, failures = found.leaving(held), dict[str, MirrorError]()
         if acls.missing or acls.revoked:

@@ -36,6 +36,11 @@ class Fix(Enum):
     OTHER_LETTERS = "name another one"
     NAME_COPY = "change topics.naming, or exclude it"
     OTHER_CLUSTER = "check bootstrap.servers of both"
+    OTHER_SOURCE = (
+        "check bootstrap.servers of the source; give this flow another name where two flows have this one; and where"
+        " that cluster took the place of the other for good, end this flow with `mirror failover`, and let one of"
+        " another name take its copies over by `mirror adopt`"
+    )
     END_LOOP = "exclude it, or end that flow with `mirror failover`"
     ADOPT = (
         "where it is a copy of that, `mirror adopt CONFIG {source}` compares both and takes it over; else give the copy"

@@ -38,7 +38,7 @@ from mirror.policy.rules import (
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
-from mirror.topics.history import GRANT_WRITE, History, hidden_topics
+from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
@@ -169,6 +169,7 @@ def plan_topics(
     source_topics, target_topics = source.topics(), target.topics()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = [
+        *_source_findings(source, target, settings, history, target_topics),
         *_selection_findings(selection, source_topics, settings),
         *_loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id()),
     ]
@@ -573,6 +574,23 @@ def refuse_same(source: Admin, target: Admin) -> None:
 
 def _same_cluster() -> Finding:
     return refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
+
+
+def _source_findings(
+    source: Admin, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
+) -> Iterator[Finding]:
+    """The flow's copies of another cluster's topics: this one says nothing of what became of those."""
+    source_id = source.cluster_id()
+    others = copies_of_others(settings, history.seen, source_id)
+    there = [topics[name] for name in others if name in topics]
+    there = [one for one in there if same_id(history.seen[one.name].target_topic_id, one.topic_id)]
+    if not there:
+        return
+    held = sorted({topic for (topic, _), span in target.spans(there).items() if span.end > 0})
+    if held:
+        clusters = first_of(sorted({others[name] for name in held}))
+        text = f"{first_of(held)}: mirrored from cluster {clusters}, and the source is cluster {source_id}"
+        yield refused("", text, Fix.OTHER_SOURCE)
 
 
 def loop_finding(source: str, target_alias: str, history: History) -> Finding | None:

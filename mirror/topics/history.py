@@ -136,10 +136,13 @@ def hidden_topics(
     return {name: topic for name, topic in sorted(left.items()) if topic in hidden}
 
 
-def other_sources(settings: Settings, seen: Mapping[str, FirstSeen], source_id: str) -> frozenset[str]:
-    """The ids of clusters that copies of the flow come from, other than the one that the source is now."""
-    ids = {one.cluster_id for name, one in seen.items() if _is_copy(settings, name, one)}
-    return frozenset(one for one in ids if not same_id(one, source_id or None) and one is not None)
+def copies_of_others(settings: Settings, seen: Mapping[str, FirstSeen], source_id: str) -> dict[str, str]:
+    """The flow's copies that come from other clusters than the one that the source is now, and those clusters' ids."""
+    return {
+        name: one.cluster_id
+        for name, one in seen.items()
+        if one.cluster_id and not same_id(one.cluster_id, source_id or None) and _is_copy(settings, name, one)
+    }
 
 
 def _is_copy(settings: Settings, name: str, seen: FirstSeen) -> bool:

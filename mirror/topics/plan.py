@@ -27,7 +27,7 @@ from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, begun_as
-from mirror.topics.history import History, gone_topics, other_sources, read_history, read_own
+from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
 
@@ -221,7 +221,8 @@ def plan_flow(settings: Settings) -> FlowPlan:
             pairs, given = topics.allowed().pairs, given_in(own.newest)
             acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
             source_id = source.cluster_id()
-            acls = acls.giving_alone(other_sources(settings, history.seen, source_id), source_id)
+            others = {*copies_of_others(settings, history.seen, source_id).values()}
+            acls = acls.giving_alone(others, source_id)
             withheld = gate.held(acls.topics, topics, history, settings)
             acls, held = acls.leaving(withheld), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)

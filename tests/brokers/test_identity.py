@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
-from helpers import config_file, make_topic, produce
+from helpers import RECENT_MS, config_file, make_topic, produce, settings_between
 from running import TIMEOUT, forked, wait_for
 from samerecords import read
 from sparkless import run_once
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from mirror import config
 from mirror.cli import app
 from mirror.config import ClusterSettings
-from mirror.errors import ClusterError, ClusterUnreachable, ExitCode
+from mirror.errors import ClusterError, ClusterUnreachable, ExitCode, PreflightError
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
@@ -153,3 +153,42 @@ def test_a_failover_takes_no_other_cluster_for_its_source(
         assert f"not one of {source_cluster.cluster_id}" in account["source_problem"]
         assert account["whole"] is False
     assert committed(target, group, topic_name) == 3
+
+
+def test_a_flow_is_of_one_source(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Two flows have one name, or the address leads astray: the other cluster would have had its topics mirrored, and
+    those that it lacks reported as deleted. What is advised is done.
+    """
+    source, target, more = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-more"
+    make_topic(source, topic_name)
+    produce(source, topic_name, records("ours", 10), begin_ms=RECENT_MS)
+
+    def mirror(command: str, bootstrap: str, *arguments: str, flow: str = topic_name) -> tuple[int, str]:
+        file = config_file(tmp_path, bootstrap, target, [f"{topic_name}.*"], flow)
+        done = CliRunner().invoke(app, [command, str(file), *arguments])
+        return done.exit_code, done.output
+
+    def once(bootstrap: str, flow: str = topic_name) -> None:
+        assert run_once(settings_between(bootstrap, target, [f"{topic_name}.*"], flow)).exit_code == ExitCode.DONE
+
+    once(source)
+    with Cluster.start(name="astray") as other:
+        make_topic(other.bootstrap, more)
+        code, said = mirror("plan", other.bootstrap)
+        assert code == ExitCode.PREFLIGHT, said
+        assert f"{topic_name}: mirrored from cluster {source_cluster.cluster_id}" in said
+        with pytest.raises(PreflightError, match=f"the source is cluster {other.cluster_id}"):
+            run_once(settings_between(other.bootstrap, target, [f"{topic_name}.*"], topic_name))
+        assert more not in Admin(settings(target_cluster)).topic_names()
+        assert mirror("plan", source)[0] == ExitCode.DONE, "where it belongs"
+        once(other.bootstrap, f"{topic_name}-2")  # by another name
+        make_topic(other.bootstrap, topic_name)
+        produce(other.bootstrap, topic_name, records("ours", 10), begin_ms=RECENT_MS)  # it took the place of the source
+        assert mirror("failover", other.bootstrap)[0] == ExitCode.DATA_AT_RISK, "what the old source had is not known"
+        code, said = mirror("adopt", other.bootstrap, topic_name, flow=f"{topic_name}-2")
+        assert code == ExitCode.DONE, said
+        produce(other.bootstrap, topic_name, records("new", 1))
+        once(other.bootstrap, f"{topic_name}-2")
+    assert [one[4] for one in read(target, topic_name, 0)] == records("ours", 10) + records("new", 1)
