@@ -314,8 +314,8 @@ class JournalState:
                     del self.live[at]
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:
-                self.standing.learn(entry)
                 figures = PartitionStatus.from_json(entry.value)
+                self.standing.learn_report(figures)
                 at = TopicPartition(figures.topic, figures.partition)
                 is_ours = figures.instance == self.instance and self.is_planned(figures)
                 if is_ours and not self._is_older(at, figures):

@@ -179,12 +179,15 @@ class Standing:
                 self.losses.setdefault(lost[0], {})[record.key] = lost[1]
             return True
         if record.key.startswith(STATE) and record.value:
-            reported = PartitionStatus.from_json(record.value)
-            since = reported.at_ms if reported.state is State.CAUGHT_UP else 0  # version 0.1.0 wrote no more
-            target = TopicPartition(reported.target_topic, reported.partition)
-            self.caught_up[target] = reported.caught_up_ms or since
+            self.learn_report(PartitionStatus.from_json(record.value))
             return True
         return False
+
+    def learn_report(self, reported: PartitionStatus) -> None:
+        """What a task's report says of when its copy had all."""
+        since = reported.at_ms if reported.state is State.CAUGHT_UP else 0  # version 0.1.0 wrote no more
+        target = TopicPartition(reported.target_topic, reported.partition)
+        self.caught_up[target] = reported.caught_up_ms or since
 
     def lost_of(self, target: TopicPartition, topic_id: UUID | None) -> tuple[tuple[int, int], ...]:
         """The last losses of a partition, in offset order and joined where they follow each other: what a copy of the

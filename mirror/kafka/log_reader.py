@@ -1,4 +1,4 @@
-"""A live partition read batch by batch, with the end of each transaction; and its last committed batch.
+"""A live partition read batch by batch, with the end of each transaction; and its last batch.
 
 Up to the last stable offset it is read as the mirror reads it, committed, with the broker's own word on aborted
 transactions. Behind that, up to the high watermark, it is read uncommitted, and every transaction there is undecided.
@@ -146,12 +146,29 @@ def _damage_of(cluster: Cluster) -> Iterator[None]:
         raise MalformedBatch(f"{cluster}: {damage.detail}", position, damage.offset) from damage
 
 
-# --- The last batch of a partition that was committed, found from its end backwards -----------------------------------
+# --- The last batch of a partition, found from its end backwards ------------------------------------------------------
 
-#: Offsets that are looked at first; each further check, where only markers and aborted records are, takes twice as
-#: many.
+#: Offsets that are looked at first for the last committed batch; each further look, where only markers and aborted
+#: records are, takes twice as many.
 FIRST_STEP: Final = 16
-_LAST_FETCH_BYTES: Final = 1 << 20
+
+
+async def last_batch(
+    cluster: Cluster, partition: TopicPartition, oldest: int, end: int, isolation: int, step: int, further: int
+) -> RawBatch | None:
+    """The last batch with records that holds offsets from `oldest` to before `end`; for a committed read, of those that
+    were committed. The last `step` offsets are looked at first, then `further` times as many before them, and so on.
+    """
+    before = end
+    while before > oldest:
+        begin, found = max(oldest, before - step), None
+        async for raw, is_aborted in batches(cluster, partition, begin, before, isolation):
+            if not (raw.header.is_control or is_aborted or not raw.header.count):
+                found = raw
+        if found is not None:
+            return found
+        before, step = begin, step * further
+    return None
 
 
 async def last_committed(cluster: Cluster, partition: TopicPartition) -> RawBatch | None:
@@ -165,45 +182,7 @@ async def last_committed(cluster: Cluster, partition: TopicPartition) -> RawBatc
     """
     end = await list_offset(cluster, partition, LATEST, READ_COMMITTED)
     start = await list_offset(cluster, partition, EARLIEST)
-    before, step = end, FIRST_STEP
-    while before > start:
-        begin = max(start, before - step)
-        if (found := await _last_of(cluster, partition, begin, before, end)) is not None:
-            return found
-        before, step = begin, 2 * step
-    return None
-
-
-async def _last_of(cluster: Cluster, partition: TopicPartition, begin: int, before: int, end: int) -> RawBatch | None:
-    """The last such batch of those that hold offsets from `begin` to before `before`."""
-    found, at = None, begin
-    while at < before:
-        fetched = await _fetch(cluster, partition, at, end)
-        outcomes = Outcomes(fetched.aborted)
-        fetched_to = at
-        for raw in split(fetched.records):
-            outcome = outcomes.of(raw)
-            header = raw.header
-            if header.last_offset < at:
-                continue
-            fetched_to = header.next_offset
-            if (
-                header.base_offset < before
-                and not header.is_control
-                and header.count
-                and outcome is not Outcome.ABORTED
-            ):
-                found = raw
-        if fetched_to == at:
-            break  # compaction left nothing from here to the end
-        at = fetched_to
+    found = await last_batch(cluster, partition, start, end, READ_COMMITTED, FIRST_STEP, 2)
     if found is not None and not crc_holds(found):
         raise MalformedBatch(f"{cluster}: {partition}: the CRC does not hold", 0, found.header.base_offset)
     return found
-
-
-async def _fetch(cluster: Cluster, partition: TopicPartition, at: int, end: int) -> Fetched:
-    """From `at` on, of a leader that knows that all below `end` is decided: one just elected may not for a moment, and
-    what it then leaves out would be taken for nothing.
-    """
-    return await fetch_below(cluster, partition, at, end, max_bytes=_LAST_FETCH_BYTES)

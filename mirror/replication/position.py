@@ -45,7 +45,7 @@ from typing import Final
 
 from mirror.errors import BadRecords, ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.log_reader import batch_at, batches
+from mirror.kafka.log_reader import batch_at, batches, last_batch
 from mirror.kafka.queries import (
     EARLIEST,
     READ_COMMITTED,
@@ -278,9 +278,10 @@ async def _last_data(target: Cluster, partition: TopicPartition, logs: Logs) -> 
         return logs.tail, logs.end
     isolation = READ_UNCOMMITTED if logs.tail_is_ours else READ_COMMITTED
     oldest = max(logs.target_start, logs.end - _MOST_BACK)
-    found = await _last_of(target, partition, oldest, logs.end, isolation)
+    found = await last_batch(target, partition, oldest, logs.end, isolation, _READ_BACK, _FURTHER)
     if found is not None and found.header.is_transactional:  # a former source's, for ours are not: it may be aborted
-        found = await _last_of(target, partition, oldest, found.header.next_offset, READ_COMMITTED)
+        before = found.header.next_offset
+        found = await last_batch(target, partition, oldest, before, READ_COMMITTED, _READ_BACK, _FURTHER)
     if found is not None:
         return found, found.header.next_offset
     kept = logs.last.batch if logs.last is not None and logs.last.target_end <= logs.end else None
@@ -291,24 +292,6 @@ async def _last_data(target: Cluster, partition: TopicPartition, logs: Logs) -> 
     if found is None or (found.header.base_offset, found.header.crc) != (kept.base, kept.crc or found.header.crc):
         return None, oldest
     return found, found.header.next_offset
-
-
-async def _last_of(
-    cluster: Cluster, partition: TopicPartition, oldest: int, end: int, isolation: int
-) -> RawBatch | None:
-    """The last batch with records that holds offsets from `oldest` to before `end`; for a committed read, of those that
-    were committed. It is looked for from the end backwards.
-    """
-    before, step = end, _READ_BACK
-    while before > oldest:
-        begin, found = max(oldest, before - step), None
-        async for raw, is_aborted in batches(cluster, partition, begin, before, isolation):
-            if not (raw.header.is_control or is_aborted or not raw.header.count):
-                found = raw
-        if found is not None:
-            return found
-        before, step = begin, step * _FURTHER
-    return None
 
 
 async def _compared(
@@ -429,7 +412,7 @@ async def _compared_below(
     last records that it has below that. The same as `_compared`.
     """
     oldest = max(logs.start, logs.target_start, base - _READ_BACK * _FURTHER)
-    theirs = await _last_of(source, logs.source, oldest, base, READ_COMMITTED)
+    theirs = await last_batch(source, logs.source, oldest, base, READ_COMMITTED, _READ_BACK, _FURTHER)
     if theirs is None or theirs.header.base_offset < oldest:
         return None
     at = theirs.header.base_offset
