@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kafka.record import MemoryRecords
 
-from mirror.errors import BrokerError
+from mirror.errors import BrokerError, ClusterError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -77,7 +77,13 @@ class Reader:
             for name in names:
                 if (info := cluster.topics.get(name)) is None:
                     continue
-                parts = {number: await _log(cluster, TopicPartition(name, number)) for number in sorted(info.leaders)}
+                places = [TopicPartition(name, number) for number in sorted(info.leaders)]
+                try:
+                    parts = {at.partition: await _log(cluster, at) for at in places}
+                except ClusterError:
+                    if await cluster.describe(name) is None:  # it was deleted meanwhile
+                        continue
+                    raise
                 found[name] = Topic(cluster.topic_id(name), parts)
             return found
 

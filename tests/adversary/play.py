@@ -1427,7 +1427,7 @@ class _Player:
     def _op_stranger_topic(self, op: Op) -> str:
         """Somebody's topic of the name that a copy would have."""
         name = self._target_of(self._names[op.topic])
-        if name in self._target:
+        if name in self._target or name.replace(".", "_") in self._strangers:
             return "-"
         self._world.target.create(name, 1, {"retention.ms": "-1"})
         if op.amount:
