@@ -635,7 +635,7 @@ class _Player:
         if not self._live:
             return "-"
         deadline, rest, missing = time.monotonic() + SETTLE_SECONDS, list[str](), set[str]()
-        command = self._live[-1]
+        command, reported = self._live[-1], Recorded()
         while time.monotonic() < deadline and command.is_alive:
             self._source = self._readers["source"].topics(self._names)
             reported = self._recorded()
@@ -645,14 +645,20 @@ class _Player:
                 self._judge_states(reported, command)
                 self._caught_up(reported)
                 return f"settled{self._states(reported)}"
-            if time.monotonic() > deadline - SETTLE_SECONDS + REFUSED_SECONDS and self._excused(rest, missing):
+            lacking = missing - self._held(reported)
+            if time.monotonic() > deadline - SETTLE_SECONDS + REFUSED_SECONDS and self._excused(rest, lacking):
                 return f"not settled: {rest}"
             time.sleep(0.2)
         if not command.is_alive:
             return f"the mirror ended with {command.wait(1)}"
-        if not self._excused(rest, missing):
+        if not self._excused(rest, missing - self._held(reported)):
             self._found("I7", "a live mirror does not come to rest", f"{rest}; {command.logged[-1500:]}")
         return f"not settled: {rest}"
+
+    def _held(self, reported: Recorded) -> set[str]:
+        """The source topics whose copies get no further partitions, since one that they have is stopped (G4)."""
+        stopped = {name for (name, _), one in reported.states.items() if one.state in STOPS}
+        return {name for name in self._names if self._target_of(name) in stopped}
 
     def _excused(self, rest: list[str], missing: Collection[str]) -> bool:
         """Whether what is not mirrored, of the source topics `missing`, has been reported as refused: a live mirror
