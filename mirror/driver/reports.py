@@ -180,6 +180,7 @@ def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, in
         lag_records=None,
         at_ms=now,
         caught_up_ms=one.caught_up_ms,
+        tombstones_ms=one.tombstones_ms,
     )
 
 
@@ -189,10 +190,10 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
     """
     now, found = int(time.time() * 1000), list[PartitionStatus]()
     for number in range(one.partitions):
-        reached, caught_up_ms = -1, 0
+        reached, caught_up_ms, tombstones_ms = -1, 0, None
         with contextlib.suppress(*NOT_OURS):
             before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(one.target, number), b""))
-            reached, caught_up_ms = before.next_offset, before.caught_up_ms
+            reached, caught_up_ms, tombstones_ms = before.next_offset, before.caught_up_ms, before.tombstones_ms
         found.append(
             PartitionStatus(
                 flow=flow,
@@ -207,6 +208,7 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
                 lag_records=None,
                 at_ms=now,
                 caught_up_ms=caught_up_ms,
+                tombstones_ms=tombstones_ms,
             )
         )
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
@@ -157,7 +158,7 @@ async def bounded(
     are left out of the copy. A topic that is another one by now has no end to copy up to: its task says so. What lies
     behind an open transaction is not copied, and is reported.
     """
-    written: dict[TopicPartition, int] = {}
+    began_ms, written = int(time.time() * 1000), dict[TopicPartition, int]()
     with contextlib.suppress(ClusterError, WireError):
         written = await listed(source, [one.source for one in assignments], LATEST)
 
@@ -176,7 +177,7 @@ async def bounded(
         elif isinstance(end, BaseException):
             raise end
         else:
-            found.append(replace(assignment, until=end))
+            found.append(replace(assignment, until=end, until_ms=began_ms))
     asked_of = (one for one in found if not other_topic(source, one.source.topic, one.topic_id))
     warn_of_open(flow, {one.source: one.until or 0 for one in asked_of}, written)
     return found, left_out

@@ -99,13 +99,14 @@ class Skipped(NamedTuple):
 class Place(NamedTuple):
     """How far a journal was read: the next offset, in which topic, and the newest leader's epoch that is known to have
     all of that. A broker may have heard of an older epoch only; then it is that of the records. `start`: where the log
-    began then.
+    began then. `written`: the newest epoch that a record which was read is of, -1 where none is.
     """
 
     offset: int
     topic_id: UUID | None
     epoch: int
     start: int = 0
+    written: int = -1
 
 
 class Lost(NamedTuple):
@@ -238,9 +239,8 @@ class Journal:
                     if lost is None and start > place.start:
                         lost = Lost(f"the log begins at {start}, and began at {place.start}", place.offset, 0)
                     if lost is None:
-                        return News(
-                            entries, Place(at, now.topic_id, max(place.epoch, leader.epoch, epoch), place.start)
-                        )
+                        newest, written = max(place.epoch, leader.epoch, epoch), max(place.written, epoch)
+                        return News(entries, Place(at, now.topic_id, newest, place.start, written))
                 except BrokerError as problem:
                     if problem.code != OFFSET_OUT_OF_RANGE:
                         raise
@@ -248,15 +248,18 @@ class Journal:
                     lost = Lost(f"the log begins at {begin}", place.offset, 0 if begin > place.offset else end)
         start = await list_offset(self.cluster, self.partition, EARLIEST)
         entries, at, epoch, _ = await self._read(start, await list_offset(self.cluster, self.partition, LATEST))
-        return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch), start), lost)
+        return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch), start, epoch), lost)
 
     async def _lost(self, place: Place, topic_id: UUID | None, epoch: int, end: int) -> Lost | None:
         if place.topic_id != topic_id:
             return Lost(f"the topic was made anew: its id is {topic_id}, and was {place.topic_id}", place.offset, 0)
         kept = end
-        if epoch != place.epoch >= 0:
-            former = await epoch_end(self.cluster, self.partition, place.epoch)
-            kept = min(end, former) if former >= 0 else end
+        if epoch != place.epoch and place.written >= 0:
+            former = await epoch_end(self.cluster, self.partition, place.written)
+            if 0 <= former.epoch < place.written:
+                text = f"its leader has no record of leader epoch {place.written}, of which records were read"
+                return Lost(text, place.offset, 0)
+            kept = min(end, former.end) if former.end >= 0 else end
         return Lost(f"the log ended at {kept}", place.offset, kept) if kept < place.offset else None
 
     async def all_entries(self) -> list[Entry]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss
+from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss, same_id
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import NOT_OURS, PartitionStatus, parsed
@@ -164,6 +164,7 @@ class Standing:
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
     losses: dict[TopicPartition, dict[bytes, Lost]] = field(default_factory=dict)
     caught_up: dict[TopicPartition, int] = field(default_factory=dict)
+    tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
         """Whether a record is about a copy: position, stop, loss, state. Raises one of `NOT_OURS` for a garbled one."""
@@ -188,6 +189,7 @@ class Standing:
         since = reported.at_ms if reported.state is State.CAUGHT_UP else 0  # version 0.1.0 wrote no more
         target = TopicPartition(reported.target_topic, reported.partition)
         self.caught_up[target] = reported.caught_up_ms or since
+        self.tombstones_ms[target] = reported.tombstones_ms
 
     def lost_of(self, target: TopicPartition, topic_id: UUID | None) -> tuple[tuple[int, int], ...]:
         """The last losses of a partition, in offset order and joined where they follow each other: what a copy of the
@@ -212,7 +214,8 @@ class Standing:
             stop=self.stops.get(one.target, one.stop),
             losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
-            may_lack=self.may_lack(one.target),
+            tombstones_ms=self.tombstones_ms.get(one.target),
+            may_lack=self.may_lack(one),
         )
 
     def handed(self, one: Assignment) -> Assignment:
@@ -224,12 +227,18 @@ class Standing:
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
-            may_lack=self.may_lack(one.target),
+            tombstones_ms=self.tombstones_ms.get(one.target),
+            may_lack=self.may_lack(one),
         )
 
-    def may_lack(self, target: TopicPartition) -> bool:
-        """It is on record that a copy may lack deletions."""
-        return any(one.reason == TOMBSTONES for one in self.losses.get(target, {}).values())
+    def may_lack(self, one: Assignment) -> bool:
+        """It is on record that a copy, of these topics by their ids, may lack deletions."""
+        return any(
+            lost.reason == TOMBSTONES
+            and lost.concerns(one.topic_id)
+            and same_id(lost.target_topic_id, one.target_topic_id)
+            for lost in self.losses.get(one.target, {}).values()
+        )
 
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:

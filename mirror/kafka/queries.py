@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mirror.errors import ClusterUnreachable, WireError
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
@@ -98,13 +98,22 @@ async def log_end(cluster: Cluster, partition: TopicPartition) -> int:
     the high watermark.
     """
 
-    return max(await epoch_end(cluster, partition), await list_offset(cluster, partition, LATEST))
+    newest, replicated = await epoch_end(cluster, partition), await list_offset(cluster, partition, LATEST)
+    return max(newest.end, replicated)
 
 
-async def epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | None = None) -> int:
-    """Behind the last record that the log has of leader epoch `asked`, the leader's own where it is None, or one before
-    it; -1 where the leader knows of no such epoch. Below what was read of that epoch once: the log was cut back
-    (KIP-101).
+class EpochEnd(NamedTuple):
+    """The newest leader epoch that a log has records of and that is not above the one asked for, and where it ends."""
+
+    epoch: int
+    end: int
+
+
+async def epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | None = None) -> EpochEnd:
+    """Behind the last record that the log has of leader epoch `asked`, the leader's own where it is None, or of one
+    before it; -1 for both where the leader knows of no such epoch (Kafka `LeaderEpochFileCache.endOffsetFor`). Below
+    what was read of that epoch once, the log was cut back (KIP-101); so it was where another epoch is answered, and the
+    one asked for had records: this leader never had them (KIP-320).
     """
 
     def build(version: int, epoch: int) -> Any:
@@ -124,7 +133,7 @@ async def epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | No
         read=_only_part,
         doing="OffsetForLeaderEpoch",
     )
-    return int(part.end_offset)
+    return EpochEnd(int(part.leader_epoch), int(part.end_offset))
 
 
 async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Producer, ...]:
@@ -172,12 +181,14 @@ async def replicated_end(cluster: Cluster, partition: TopicPartition) -> int:
     """
     deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
     while True:
-        end, replicated = await asyncio.gather(epoch_end(cluster, partition), list_offset(cluster, partition, LATEST))
-        if replicated >= end:
+        newest, replicated = await asyncio.gather(
+            epoch_end(cluster, partition), list_offset(cluster, partition, LATEST)
+        )
+        if replicated >= newest.end:
             return replicated
         if asyncio.get_running_loop().time() > deadline:
             raise ClusterUnreachable(
-                f"{cluster}: {partition}: replicas hold {replicated} of {end} offsets; is a broker down?"
+                f"{cluster}: {partition}: replicas hold {replicated} of {newest.end} offsets; is a broker down?"
             )
         await asyncio.sleep(_SETTLE_PAUSE)
 

@@ -140,7 +140,8 @@ class PartitionStatus:
     target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`), `verdict_bytes` (the bytes of
     those: written, or left out for DROP) and `latency` (of each acknowledged batch whose records have timestamps,
     as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report, Unix ms. `caught_up_ms`:
-    when the copy last had all that the source had; 0 where that is not known. `verified`: since the task began, the
+    when the copy last had all that the source had; 0 where that is not known. `tombstones_ms`: how long the source has
+    kept tombstones since, at the least; None where it was not compacted. `verified`: since the task began, the
     copy's last records were found to be the source's. `presumed`: the state is a stop that was known before, and
     the task has not looked at the partition yet.
     """
@@ -167,6 +168,7 @@ class PartitionStatus:
     latency: Histogram = field(default_factory=Histogram)
     at_ms: int
     caught_up_ms: int = 0
+    tombstones_ms: int | None = None
     verified: bool = False
     presumed: bool = False
 
@@ -272,7 +274,7 @@ _COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str,)),
     **dict.fromkeys(_PLACES + _COUNTS, (int,)),
-    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
+    **dict.fromkeys(("lag_records", "lag_ms", "tombstones_ms"), (int, type(None))),
     **dict.fromkeys(_BY_VERDICT, (dict,)),
     "latency": (dict,),
     **dict.fromkeys(("verified", "presumed"), (bool,)),

@@ -102,14 +102,16 @@ STANDING: frozenset[State] = frozenset({State.TRUNCATED, State.DIVERGED, State.T
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One partition to mirror. `until` bounds a copy; None follows the source for ever. Between the offsets
+    """One partition to mirror. `until` bounds a copy, and was the source's end at `until_ms` (Unix ms); None follows
+    the source for ever. Between the offsets
     `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
     source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
     journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
     are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
     the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
     the copy last had all that the source had, or no record that it had not, as Unix time in ms; 0 where that is not
-    known. `may_lack`: it is on record already that the copy may lack deletions.
+    known. `tombstones_ms`: how long the source kept tombstones then and since, as far as its tasks saw; None where it
+    was not compacted. `may_lack`: it is on record already that the copy may lack deletions.
     """
 
     source: TopicPartition
@@ -117,6 +119,7 @@ class Assignment:
     topic_id: UUID | None
     rules: Rules
     until: int | None = None
+    until_ms: int = 0
     accepted: tuple[int, int] | None = None
     since: int = 0
     last: LastPosition | None = None
@@ -124,6 +127,7 @@ class Assignment:
     losses: tuple[tuple[int, int], ...] = ()
     target_topic_id: UUID | None = None
     caught_up_ms: int = 0
+    tombstones_ms: int | None = None
     may_lack: bool = False
 
     @property

@@ -136,7 +136,9 @@ class Logs:
         """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
         last, kept = self.last, self.kept_until
         if last is not None and kept is not None and kept < last.epoch_until:
-            what = f"leader epoch {last.source_epoch} of the source ends at {max(kept, 0)}"
+            what = f"leader epoch {last.source_epoch} of the source ends at {kept}"
+            if kept < 0:
+                what = f"the source has no record of leader epoch {last.source_epoch}"
             detail = f"{what}, and was mirrored up to {last.epoch_until}: the source's log was cut back or replaced"
             raise self.truncated(last.source_next, detail)
 
@@ -287,7 +289,23 @@ async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosi
     """
     if last is None or last.source_epoch < 0:
         return None
-    kept = await epoch_end(source, partition, last.source_epoch)
-    if kept < 0:
+    found = await epoch_end(source, partition, last.source_epoch)
+    if found.end < 0:
         return None if source.leader(partition).epoch >= last.source_epoch else -1
-    return kept
+    if found.epoch < last.source_epoch and await _is_of_another(source, partition, last):
+        return -1
+    return found.end
+
+
+async def _is_of_another(source: Cluster, partition: TopicPartition, last: LastPosition) -> bool:
+    """Whether what the source holds where the last acknowledged epoch reached is of another one: a leader that never
+    had that epoch came back. Of a hole nobody knows: compaction may have taken all that was of it.
+    """
+    at = last.epoch_until - 1
+    try:
+        found = await batch_at(source, partition, at, below=last.epoch_until)
+    except MalformedBatch:
+        return False  # whoever reads on meets it
+    if found is None or not found.header.base_offset <= at:
+        return False
+    return found.header.partition_leader_epoch not in (-1, last.source_epoch)

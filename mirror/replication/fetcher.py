@@ -354,8 +354,10 @@ class Fetcher:
         takes all of a later one for records that it lost (KIP-595), and a damaged header has none.
         """
         epoch = damaged.epoch if damaged.epoch >= 0 else self._source.leader(partition).epoch
-        if epoch >= 0 and await epoch_end(self._source, partition, epoch) < damaged.next_offset:
-            epoch = -1
+        if epoch >= 0:
+            found = await epoch_end(self._source, partition, epoch)
+            if found.epoch != epoch or found.end < damaged.next_offset:
+                epoch = -1
         return replace(damaged, epoch=epoch)
 
     def _halt(self, cursor: Cursor, stop: PartitionStop) -> None:

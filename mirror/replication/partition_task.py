@@ -21,8 +21,6 @@ from mirror.states import State
 NOTED_SECONDS: Final = 600.0
 #: Seconds for which a transaction of the source holds back what follows it before that is reported.
 HELD_SECONDS: Final = 3.0
-#: A tombstone lives as long at least, whatever `delete.retention.ms` says: its segment has to be closed, and cleaned.
-CLEANED_MS: Final = 60_000
 
 
 @dataclass(slots=True, eq=False)
@@ -32,9 +30,9 @@ class PartitionTask:
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
-    are the source's offsets, from and to before, that were left out here. `caught_up_ms` and `may_lack` as in
-    `Assignment`.
-    `read_until` is where the source was read to.
+    are the source's offsets, from and to before, that were left out here. `caught_up_ms`, `tombstones_ms` and
+    `may_lack` as in `Assignment`. `read_until` is where the source was read to, and `seen_end` a time (Unix ms) and
+    where the source ended then, of which not all is acknowledged yet.
     """
 
     assignment: Assignment
@@ -58,12 +56,16 @@ class PartitionTask:
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
     caught_up_ms: int = 0
+    tombstones_ms: int | None = None
     may_lack: bool = False
     read_until: int = -1
+    seen_end: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         """A stop that is known is reported until it turns out otherwise."""
-        self.caught_up_ms, self.may_lack = self.assignment.caught_up_ms, self.assignment.may_lack
+        mine = self.assignment
+        self.caught_up_ms, self.may_lack = mine.caught_up_ms, mine.may_lack
+        self.tombstones_ms = _least(mine.tombstones_ms, mine.rules.tombstones_ms)
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
@@ -105,14 +107,26 @@ class PartitionTask:
         """
         if not batches:
             return -1
-        now, kept, hole = int(time.time() * 1000), self.assignment.rules.tombstones_ms, -1
-        if kept is not None and not self.may_lack and now - self.caught_up_ms > max(kept, CLEANED_MS):
+        now, hole = int(time.time() * 1000), -1
+        self._acknowledged()
+        if self.tombstones_ms is not None and not self.may_lack and now - self.caught_up_ms > self.tombstones_ms:
             hole = _hole_in(batches, self.read_until)
         self.read_until = batches[-1].header.next_offset
         self.may_lack |= hole >= 0
-        if self.read_until >= readable_until >= 0:
-            self.caught_up_ms = now
+        if self.seen_end is None and self.read_until >= readable_until >= 0:
+            self.seen_end = now, readable_until
         return hole
+
+    def _acknowledged(self) -> None:
+        """What was the source's end a moment ago may be on the target by now."""
+        if self.seen_end is not None and self.partition_writer is not None:
+            seen_ms, end = self.seen_end
+            if self.partition_writer.acked >= end:
+                self._had_all(seen_ms)
+
+    def _had_all(self, at_ms: int) -> None:
+        self.caught_up_ms, self.seen_end = max(self.caught_up_ms, at_ms), None
+        self.tombstones_ms = self.assignment.rules.tombstones_ms
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""
@@ -138,13 +152,16 @@ class PartitionTask:
                 target_topic_id=self.target_topic_id,
             )
 
-    def resumed(self, position: int, begin: int, *, is_empty: bool = False) -> None:
-        """It goes on from a position that was found in order, and reads from `begin` on. One that `is_empty` lacks no
-        deletions; when another copy had all, as one that was adopted by its ends, nobody may ever have seen.
+    def resumed(self, position: int, begin: int, *, is_empty: bool = False, was_cut: bool = False) -> None:
+        """It goes on from a position that was found in order, and reads from `begin` on. A copy that `is_empty` lacks
+        no deletions; when another one had all nobody may ever have seen, as of one that was adopted by its ends, or one
+        that `was_cut`.
         """
-        self.read_until = begin
-        if (is_empty and not self.caught_up_ms) or position <= self.assignment.since:
-            self.caught_up_ms = int(time.time() * 1000)
+        self.read_until, self.seen_end = begin, None
+        if is_empty or position <= self.assignment.since:
+            self._had_all(int(time.time() * 1000))
+        elif was_cut:
+            self.caught_up_ms = 0
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
         self.presumes = False
         known = self.assignment.stop
@@ -184,8 +201,10 @@ class PartitionTask:
                 what = f"a transaction is open on the source from offset {end} on"
                 parts.append(f"{what}, and what is written behind it is not copied before it ends")
             end = cursor.written_until  # it is there, and not here
-        if state is State.CAUGHT_UP:  # also where nothing was written for long
-            self.caught_up_ms = now
+        if state is not State.CAUGHT_UP:
+            self._acknowledged()
+        elif cursor is not None:  # also where nothing was written for long
+            self._had_all(now if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
             flow=flow,
@@ -210,9 +229,14 @@ class PartitionTask:
             latency=counters.latency.copy(),
             at_ms=now,
             caught_up_ms=self.caught_up_ms,
+            tombstones_ms=self.tombstones_ms,
             verified=partition_writer is not None,
             presumed=self.presumes,
         )
+
+
+def _least(*kept: int | None) -> int | None:
+    return min((one for one in kept if one is not None), default=None)
 
 
 def _hole_in(batches: Iterable[RawBatch], due: int) -> int:

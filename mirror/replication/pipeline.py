@@ -538,7 +538,8 @@ class Pipeline:
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
         is_empty = position.last is None or position.last.batch is None
-        partition_task.resumed(position.next_offset, partition_writer.next_offset, is_empty=is_empty)
+        was_cut = target_lost is not None
+        partition_task.resumed(position.next_offset, partition_writer.next_offset, is_empty=is_empty, was_cut=was_cut)
         self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()

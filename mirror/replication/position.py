@@ -460,9 +460,9 @@ async def confirm(
     await _check_last_batch(logs, source)
     if last.target_epoch >= 0 and end >= last.target_end:
         kept = await epoch_end(target, target_partition, last.target_epoch)
-        if 0 <= kept < last.target_end:
+        if 0 <= kept.end < last.target_end:
             detail = (
-                f"leader epoch {last.target_epoch} of the target ends at {kept}, acknowledged was {last.target_end}"
+                f"leader epoch {last.target_epoch} of the target ends at {kept.end}, acknowledged was {last.target_end}"
             )
             raise logs.unconfirmed(at, f"{detail}: the target lost its tail, and what took its place is gone, too")
     if end == last.target_end:

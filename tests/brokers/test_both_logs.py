@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from crashcut import crash_and_cut, crash_and_cut_all
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between
 from running import wait_for
@@ -572,13 +573,10 @@ def ten_keys(bootstrap: str, topic: str) -> None:
 
 @pytest.mark.parametrize("offsets", MODES)
 @pytest.mark.parametrize("kept_ms", [300, 86_400_000])
-def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, offsets: str, kept_ms: int
-) -> None:
+def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(pair: Pair, offsets: str, kept_ms: int) -> None:
     """The copy was behind for longer than the source keeps tombstones: keys may live on there. Where it was not, a hole
     says nothing.
     """
-    monkeypatch.setattr("mirror.replication.partition_task.CLEANED_MS", 0)
     topic, bootstrap = f"tombstones-{kept_ms}-{offsets}", pair.source.bootstrap
     flow = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic, offsets=offsets)
     make_topic(bootstrap, topic, configs=CLEANED_SOON | {"delete.retention.ms": str(kept_ms)})
@@ -588,6 +586,54 @@ def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
     for _ in range(2):
         assert run_once(flow).exit_code == ExitCode.DONE
         assert pair.losses(topic) == ({(10, 10)} if kept_ms == 300 else set())
+
+
+def test_deletions_of_what_the_target_lost_may_be_forgotten(pair: Pair) -> None:
+    """The copy had them, and the source has them no more: what is copied again lacks them. A copy that is begun anew
+    lacks nothing, until it is behind for long.
+    """
+    topic, bootstrap = "lost-tombstones", pair.source.bootstrap
+    flow = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic)
+    make_topic(bootstrap, topic, configs=CLEANED_SOON | {"delete.retention.ms": "300"})
+    ten_keys(bootstrap, topic)
+    with ThreadPoolExecutor(1) as threads:
+        deleting = threads.submit(delete_keys, bootstrap, topic, forgets=True)
+        while not deleting.done():  # it has every deletion at once
+            assert run_once(flow).exit_code == ExitCode.DONE
+        deleting.result()
+    assert run_once(flow).exit_code == ExitCode.DONE
+    assert pair.losses(topic) == set()
+    crash_and_cut(pair.target, topic, below=10)
+    assert run_once(flow).exit_code == ExitCode.DONE
+    assert pair.losses(topic) == {(10, 10)}
+    for _ in range(2):
+        delete_topics(pair.target.bootstrap, topic)
+        assert run_once(flow).exit_code == ExitCode.DONE
+        assert pair.losses(topic) == set(), "another copy"
+    delete_keys(bootstrap, topic, forgets=True)
+    assert run_once(flow).exit_code == ExitCode.DONE
+    assert len(pair.losses(topic)) == 1
+
+
+def test_what_the_source_kept_while_it_was_behind_counts(pair: Pair) -> None:
+    """`delete.retention.ms` is raised behind the outage, as is advised."""
+    topic, bootstrap = "raised-tombstones", pair.source.bootstrap
+    flow = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic)
+    make_topic(bootstrap, topic, configs=CLEANED_SOON | {"delete.retention.ms": "300"})
+    ten_keys(bootstrap, topic)
+    assert run_once(flow).exit_code == ExitCode.DONE
+    delete_keys(bootstrap, topic, forgets=True)
+    asked = ConfigResource(
+        ResourceType.TOPIC,
+        topic,
+        incremental_configs=[
+            ConfigEntry("delete.retention.ms", "86400000", incremental_operation=AlterConfigOpType.SET)
+        ],
+    )
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    client.incremental_alter_configs([asked])[asked].result(20)
+    assert run_once(flow).exit_code == ExitCode.DONE
+    assert pair.losses(topic) == {(10, 10)}
 
 
 @pytest.mark.parametrize("is_early", [True, False])

@@ -27,7 +27,7 @@ from mirror.journal.ownership import take
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, Leader
 from mirror.kafka.protocol import PRODUCE
-from mirror.kafka.queries import EARLIEST, LATEST, list_offset
+from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, list_offset
 from mirror.lab.embedded import Cluster as EmbeddedCluster
 from mirror.records.header import CONTROL
 from mirror.topics.apply import ensure_flow_topic
@@ -268,8 +268,9 @@ class Log:
     async def listed(self, _cluster: Any, _partition: Any, when: int) -> int:
         return 0 if when == EARLIEST else len(self.epochs)
 
-    async def epoch_end(self, _cluster: Any, _partition: Any, asked: int) -> int:
-        return sum(epoch <= asked for epoch in self.epochs)
+    async def epoch_end(self, _cluster: Any, _partition: Any, asked: int) -> EpochEnd:
+        known = [epoch for epoch in self.epochs if epoch <= asked]
+        return EpochEnd(known[-1], len(known))
 
     async def fetched(self, _cluster: Any, _partition: Any, at: int, end: int, **_: Any) -> Any:
         data = encode([(b"key", b"value")])
@@ -315,6 +316,22 @@ async def test_a_log_that_was_cut_and_grew_again_has_lost_records(described: int
         news = await ours.follow(place)
         assert news.lost is not None
         assert (news.lost.read_until, news.lost.kept, len(news.entries)) == (27, 20, 30)
+        assert (await ours.follow(news.place)).lost is None
+
+
+@in_loop
+async def test_a_leader_that_never_had_what_was_read_has_lost_it() -> None:
+    """It wrote as much before, of an older epoch, and came back."""
+    with pytest.MonkeyPatch.context() as patched:
+        log = Log([2] * 20 + [3] * 7, described=3)
+        ours = log.journal(patched)
+        place = (await ours.follow(None)).place
+        log.epochs[20:] = [2] * 10
+        log.described = 4
+        news = await ours.follow(place)
+        assert news.lost is not None
+        assert (news.lost.kept, len(news.entries)) == (0, 30)
+        log.described = 5  # which wrote nothing
         assert (await ours.follow(news.place)).lost is None
 
 

@@ -229,7 +229,7 @@ async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> 
     no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. Nothing is asked
     of a leader that was not elected since.
     """
-    if target.leader(at).epoch == epoch or not 0 <= (kept := await epoch_end(target, at, epoch)) < end:
+    if target.leader(at).epoch == epoch or not 0 <= (kept := (await epoch_end(target, at, epoch)).end) < end:
         return ""
     return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
 

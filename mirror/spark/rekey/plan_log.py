@@ -162,7 +162,9 @@ class PlanLog:
             return recreated(rule, "source")
         for number, until in sorted(plan.until.items()):
             at, epoch = TopicPartition(rule.source, number), plan.epochs[number]
-            if 0 <= epoch != source.leader(at).epoch and 0 <= (kept := await epoch_end(source, at, epoch)) < until:
+            if not 0 <= epoch != source.leader(at).epoch:
+                continue
+            if 0 <= (kept := (await epoch_end(source, at, epoch)).end) < until:
                 return cut_back(number, kept, f"records up to offset {until - 1} were re-keyed")
         return None
 

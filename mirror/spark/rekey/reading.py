@@ -52,7 +52,7 @@ async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> As
         if log.damage:
             raise Stopped(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
         epoch = work.plan.epochs[at.partition]
-        if epoch not in {-1, cluster.leader(at).epoch} and 0 <= await epoch_end(cluster, at, epoch) < until:
+        if epoch not in {-1, cluster.leader(at).epoch} and 0 <= (await epoch_end(cluster, at, epoch)).end < until:
             # what was read is of the log that took its place; the driver finds out where that begins
             raise ClusterUnreachable(f"{cluster}: the log of {at} was cut back below {until} after that was planned")
 

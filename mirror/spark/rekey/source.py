@@ -246,8 +246,8 @@ class Source:
         """Up to where the log is what it was under leader epoch `epoch`, as far as is known."""
         if epoch in {-1, self._epoch(number)}:
             return sys.maxsize
-        found = await epoch_end(self._cluster, self._at(number), epoch)
-        return sys.maxsize if found < 0 else found
+        end = (await epoch_end(self._cluster, self._at(number), epoch)).end
+        return sys.maxsize if end < 0 else end
 
     def _epoch(self, number: int) -> int:
         """The leader's epoch now, which no record that was seen is newer than."""

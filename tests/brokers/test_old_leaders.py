@@ -1,0 +1,94 @@
+"""An old leader comes back with records that it alone has, of an older epoch, where a newer one's were mirrored: its
+log is as long, or longer, and holds others (P6, J1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from guarded import create
+from helpers import mirror_once, produce
+from padded import trimmed
+
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.states import State
+
+pytestmark = pytest.mark.brokers
+
+TIMEOUT = 60.0
+BROKERS: dict[str, str | int | bool] = {
+    "broker.session.timeout.ms": 3000,
+    "broker.heartbeat.interval.ms": 500,
+    "replica.lag.time.max.ms": 3000,
+    "offsets.topic.replication.factor": 3,
+    "unclean.leader.election.enable": True,
+}
+BEGAN_MS = int(time.time() * 1000) - 3_600_000
+#: By topic, the second half of a log as either leader has it.
+HALVES = {
+    "one-byte": (
+        [b"%d" % number for number in range(50)],
+        [b"x" if number == 5 else b"%d" % number for number in range(50)],
+    ),
+    "expired": ([b"one %d" % number for number in range(50)], [b"two %d" % number for number in range(50)]),
+}
+
+
+@pytest.fixture
+def both() -> Iterator[tuple[Cluster, Cluster]]:
+    """A source of three brokers, and a target."""
+    source, target = start_many([Spec(name="old-source", nodes=3, config=BROKERS), Spec(name="old-target")])
+    with source, target:
+        yield source, target
+
+
+def until(come_about: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while not come_about():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def leads(cluster: Cluster, node: int, in_sync: Sequence[int]) -> bool:
+    """Of all topics, with these replicas in sync."""
+    client = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    found = client.list_topics(timeout=10).topics
+    parts = [found[topic].partitions[0] for topic in HALVES]
+    return all(one.leader == node and one.isrs == list(in_sync) for one in parts)
+
+
+def test_an_old_leader_that_comes_back_is_another_log(both: tuple[Cluster, Cluster]) -> None:
+    source, target = both
+    for topic in HALVES:
+        create(source, topic, [[1, 2]])
+        produce(source.bootstrap, topic, [b"%d" % number for number in range(50)], begin_ms=BEGAN_MS)
+    until(lambda: leads(source, 1, [1, 2]))
+    source.kill(2)
+    until(lambda: leads(source, 1, [1]))
+    for topic, (first, _) in HALVES.items():
+        produce(source.bootstrap, topic, first, begin_ms=BEGAN_MS + 50)
+    source.kill(1)
+    source.restart(2)
+    until(lambda: leads(source, 2, [2]))
+    for topic, (_, second) in HALVES.items():
+        produce(source.bootstrap, topic, second, begin_ms=BEGAN_MS + 50)
+    for offsets in ("preserve", "translate"):
+        naming = {"prefix": f"{offsets}."}
+        found = mirror_once(source.bootstrap, target.bootstrap, [*HALVES], offsets, offsets=offsets, naming=naming)
+        assert {one.state for one in found.values()} == {State.CAUGHT_UP}
+        trimmed(target, f"{offsets}.expired", 100)
+    source.kill(2)
+    source.restart(1)
+    until(lambda: leads(source, 1, [1]))
+    for offsets in ("preserve", "translate"):
+        naming = {"prefix": f"{offsets}."}
+        found = mirror_once(source.bootstrap, target.bootstrap, [*HALVES], offsets, offsets=offsets, naming=naming)
+        assert {at: one.state for at, one in found.items()} == {
+            TopicPartition(topic, 0): State.TRUNCATED for topic in HALVES
+        }
+        assert all("no record of leader epoch" in one.detail for one in found.values())
