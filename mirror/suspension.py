@@ -40,6 +40,17 @@ class SuspensionDetector:
         self._day, self._running = now()
         self.suspensions = 0
 
+    def since(self) -> Callable[[], bool]:
+        """Whether the process has run without a suspension since now, to be asked at the last moment."""
+        self.beat()
+        before = self.suspensions
+
+        def has_run() -> bool:
+            self.beat()
+            return self.suspensions == before
+
+        return has_run
+
     def beat(self) -> bool:
         """To be called every second or so, and with each request: whether the last time was too long ago."""
         day, running = self._now()
@@ -52,6 +63,11 @@ class SuspensionDetector:
 async def always() -> bool:
     """For whom nobody else has to be asked."""
     return True
+
+
+async def never() -> bool:
+    """For what is begun anew behind a suspension."""
+    return False
 
 
 class Clearance:

@@ -202,6 +202,7 @@ async def _fail_over(
             found, course.exposed = may_hold_more(found), may_hold_more(course.exposed)
     account = course.account(found)
     if not rehearse:
+        await course.check_stands(known)  # an account of what was taken back would be that of the next failover
         await _keep(known.journal, account)
     return account
 
@@ -511,15 +512,17 @@ class _FailoverRun:
         if not reached:
             self._warn("groups stay where the mirror last put them, since the source cannot be asked")
         elif self.settings.groups.include:
-            if not self.rehearse:
-                await self.check_stands(known)  # this process may have been suspended
-            await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts))
+            await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts), known)
 
-    async def _sync_groups(self, sync: GroupSync) -> None:
-        deadline = time.monotonic() + GROUPS_SECONDS
+    async def _sync_groups(self, sync: GroupSync, known: JournalSnapshot) -> None:
+        deadline, checked_after = time.monotonic() + GROUPS_SECONDS, -1
         self._synced = None
         while True:
-            self._synced = await sync.sync_once(rehearsing=self.rehearse, renewing=self._synced is None)
+            may_go = sync.detector.since()
+            if not self.rehearse and sync.detector.suspensions > checked_after:  # it may have been taken back meanwhile
+                checked_after = sync.detector.suspensions
+                await self.check_stands(known)
+            self._synced = await sync.sync_once(rehearsing=self.rehearse, renewing=self._synced is None, may_go=may_go)
             if self._synced.is_complete or time.monotonic() > deadline:
                 break
             await asyncio.sleep(POLL_SECONDS)
@@ -545,7 +548,7 @@ class _FailoverRun:
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
                 await asyncio.sleep(POLL_SECONDS)
-                await self._sync_groups(sync)
+                await self._sync_groups(sync, known)
             gaps, blockers = await sync.gaps(self._synced.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             if not gaps and not any(blocker.passing for blocker in blockers):

@@ -13,6 +13,7 @@ from rich.text import Text
 from mirror.failover.rpo import AcceptedLoss, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import OffsetGap, Standing
 from mirror.journal.journal import Change
+from mirror.journal.ownership import ACCOUNT
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.rendering import count, duration, number, plain, table
@@ -249,7 +250,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 # --- A failover's account in the flow's journal, for whoever asks again -----------------------------------------------
 
-KEY: Final = b"failover/account"
+KEY: Final = ACCOUNT
 #: A broker takes a megabyte unless set otherwise; of a larger account the partitions that are whole are left out, and
 #: then offsets of groups, which are counted.
 _MOST_BYTES: Final = 900_000

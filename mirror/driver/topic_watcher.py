@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
+from uuid import UUID
 
 from mirror.background import in_background
 from mirror.config import Settings
@@ -46,6 +47,7 @@ from mirror.observability.status import NOT_OURS
 from mirror.policy.selection import OWN_PREFIX, Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
+from mirror.suspension import Clearance, SuspensionDetector, never
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, plan_topics
@@ -74,6 +76,8 @@ class Deletions:
     def __init__(self, source: Admin, target: Admin) -> None:
         """Nothing is asked before the first round."""
         self._source, self._target = source, target
+        self._detector = SuspensionDetector()
+        self.may_go = self._detector.since()
         self._reported = ""
         self._missed: frozenset[str] | None = None  # source topics that went before the first round; None before it
         self._missed_until = 0.0  # they are lost so long
@@ -85,15 +89,15 @@ class Deletions:
         current: Sequence[Assignment],
         seen: Mapping[str, FirstSeen],
         sound: Collection[str] = (),
-    ) -> list[str]:
-        """The copies to delete now, by the target's names; why none is, is logged once while that lasts (D2). `sound`
-        are those that tasks of this process copied to, or found to be their sources' (D3). The journal has it before
-        they go.
+    ) -> dict[str, UUID]:
+        """The copies to delete now, by the target's names, and their ids; why none is, is logged once while that lasts
+        (D2). `sound` are those that tasks of this process copied to, or found to be their sources' (D3). The journal
+        has it before they go; once `may_go` says no, it is to be asked again.
 
         Raises ClusterError, and MalformedBatch where the journal cannot be read.
         """
         if settings.sync.deletions == "keep":
-            return []
+            return {}
         copies = {one.target.topic: one for one in current if selects(one.source.topic, settings.topics)}
         if self._missed is None:  # when they went nobody knows: now they are noticed
             left = gone_topics(settings, self._source, self._target, seen, plan.source_topics).items()
@@ -106,7 +110,7 @@ class Deletions:
                 " over; if these topics were deleted on purpose"
             )
             self._log_kept(settings, gone, why)
-            return []
+            return {}
         ours = self._made(gone, seen)
         kept = {topic: _UNCHECKED for topic in ours if topic not in sound}
         if checked := {topic: one for topic, one in ours.items() if topic in sound}:
@@ -116,7 +120,8 @@ class Deletions:
         whys = "; ".join(sorted(set(kept.values())))
         self._log_kept(settings, {topic: ours[topic] for topic in kept}, whys)
         ours = {topic: one for topic, one in ours.items() if topic not in kept}
-        return asyncio.run(self._let_go(settings, ours)) if ours else []
+        self.may_go = self._detector.since()  # what the journal says now, may be so no longer behind a suspension (D4)
+        return asyncio.run(self._let_go(settings, ours)) if ours else {}
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
         """Those whose source is there no more, each time that it is asked for; one that is hidden from us may be."""
@@ -149,20 +154,21 @@ class Deletions:
         lost = deleted | (missed - plan.source_topics.keys()) | {one.source.topic for one in gone.values()}
         return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
-    async def _let_go(self, settings: Settings, copies: Copies) -> list[str]:
-        """Those of the copies that the journal of now lets go (D4), which it knows then."""
+    async def _let_go(self, settings: Settings, copies: Copies) -> dict[str, UUID]:
+        """Those of the copies that the journal of now lets go (D4), which it knows then, and their ids."""
         async with Cluster(Endpoint.of(settings.target)) as target:
-            journal = Journal(target, settings.flow)
+            journal = Journal(target, settings.flow, Clearance(self._detector, never))
             newest = await journal.newest()
             if not _may_delete(newest):
-                return []
+                return {}
             seen = seen_in(newest)
             ours = sorted(await asyncio.to_thread(self._made, copies, seen))
             now = int(time.time() * 1000)
             await journal.append_all(
                 [(FirstSeen.key(topic), replace(seen[topic], deleted_ms=now).to_json()) for topic in ours]
             )
-            return ours
+            ids = {topic: seen[topic].target_topic_id for topic in ours}
+            return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
 
     def _made(self, copies: Copies, seen: Mapping[str, FirstSeen]) -> Copies:
         """Those that the flow made, of topics of the cluster that the source is now (D1)."""
@@ -294,7 +300,7 @@ class Replanner:
         whole, history = self._planned(seen)
         current = [one for one in current if one.target.topic not in self._gate.foreign]
         if gone := self._deletions.due(self.settings, whole, current, seen, sound):
-            target.delete_topics(gone)
+            target.delete_topics(gone, self._deletions.may_go)
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)

@@ -89,9 +89,10 @@ class GroupFollower:
         """One round, logged; whether it was complete."""
         async with self._syncing:
             try:
+                may_go = self.sync.detector.since()
                 if not await self.may_go_on():
                     return False
-                result = await self.sync.sync_once()
+                result = await self.sync.sync_once(may_go=may_go)
                 self._log_skips(result)
                 blockers = list(result.blockers)
                 if result.is_complete:

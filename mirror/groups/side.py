@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -102,11 +102,15 @@ class Side:
             self.refused(fetched.refused)
         return found
 
-    async def commit(self, nodes: Mapping[str, int], commits: Mapping[str, Offsets]) -> tuple[set[str], list[Refusal]]:
-        """Commit for groups, by their coordinators `nodes`: the groups that were answered, and what was refused."""
+    async def commit(
+        self, nodes: Mapping[str, int], commits: Mapping[str, Offsets], may_go: Callable[[], bool]
+    ) -> tuple[set[str], list[Refusal]]:
+        """Commit for groups, by their coordinators `nodes`: the groups that were answered, and what was refused.
+        Nothing is sent once `may_go` says no.
+        """
         parts = _by_node({group: nodes[group] for group in commits})
         work = {
-            node: commit_offsets(self.cluster, node, {group: commits[group] for group in part})
+            node: commit_offsets(self.cluster, node, {group: commits[group] for group in part}, may_go)
             for node, part in parts.items()
         }
         answers = await self._gathered(work)

@@ -54,6 +54,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
 from mirror.states import State
+from mirror.suspension import SuspensionDetector
 
 WHOLE_SECONDS: Final = 60.0
 #: So often offsets that did not move are committed again (G10).
@@ -235,6 +236,8 @@ class GroupSync:
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._verified = tuple(include), verified
         self.mirrors(Terms(translate, origins, known_until, since, copies))
+        self.detector = SuspensionDetector()
+        self._may_go: Callable[[], bool] = self.detector.since()
         self._synced: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._early: set[str] = set()
@@ -247,11 +250,15 @@ class GroupSync:
         """From the next round on, other partitions are mirrored."""
         self._translate, self._origins, self._known_until, self._since, self._copies = terms
 
-    async def sync_once(self, *, rehearsing: bool = False, renewing: bool = False) -> SyncResult:
+    async def sync_once(
+        self, *, rehearsing: bool = False, renewing: bool = False, may_go: Callable[[], bool] | None = None
+    ) -> SyncResult:
         """Read every group once, and commit what has changed, or all where it is `renewing` (G10); where that is only
-        rehearsed, report what a round would have come to, and serve no further one. Raises nothing that a cluster can
-        cause (G5).
+        rehearsed, report what a round would have come to, and serve no further one. Nothing is committed once `may_go`
+        says no, which is asked at the last moment; without it, once the process was suspended in this round (Z1).
+        Raises nothing that a cluster can cause (G5).
         """
+        self._may_go = may_go or self.detector.since()
         now = time.monotonic()
         whole = renewing or now - self._whole_at >= WHOLE_SECONDS
         renewing = not rehearsing and (renewing or (whole and now - self._renewed_at >= RENEWED_SECONDS))
@@ -474,7 +481,7 @@ class GroupSync:
         work.taken = {group: taken for group, taken in work.taken.items() if taken}
 
     async def _committed(self, work: _Work, commits: Mapping[str, Offsets]) -> list[Refusal]:
-        answered, refusals = await self._target.commit(work.nodes, commits)
+        answered, refusals = await self._target.commit(work.nodes, commits, self._may_go)
         for group in commits.keys() - answered:
             work.taken[group] -= commits[group].keys()
         return [refusal for refusal in refusals if refusal.partition in commits[refusal.group]]

@@ -196,6 +196,8 @@ def ended_instance(value: bytes) -> str:
 # --- That a flow was failed over, as its journal says under `failover` ------------------------------------------------
 
 KEY: Final = b"failover"
+#: What it reported.
+ACCOUNT: Final = b"failover/account"
 _NEEDED: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {**_NEEDED, "silent": (list,)}
 #: Milliseconds up to the year 9999, which is as far as a time can be shown.
@@ -264,11 +266,11 @@ class Garbled:
 def ending(known: Mapping[bytes, bytes], silent: Iterable[str] = ()) -> list[Change]:
     """The records that end a flow, to be appended in order; `known` are the newest records of its journal, `silent` as
     in `FailedOver`. The failover comes last: a flow that goes on since that failed has let go of topics, which only
-    stay when their sources are gone.
+    stay when their sources are gone. The account of an earlier one is none of this one.
     """
     made = {topic: seen for topic, seen in seen_in(known).items() if seen.made}
     released = [(FirstSeen.key(topic), replace(seen, made=False).to_json()) for topic, seen in made.items()]
-    return [*released, (KEY, FailedOver.here(silent).to_json())]
+    return [*released, (ACCOUNT, None), (KEY, FailedOver.here(silent).to_json())]
 
 
 def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:

@@ -36,6 +36,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -65,6 +66,7 @@ from mirror.errors import (
     ConnectionLost,
     MirrorError,
     NotAuthenticated,
+    WireError,
 )
 from mirror.kafka.cluster import (
     Cluster,
@@ -77,7 +79,7 @@ from mirror.kafka.cluster import (
     refusal,
     topic_configs,
 )
-from mirror.kafka.protocol import INIT_PRODUCER_ID, Api
+from mirror.kafka.protocol import DELETE_TOPICS, INIT_PRODUCER_ID, Api
 from mirror.observability import logs
 
 # --- What is asked of a cluster's controller, in portions that it takes -----------------------------------------------
@@ -268,6 +270,27 @@ def _closed(cluster: Cluster, process: int) -> None:
         _loop().call_soon_threadsafe(cluster.close)
 
 
+async def _delete_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, may_go: Callable[[], bool]) -> None:
+    """Any broker takes that for its controller; one without KRaft must be the controller itself."""
+    problem = "no broker is known"
+    for node in cluster.nodes:
+        try:
+            connection = await cluster.connection(node)
+            schema = DELETE_TOPICS.schema(connection.version(DELETE_TOPICS), "request")
+            one = schema.DeleteTopicState(name=None, topic_id=topic_id)
+            request = schema.DeleteTopicsRequest(topics=(one,), timeout=timedelta(seconds=DEADLINE_S))
+            (answer,) = (await connection.call(DELETE_TOPICS, request, DEADLINE_S, may_go)).responses
+        except WireError as lost:
+            problem = str(lost)
+            continue
+        if answer.error_code in _GONE:
+            return
+        if answer.error_code != _NOT_CONTROLLER:
+            raise refusal(answer.error_code, f"{cluster}: delete topic {name}")
+        problem = "it is not the controller"
+    raise ClusterUnreachable(f"{cluster}: delete topic {name}: {problem}")
+
+
 async def newest_version(cluster: Cluster, api: Api) -> int:
     """The newest version of an API that one of the brokers takes, -1 where it has none: so old is the cluster, but
     while it is upgraded. Raises ClusterUnreachable, AccessDenied.
@@ -296,6 +319,9 @@ Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
 
 _UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 _ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
+#: Answers of DeleteTopics (Kafka `Errors`): done, or gone before; and of a broker that is not the one to ask.
+_GONE = (0, 3, 100)
+_NOT_CONTROLLER = 41
 
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -521,13 +547,16 @@ class Admin:
                     with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
                         future.result()
 
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics; one that is gone already is no error."""
-        for some in portions(names, lambda _: 1):
-            with self._doing("delete topics"):
-                asked = self._requested(self._client.delete_topics, some, operation_timeout=DEADLINE_S)
-            for _ in self._existing("delete topic", asked):
-                pass
+    def delete_topics(self, topics: Mapping[str, uuid.UUID], may_go: Callable[[], bool] = lambda: True) -> None:
+        """Delete topics, each by its id: another one of its name stays (KIP-516). One that is gone already is no error.
+        Nothing is sent once `may_go` says no, which is asked at the last moment. Raises ClusterError.
+        """
+
+        async def deleted(cluster: Cluster) -> None:
+            for name, topic_id in topics.items():
+                await _delete_topic(cluster, name, topic_id, may_go)
+
+        self._wire.ask("delete topics", DEADLINE_S, deleted)
 
     def spans(self, topics: Iterable[TopicInfo]) -> dict[tuple[str, int], Span]:
         """Where each partition begins and ends; one without a leader is left out."""

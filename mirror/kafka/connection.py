@@ -275,14 +275,14 @@ class Connection(asyncio.BufferedProtocol):
             self._renewal = loop.create_task(self._renew())
         return self._put(request, future, decoder, may_go)
 
-    async def call(self, api: Api, request: Any, timeout: float) -> Any:
-        """Send and wait at most `timeout` seconds, or `request_timeout` if that is less; a late answer breaks the
-        connection, since it says that the broker hangs.
+    async def call(self, api: Api, request: Any, timeout: float, may_go: Callable[[], bool] = lambda: True) -> Any:
+        """Send, if `may_go` as in `send`, and wait at most `timeout` seconds, or `request_timeout` if that is less; a
+        late answer breaks the connection, since it says that the broker hangs.
 
         Raises ConnectionLost.
         """
         timeout = min(timeout, self.request_timeout or timeout)
-        future = self.send(api, request)
+        future = self.send(api, request, may_go)
         self.expect(future, api, timeout)
         return await future
 

@@ -10,7 +10,7 @@ What a broker refuses for one group is part of the answer. WireError is raised f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -204,15 +204,17 @@ async def fetch_share_offsets(cluster: Cluster, node: int, groups: Iterable[str]
     return found
 
 
-async def commit_offsets(cluster: Cluster, node: int, commits: Mapping[str, Offsets]) -> list[Refusal]:
+async def commit_offsets(
+    cluster: Cluster, node: int, commits: Mapping[str, Offsets], may_go: Callable[[], bool] = lambda: True
+) -> list[Refusal]:
     """Commit for groups of one coordinator that have no members; what was refused, empty where all was taken.
 
-    The committed leader epoch is left open: it would be one of the log that the offset came from. Raises WireError:
-    then each of the commits may have been made or not.
+    The committed leader epoch is left open: it would be one of the log that the offset came from. `may_go` as in
+    `Connection.send`. Raises WireError: then each of the commits may have been made or not.
     """
     version = (await cluster.connection(node, PURPOSE)).version(OFFSET_COMMIT)
     requests = [_commit_request(version, group, offsets) for group, offsets in commits.items()]
-    answers = await _each(cluster, node, OFFSET_COMMIT, requests)
+    answers = await _each(cluster, node, OFFSET_COMMIT, requests, may_go)
     return [
         Refusal(group, part.error_code, TopicPartition(topic.name, part.partition_index))
         for group, answer in zip(commits, answers, strict=True)
@@ -245,12 +247,15 @@ def _commit_request(version: int, group: str, offsets: Offsets) -> Any:
     )
 
 
-async def _each(cluster: Cluster, node: int, api: Api, requests: Sequence[Any]) -> list[Any]:
+async def _each(
+    cluster: Cluster, node: int, api: Api, requests: Sequence[Any], may_go: Callable[[], bool] = lambda: True
+) -> list[Any]:
     """The answers to requests of one kind, in their order, a bounded number of them under way at a time."""
     connection = await cluster.connection(node, PURPOSE)
     answers: list[Any] = []
     for begin in range(0, len(requests), IN_FLIGHT):
-        under_way = [connection.call(api, request, CALL_TIMEOUT) for request in requests[begin : begin + IN_FLIGHT]]
+        some = requests[begin : begin + IN_FLIGHT]
+        under_way = [connection.call(api, request, CALL_TIMEOUT, may_go) for request in some]
         answers += await asyncio.gather(*under_way)
     return answers
 

@@ -355,9 +355,9 @@ async def restore_groups(
         indexes = Indexes((await journal.read())[0] if translates else ())
         sync = sync_of(source, cluster, include, assignments, (figures,), indexes)
         skips: list[Skip] = []
-        deadline = time.monotonic() + _WITHIN_SECONDS
+        deadline, may_go = time.monotonic() + _WITHIN_SECONDS, sync.detector.since()
         while True:
-            result = await sync.sync_once()
+            result = await sync.sync_once(may_go=may_go)
             skips += result.skips
             if result.is_complete or time.monotonic() > deadline:
                 break

@@ -34,7 +34,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
-from mirror.replication.assignment import STANDING, Assignment, KnownStop, Loss, log_loss
+from mirror.replication.assignment import STANDING, TOMBSTONES, Assignment, KnownStop, Loss, log_loss
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
@@ -49,6 +49,8 @@ from mirror.suspension import Clearance
 TIMEOUT: Final = 120.0
 _POLL_SECONDS: Final = 0.5
 _A_YEAR: Final = 365 * 86_400.0
+#: How long a broker keeps tombstones unless set otherwise (`delete.retention.ms`).
+_TOMBSTONES_MS: Final = 86_400_000
 #: What is to be done where a copy is not joined by the files: the source, which a mirror's advice is about, is gone.
 _ANOTHER_COPY: Final = "Nothing was written. To restore all the same, name another copy in topics.naming"
 _LACKS_MORE: Final = (
@@ -191,9 +193,9 @@ async def _compared(
     try:
         if mine.rules.translates:
             recall = OffsetMapStore(journal, {}, None).recall
-            reached = (await resume_translated(*logs, accepted, recall, last=last, losses=losses))[0].next_offset
+            position = (await resume_translated(*logs, accepted, recall, last=last, losses=losses))[0]
         else:
-            reached = (await resume(*logs, accepted, last=last, losses=losses)).next_offset
+            position = await resume(*logs, accepted, last=last, losses=losses)
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,
@@ -210,7 +212,10 @@ async def _compared(
         if lost.concerns(ids[0]) and same_id(lost.target_topic_id, ids[1])
     ]
     named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
-    return _with_losses(replace(found, assignment=mine, lost=named), log, reached, before)
+    if position.last is not None and position.last.batch is not None:  # L4: what a copy has may have been deleted since
+        kept_ms = _TOMBSTONES_MS if mine.tombstones_ms is None else mine.tombstones_ms
+        mine = replace(mine, rules=replace(mine.rules, tombstones_ms=kept_ms))
+    return _with_losses(replace(found, assignment=mine, lost=named), log, position.next_offset, before)
 
 
 def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
@@ -283,8 +288,14 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         mine = found.assignment
         offset_maps = OffsetMapStore(journal, {}, None)
 
+        missed: list[Loss] = []
+
         async def may_go_on() -> bool:
             return not await taken_over(ownership, journal)
+
+        async def on_loss(loss: Loss) -> None:
+            await journal.append([loss_entry(loss)])
+            missed.append(loss)
 
         pipeline = Pipeline(
             portion.flow,
@@ -292,6 +303,7 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             target,
             [mine],
             portion.memory_bytes,
+            on_loss=on_loss,
             recall=offset_maps.recall,
             bytes_per_second=portion.bytes_per_second,
             may_go_on=may_go_on,
@@ -316,6 +328,9 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             text = f"where offsets moved to is not recorded: {lost}"
             problem = f"{problem}; {text}" if problem else text
         (figures,) = pipeline.figures("restore")
+        if any(loss.reason == TOMBSTONES for loss in missed):
+            text = "keys that were deleted on the source may live on in the copy: it was behind for so long that these"
+            found = replace(found, at_risk=True, notes=(*found.notes, f"{text} files may have no deletion of them"))
         begins = await _log_start(target, mine.target)
     if not mine.rules.translates:  # a log may begin earlier than its files: somebody had copied more of it
         began = min(log.start, log.stable)

@@ -13,7 +13,7 @@ from brokerlogs import folders_of, metadata_record, offset_key, offset_value
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as At
 from groupoffsets import commit
-from helpers import make_topic, produce, settings_between
+from helpers import make_topic, produce, remove_topics, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
@@ -269,7 +269,7 @@ def test_topics_and_settings_of_a_real_cluster(source_cluster: Cluster, topic_na
     gone_id = admin.describe([gone])[gone].topic_id
     change = ConfigChange(topic=topic_name, name="retention.ms", before="77", after=None)
     admin.alter_configs([change, ConfigChange(topic=topic_name, name="segment.ms", before=None, after="604800001")])
-    admin.delete_topics([gone])
+    remove_topics(admin, gone)
     log = folders_of(source_cluster, METADATA.topic)[0]
 
     def is_there() -> bool:

@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from crashcut import crash_and_cut
-from helpers import config_file, make_topic, produce, settings_between
+from helpers import config_file, make_topic, produce, remove_topics, settings_between
 from running import TIMEOUT
 from samerecords import read
 from sparkless import InThisProcess
@@ -313,7 +313,7 @@ def test_a_journal_that_is_gone_is_made_anew_and_a_failover_still_ends_the_mirro
             for future in admin.delete_records([Confluent(journal, 0, OFFSET_END)]).values():
                 future.result(TIMEOUT)
             return
-        theirs.delete_topics([journal])
+        remove_topics(theirs, journal)
         if how != "deleted":
             deadline = time.monotonic() + TIMEOUT
             while theirs.describe([journal]) and time.monotonic() < deadline:

@@ -278,7 +278,9 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
     found = replace(made, source_topic="b", made=False)
     known = {FirstSeen.key(name): seen.to_json() for name, seen in {"eu.a": made, "eu.b": found}.items()}
     reported = ending(known | {b"topic/eu.c": b"somebody else's"})
-    assert [key for key, _ in reported] == [b"topic/eu.a", b"failover"], "what it let go of before is not written again"
+    keys = [key for key, _ in reported]
+    assert keys == [b"topic/eu.a", b"failover/account", b"failover"], "what it let go of before is not written again"
+    assert reported[1][1] is None, "an account is of one failover"
     after = {key: value for key, value in reported if value is not None}
     assert seen_in(after) == {"eu.a": replace(made, made=False)}
     assert FailedOver.standing(after) is not None

@@ -20,7 +20,7 @@ import pytest
 from adversary.driving import Command
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from guarded import create
-from helpers import config_file, make_topic, produce
+from helpers import config_file, make_topic, produce, remove_topics
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 from remedyworld import until
@@ -285,7 +285,7 @@ def test_two_thousand_empty_topics(source_cluster: Cluster, tmp_path: Path, topi
         status = Command(tmp_path, "status", str(config), "--json")
         assert status.wait(TIMEOUT) == 0, status.logged
         assert {one["state"] for one in json.loads(status.printed)["partitions"]} == {"CAUGHT_UP"}
-    source.delete_topics(names)
+    remove_topics(source, *names)
 
 
 def test_the_longest_name_of_a_topic(operated: Operated) -> None:

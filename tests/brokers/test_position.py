@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as Client
 from crashcut import crash_and_cut_all
-from helpers import RECENT_MS, make_topic, mirror_once, produce, settings_between
+from helpers import RECENT_MS, make_topic, mirror_once, produce, remove_topics, settings_between
 from probe import probing
 from rawbatches import batch
 from samerecords import assert_same_records, read
@@ -215,7 +215,7 @@ def test_a_source_that_was_cut_into_a_transaction_that_had_ended(
         assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
         crash_and_cut_all(broker, {at: 3}, waits=False)
         produce(source, topic_name, values(9))
-        Admin(settings_between(source, target, [topic_name]).target).delete_topics([journal_topic(topic_name)])
+        remove_topics(Admin(settings_between(source, target, [topic_name]).target), journal_topic(topic_name))
         monkeypatch.setattr("mirror.kafka.fetch.EMPTY_SECONDS", 1.0)
         found = mirror_once(source, target, [topic_name], topic_name)[at]
         assert found.state is State.TRUNCATED, found

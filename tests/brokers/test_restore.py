@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from crashcut import crash_and_cut
-from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, stored_batches
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, remove_topics, stored_batches
 from running import values, wait_for
 from samerecords import assert_same_records, read
 from sparkless import run_once
@@ -791,7 +791,7 @@ def test_folders_of_a_deleted_topic_are_left_out(
     make_topic(source, topic_name, 2)
     produce(source, topic_name, [b"old"])
     shutil.copytree(folder / f"{topic_name}-0", old / f"{topic_name}-0")
-    admin.delete_topics([topic_name])
+    remove_topics(admin, topic_name)
     wait_until(lambda: not admin.describe([topic_name]))
     make_topic(source, topic_name, 1)
     produce(source, topic_name, [b"new"])

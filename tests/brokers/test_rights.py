@@ -323,7 +323,7 @@ def test_a_topic_that_the_source_hides_does_not_keep_deletions_from_others(hidde
         for at in (Partition(hidden.seen, 0), Partition(hidden.hidden, 0))
     ]
     plan = plan_topics(source, target, settings, history)
-    assert deletions.due(settings, plan, current, history.seen, {hidden.seen, hidden.hidden}) == []
+    assert deletions.due(settings, plan, current, history.seen, {hidden.seen, hidden.hidden}) == {}
 
 
 def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hidden: Hidden) -> None:

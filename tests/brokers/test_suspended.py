@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from adversary.driving import Command
+from group_pairs import Pair
 from groupoffsets import commit, committed
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from padded import read_all, trimmed
@@ -21,9 +23,10 @@ from sequenced import await_forgotten, forgetful
 from watchedtask import TIMEOUT, WatchedTask
 
 from mirror import suspension
-from mirror.errors import FlowLost
+from mirror.errors import ClusterError, FlowLost
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.positions import standing_in
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
@@ -102,6 +105,52 @@ def test_nothing_is_appended_to_a_journal_before_the_flow_is_known_to_be_ours(
             assert set(await journal.newest()) == {b"a", b"b", b"c"}
 
     asyncio.run(appended())
+
+
+@pytest.mark.brokers
+def test_a_topic_is_deleted_by_its_id_and_not_behind_a_suspension(target_cluster: Cluster, topic_name: str) -> None:
+    """Somebody may have made another one of that name meanwhile, or the flow was failed over."""
+    target = target_cluster.bootstrap
+    make_topic(target, topic_name)
+    admin = Admin(settings_between(target, target, [topic_name]).target)
+    topic_id = admin.describe([topic_name])[topic_name].topic_id
+    assert topic_id is not None
+    admin.delete_topics({topic_name: uuid4()})
+    assert topic_name in admin.describe([topic_name]), "the one with that id is gone, or never was"
+    with pytest.raises(ClusterError, match="this process was suspended"):
+        admin.delete_topics({topic_name: topic_id}, lambda: False)
+    assert topic_name in admin.describe([topic_name])
+    admin.delete_topics({topic_name: topic_id})
+    _until(lambda: topic_name not in admin.describe([topic_name]))
+
+
+@pytest.mark.brokers
+def test_a_round_of_groups_commits_nothing_behind_a_suspension(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """What it decided before it was suspended, is not what stands there by now (Z1)."""
+    ends, group = (source_cluster.bootstrap, target_cluster.bootstrap), f"{topic_name}-readers"
+    for bootstrap in ends:
+        make_topic(bootstrap, topic_name)
+        produce(bootstrap, topic_name, values(100))
+    commit(ends[0], group, topic_name, 60)
+
+    async def rounds() -> None:
+        settings = settings_between(*ends, [topic_name])
+        async with Wire(Endpoint.of(settings.source)) as source, Wire(Endpoint.of(settings.target)) as target:
+            for cluster in (source, target):
+                await cluster.refresh([topic_name])
+            pair = Pair(source, target, {topic_name: topic_name}, group)
+            while True:
+                result = await pair.sync.sync_once(may_go=lambda: False)
+                assert not result.committed
+                if any("suspended" in one.detail for one in result.blockers):
+                    break
+                await asyncio.sleep(0.05)  # a coordinator begins
+            await pair.sync_once()
+
+    asyncio.run(rounds())
+    assert committed(ends[1], group, topic_name) == 60
 
 
 @pytest.mark.brokers

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from helpers import config_file, make_topic, produce, settings_between
+from helpers import config_file, make_topic, produce, remove_topics, settings_between
 from running import forked, wait_for
 from samerecords import assert_same_records
 from sparkless import InThisProcess, run_once
@@ -256,7 +256,7 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
     for name, stand_in in (
         ("followed_groups", lambda *_: ()),
         ("plan_acls", lambda *_: AclPlan(missing=(more,), revoked=(less,))),
-        ("other_sources", lambda *_: ()),
+        ("copies_of_others", lambda *_: ()),
         ("OwnershipCheck.refuse_lost", still_ours),
         ("record_given", recorded),
         ("create_acls", lambda *_: does("created")),
@@ -466,17 +466,17 @@ def test_a_flow_that_is_refused_as_a_whole_deletes_no_copy(
     plan, deletions = plan_topics(source, target, settings), Deletions(source, target)
     refusal = refused("", "source and target are the same cluster", Fix.OTHER_CLUSTER)
     whole = replace(plan, findings=(*plan.findings, refusal))
-    assert deletions.due(settings, whole, before, seen, names) == []
+    assert [*deletions.due(settings, whole, before, seen, names)] == []
     assert "topics are gone, and preflight refuses the whole flow, on cluster eu" in capfd.readouterr().err
     of_one = replace(plan, findings=(*plan.findings, replace(refusal, topic=names[1])))
-    assert deletions.due(settings, of_one, before, seen, names) == names[:1]
+    assert [*deletions.due(settings, of_one, before, seen, names)] == names[:1]
     deleted = {names[0]: replace(seen[names[0]], deleted_ms=int(time.time() * 1000))}
     delete_topics(source_cluster.bootstrap, names[1])
     now = plan_topics(source, target, settings)
-    assert deletions.due(settings, now, before[1:], seen | deleted, names) == []
+    assert [*deletions.due(settings, now, before[1:], seen | deleted, names)] == []
     assert "2 of the flow's 3 topics are gone" in capfd.readouterr().err, "one after another is as bad as all at once"
     long_ago = {names[0]: replace(seen[names[0]], deleted_ms=1)}
-    assert deletions.due(settings, now, before[1:], seen | long_ago, names) == names[1:2]
+    assert [*deletions.due(settings, now, before[1:], seen | long_ago, names)] == names[1:2]
 
 
 @pytest.mark.brokers
@@ -745,7 +745,7 @@ def test_a_running_mirror_follows_what_changes(
         until(lambda: ends(target, f"eu.{first}") == {0: 40, 1: 20})
 
         # A source topic goes, and its copy, which the mirror made.
-        ours.delete_topics([second])
+        remove_topics(ours, second)
         until(lambda: not theirs.describe([f"eu.{second}"]))
         until(lambda: states(config, second) == set())
 

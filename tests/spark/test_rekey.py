@@ -21,7 +21,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
-from helpers import config_file, make_topic, produce, stored_batches
+from helpers import config_file, make_topic, produce, remove_topics, stored_batches
 from rekeychecker import Seen, complaints, read_committed
 from running import TIMEOUT, running, wait_for
 from sparkless import run_once
@@ -151,7 +151,7 @@ def test_a_topic_by_a_field_of_its_values(
 
 def make_anew(settings: Settings, topic: str) -> None:
     admin = Admin(settings.target)
-    admin.delete_topics([topic])
+    remove_topics(admin, topic)
     wait_for(lambda: not admin.describe([topic]), TIMEOUT, lambda: "still there")
     make_topic(",".join(f"{host}:{port}" for host, port in settings.target.bootstrap), topic, 12)
 

@@ -210,3 +210,8 @@ async def _copied(
             await offset_maps.record()
             await journal.append_all(StandingLog().changes(pipeline.positions(), pipeline.stops()))
         return {TopicPartition(f.topic, f.partition): f for f in pipeline.figures("test")}
+
+
+def remove_topics(admin: Admin, *names: str) -> None:
+    """Delete topics, as a mirror does."""
+    admin.delete_topics({name: one.topic_id for name, one in admin.describe(names).items() if one.topic_id is not None})

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from helpers import remove_topics
+
 from mirror.config import ClusterSettings, Settings
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import Change, Journal
@@ -66,7 +68,7 @@ def write_journal(settings: Settings, *records: Change) -> None:
 
 def delete_topics(bootstrap: str, *names: str) -> None:
     admin = admin_of(bootstrap)
-    admin.delete_topics(names)
+    remove_topics(admin, *names)
     awaited(lambda: not admin.describe(names))
 
 
