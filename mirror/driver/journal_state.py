@@ -30,6 +30,7 @@ from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import TASK_PREFIX as TASK
 from mirror.replication.assignment import Assignment, KnownStop
+from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
 #: How long what a task sent straight stands over what it had written before: as long as a write may take that was under
@@ -235,11 +236,15 @@ class JournalState:
         return self._stands(at, figures)
 
     def handed(self, one: Assignment) -> Assignment:
-        """An assignment with all that is known of its copy. A stop that does not stand is known by its last report."""
+        """An assignment with all that is known of its copy. A stop that does not stand is known by its last report, and
+        so is what it waits for.
+        """
         one, live = self.standing.handed(one), self.live.get(one.source)
         if one.stop is None and live is not None and live.state.is_stop and live.target_topic == one.target.topic:
             met = KnownStop(state=live.state, offset=live.next_offset, detail=live.detail, stands=False)
             return replace(one, stop=met)
+        if one.stop is None and live is not None and live.state is State.UNAVAILABLE:
+            return replace(one, waits_for=live.detail)
         return one
 
     def newest(self, results: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:

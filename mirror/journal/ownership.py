@@ -315,11 +315,16 @@ class OwnershipCheck:
             return None
         if (done := FailedOver.standing(newest(news.entries))) is not None:
             return done
+        # A journal that was made anew counts claims from one: whoever has claimed there is the next one.
+        is_anew = self.place is not None and news.place.topic_id != self.place.topic_id
         for entry in news.entries:  # any of them: an earlier owner may have restated its claim behind a newer one
             if entry.key == OWNER and entry.value:
                 with contextlib.suppress(*NOT_OURS):
                     owner = Owner.read(entry.value)
-                    if self.claim and owner.supersedes(self.instance, self.claim):
+                    is_next = owner.supersedes(self.instance, self.claim) or (
+                        is_anew and owner.instance != self.instance
+                    )
+                    if self.claim and is_next:
                         return owner
         self.place = news.place
         return None

@@ -111,7 +111,8 @@ class Assignment:
     the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
     the copy last had all that the source had, or no record that it had not, as Unix time in ms; 0 where that is not
     known. `tombstones_ms`: how long the source kept tombstones then and since, as far as its tasks saw; None where it
-    was not compacted. `may_lack`: it is on record already that the copy may lack deletions.
+    was not compacted. `waits_for`: why it waited by its last report; empty where it did not. `may_lack`: it is on
+    record already that the copy may lack deletions.
     """
 
     source: TopicPartition
@@ -128,6 +129,7 @@ class Assignment:
     target_topic_id: UUID | None = None
     caught_up_ms: int = 0
     tombstones_ms: int | None = None
+    waits_for: str = ""
     may_lack: bool = False
 
     @property

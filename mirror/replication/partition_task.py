@@ -62,13 +62,15 @@ class PartitionTask:
     seen_end: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        """A stop that is known is reported until it turns out otherwise."""
+        """A stop that is known, and what is waited for, is reported until it turns out otherwise."""
         mine = self.assignment
         self.caught_up_ms, self.may_lack = mine.caught_up_ms, mine.may_lack
         self.tombstones_ms = _least(mine.tombstones_ms, mine.rules.tombstones_ms)
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
+        elif mine.waits_for:  # what is away is so until it is found: an alert counts how long
+            self.waits(mine.waits_for)
 
     @property
     def is_done(self) -> bool:

@@ -256,7 +256,7 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
     for name, stand_in in (
         ("followed_groups", lambda *_: ()),
         ("plan_acls", lambda *_: AclPlan(missing=(more,), revoked=(less,))),
-        ("copies_of_others", lambda *_: ()),
+        ("copies_of_others", lambda *_: {}),
         ("OwnershipCheck.refuse_lost", still_ours),
         ("record_given", recorded),
         ("create_acls", lambda *_: does("created")),

@@ -171,6 +171,14 @@ def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None
     assert standing_of(one)[0] is State.UNAVAILABLE
 
 
+def test_what_is_waited_for_is_reported_in_the_next_epoch_too() -> None:
+    """Else no alert that waits for two minutes would see it."""
+    one = PartitionTask(Assignment(AT, AT, None, Rules(), waits_for="cluster eu is away"))
+    assert standing_of(one)[:2] == (State.UNAVAILABLE, "cluster eu is away")
+    one.resumed(0, 0)
+    assert standing_of(one)[:2] == (State.MIRRORING, "")
+
+
 def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_has() -> None:
     old = Assignment(AT, AT, None, Rules(tombstones_ms=0), caught_up_ms=1)
     one, known = PartitionTask(old), PartitionTask(replace(old, may_lack=True))
