@@ -135,8 +135,9 @@ class Replica:
     `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
     between two files that are in neither, which compaction leaves, and a file that is missing. `holes`: offsets that
-    are damaged, and sound batches follow. `damage` is empty where the last file ends well; `beyond` are the bytes
-    behind it, other files included, and `is_torn` says that it is in the last file: a crash leaves that.
+    are damaged, and sound batches follow. `is_cleaned`: records were taken out between others. `damage` is empty where
+    the last file ends well; `beyond` are the bytes behind it, other files included, and `is_torn` says that it is in
+    the last file: a crash leaves that.
     """
 
     folder: Path
@@ -149,6 +150,7 @@ class Replica:
     turns: Turns = field(default_factory=Turns)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
+    is_cleaned: bool = False
     committed: int | None = None
     lacks_from: int = 0
     oldest_ms: int | None = None
@@ -361,6 +363,8 @@ class _Scanner:
                 found.holes.append(self.left.hole(raw.header.base_offset))
                 self.left = None
                 self._open_since.clear()  # what goes on behind may be another transaction
+            elif raw.header.magic == 2 and (raw.header.holes or raw.header.base_offset > found.end):
+                found.is_cleaned = True
             self._last = _Last(raw, segment, begin, found.end)
             if begin - indexed >= GRAIN:
                 segment.leasts.append(found.end)

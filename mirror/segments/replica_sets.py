@@ -10,6 +10,8 @@ M3  a transaction without an end stops the copy before its first record, as it s
 M4  what is damaged in one replica, or was in a file between two that it has, is taken from another, if both hold the
     same batches before and behind it. What is damaged in all ends the log, or is left out of it where that is wanted:
     those offsets and no more
+M5  of a log that a cleaner went through, a replica that needs nothing of another one is taken before one that does, and
+    what is lent is named: it may have values whose deletions are forgotten in the one that gets them
 """
 
 from __future__ import annotations
@@ -158,7 +160,7 @@ class PartitionLog:
 @dataclass(frozen=True, slots=True)
 class _Composed:
     """A log with one replica for most of it: its sound stretches, and what is damaged in all replicas. `gaps`: how many
-    offsets are in none of its files, nor lent by another one's.
+    offsets are in none of its files, nor lent by another one's; those that were lent count where a cleaner went (M5).
     """
 
     best: Replica
@@ -208,6 +210,7 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     stable = max(start, open_from)
     lost = tuple(hole for hole in log.lost if hole.first < stable)
     gaps = [one for stretch in stretches for one in _gaps(stretch)]
+    gaps += _lent_notes(log, replicas)
     known = [replica.committed for replica in replicas if replica.committed is not None]
     committed = max(known, default=0)
     notes = [
@@ -288,8 +291,10 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
             first, end_offset = max(hole[0], at), min(hole[1], part.end)
             if end_offset <= first:
                 continue
-            lent, left = _healed(part.replica, first, end_offset, every)
             damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
+            lent, left = _healed(part.replica, first, end_offset, every)
+            if lent and damage is None and any(replica.is_cleaned for replica, _ in every):  # M5
+                gaps += end_offset - first
             if damage is None and left:  # compaction leaves such gaps, too
                 gaps += end_offset - first
                 continue
@@ -492,6 +497,17 @@ def _gaps(stretch: OffsetSpan) -> Iterator[str]:
         if stretch.begin < until and first < stretch.end:
             text = f"offsets {first} to {until - 1} are in no file: compacted away, or a file is missing"
             yield f"{stretch.replica.folder}: {text}"
+
+
+def _lent_notes(log: _Composed, replicas: Iterable[Replica]) -> Iterator[str]:
+    """What is to be said of stretches that are from another replica than the rest (M5)."""
+    if not any(replica.is_cleaned for replica in replicas):
+        return
+    for lent in log.stretches:
+        if lent.replica is not log.best and lent.begin < lent.end:
+            text = f"offsets {lent.begin} to {lent.end - 1} are from there, and the rest from {log.best.folder}"
+            why = "both were compacted, each for itself: keys that were deleted may have values again"
+            yield f"{lent.replica.folder}: {text}; {why}. Name one of both alone to have it as it is"
 
 
 def _unlike(other: Replica, valid: int, end: int) -> str:
