@@ -265,7 +265,7 @@ class Replanner:
         self._ownership = OwnershipCheck()
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._gate = Gate(self._source, self._target, self._hold)
-        self._deletions = Deletions(self._source, self._target)
+        self._deletions, self._detector = Deletions(self._source, self._target), SuspensionDetector()
         self._names, self._history = frozenset[tuple[int, str]](), History()
         self._held: dict[str, str] = {}
         self._acls_held: set[str] = set()
@@ -385,6 +385,7 @@ class Replanner:
         return self._plan, history
 
     def _refuse_lost(self) -> None:
+        self._target.may_go = self._detector.since()
         self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
         asyncio.run(self._ownership.refuse_lost(self.settings))
 

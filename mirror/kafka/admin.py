@@ -363,6 +363,8 @@ class Admin:
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
         self._begins_at, self._librdkafka = "", self._connecting_to("")
+        #: Asked right before each order; false where the process was suspended since it asked whether it may give any.
+        self.may_go: Callable[[], bool] = lambda: True
 
     def _connecting_to(self, addresses: str) -> AdminClient:
         logger = logging.Logger(f"librdkafka.{self.settings.alias}")  # outside the global tree: no other handler prints
@@ -619,6 +621,8 @@ class Admin:
         controller.
         """
         self.cluster_id()
+        if not self.may_go():
+            raise ClusterUnreachable(f"{self._wire.endpoint}: this process was suspended, and no order was given")
         return self._again(_found_no_controller, call, *args, **options)
 
     def _again(

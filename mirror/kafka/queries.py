@@ -6,7 +6,7 @@ All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -156,10 +156,15 @@ async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Produc
     return tuple(Producer(p.producer_id, p.producer_epoch, p.last_sequence) for p in part.active_producers)
 
 
-async def delete_records(cluster: Cluster, partition: TopicPartition, before: int) -> int:
-    """Delete every record below `before`, at most up to the high watermark; the new log start."""
+async def delete_records(
+    cluster: Cluster, partition: TopicPartition, before: int, check: Callable[[], None] = lambda: None
+) -> int:
+    """Delete every record below `before`, at most up to the high watermark; the new log start. `check` is called each
+    time before that is sent, and raises where it must not be.
+    """
 
     def build(version: int, _epoch: int) -> Any:
+        check()
         schema = DELETE_RECORDS.schema(version, "request")
         part = schema.DeleteRecordsPartition(partition_index=partition.partition, offset=before)
         topics = (schema.DeleteRecordsTopic(name=partition.topic, partitions=(part,)),)

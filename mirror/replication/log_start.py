@@ -70,8 +70,7 @@ async def align(
             raise _stop(what, State.FENCED, detail, Remedy.END_WRITER)
         at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
         on_move(at)
-    check()
-    begins = await delete_records(cluster, what.target, what.begin)
+    begins = await delete_records(cluster, what.target, what.begin, check)
     if begins < what.begin:
         raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was given {what.begin}")
 
