@@ -123,9 +123,10 @@ class _Desk:
             return api.newest
         raise UnsupportedVersion(f"{api.name}: files do not say")
 
-    async def call(self, api: Api, request: Any, timeout: float) -> Any:  # noqa: ARG002 -- nobody waits for a file
-        """The answer to a request of `fetch_request`, `list_offsets_request` or `wire.groups`. Raises ConnectionLost
-        where a file is not what it was: whoever reads asks again.
+    async def call(self, api: Api, request: Any, *_: object) -> Any:
+        """The answer to a request of `fetch_request`, `list_offsets_request` or `wire.groups`, as from a connection;
+        nobody waits for a file, or writes to it. Raises ConnectionLost where a file is not what it was: whoever reads
+        asks again.
         """
         try:
             match api.name:

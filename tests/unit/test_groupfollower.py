@@ -24,6 +24,7 @@ from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
+from mirror.suspension import SuspensionDetector
 
 AT = TopicPartition("orders", 0)
 
@@ -50,8 +51,9 @@ class Results:
         self.include: tuple[re.Pattern[str], ...] = (re.compile(".*"),)
         self.left = list(results)
         self.made = 0
+        self.detector = SuspensionDetector()
 
-    async def sync_once(self) -> SyncResult:
+    async def sync_once(self, **_: object) -> SyncResult:
         self.made += 1
         found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         if isinstance(found, Exception):
