@@ -541,8 +541,8 @@ async def test_an_end_is_believed_once_every_in_sync_replica_has_it(monkeypatch:
     """What lies above the high watermark a later leader may not have."""
     replicated = [90, 95, 100]
 
-    async def end(*_: Any) -> int:
-        return 100
+    async def end(*_: Any) -> queries.EpochEnd:
+        return queries.EpochEnd(0, 100)
 
     async def high_watermark(*_: Any) -> int:
         return replicated.pop(0) if len(replicated) > 1 else replicated[0]
