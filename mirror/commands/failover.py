@@ -68,6 +68,7 @@ from mirror.policy.rules import NO_LIMIT, Finding
 from mirror.policy.selection import Rekeying, is_rekeyed, select
 from mirror.rendering import console, print_json
 from mirror.states import State
+from mirror.suspension import Clearance, always
 from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ async def _undo(settings: Settings) -> None:
         await known.read()
         if FailedOver.standing(known.newest) is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
-        await known.journal.append([(record.KEY, None), (kept.KEY, None)])
+        await known.journal.append([(record.KEY, None), (record.ACCOUNT, None)])
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:
@@ -147,7 +148,7 @@ async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _
         )
         await known.read()
         done = FailedOver.standing(known.newest)
-        if done is not None and (rehearse or isinstance(done, Garbled) or kept.KEY in known.newest):
+        if done is not None and (rehearse or isinstance(done, Garbled) or record.ACCOUNT in known.newest):
             return _Before(done, kept.account_in(known.newest))
         if not known.figures and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
@@ -515,13 +516,15 @@ class _FailoverRun:
             await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts), known)
 
     async def _sync_groups(self, sync: GroupSync, known: JournalSnapshot) -> None:
-        deadline, checked_after = time.monotonic() + GROUPS_SECONDS, -1
-        self._synced = None
+        async def stands() -> bool:
+            await self.check_stands(known)  # it may have been taken back meanwhile
+            return True
+
+        clearance = Clearance(sync.detector, always if self.rehearse else stands, at_first=True)
+        deadline, self._synced = time.monotonic() + GROUPS_SECONDS, None
         while True:
             may_go = sync.detector.since()
-            if not self.rehearse and sync.detector.suspensions > checked_after:  # it may have been taken back meanwhile
-                checked_after = sync.detector.suspensions
-                await self.check_stands(known)
+            await clearance.given()
             self._synced = await sync.sync_once(rehearsing=self.rehearse, renewing=self._synced is None, may_go=may_go)
             if self._synced.is_complete or time.monotonic() > deadline:
                 break

@@ -250,7 +250,6 @@ def _rounded(seconds: float | None) -> float | None:
 
 # --- A failover's account in the flow's journal, for whoever asks again -----------------------------------------------
 
-KEY: Final = ACCOUNT
 #: A broker takes a megabyte unless set otherwise; of a larger account the partitions that are whole are left out, and
 #: then offsets of groups, which are counted.
 _MOST_BYTES: Final = 900_000
@@ -268,15 +267,15 @@ def account_entry(account: FailoverReport) -> Change:
         kept = account.gaps[: len(account.gaps) // 2]
         account = replace(account, gaps=kept, more_gaps=account.more_gaps + len(account.gaps) - len(kept))
         value = _ACCOUNT.dump_json(account)
-    return KEY, value
+    return ACCOUNT, value
 
 
 def account_in(known: Mapping[bytes, bytes]) -> FailoverReport | None:
     """What the newest records of a journal keep; None where there is none, or none that can be read."""
-    if (value := known.get(KEY)) is None:
+    if (value := known.get(ACCOUNT)) is None:
         return None
     try:
         return _ACCOUNT.validate_json(value)
     except NOT_OURS as problem:
-        logs.get("mirror.failover").warning("journal_record_unread", key=KEY.decode(), reason=repr(problem))
+        logs.get("mirror.failover").warning("journal_record_unread", key=ACCOUNT.decode(), reason=repr(problem))
         return None

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 from mirror.background import in_background
@@ -31,7 +32,7 @@ from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import TASK_PREFIX as TASK
 from mirror.replication.assignment import Assignment, KnownStop
 from mirror.states import State
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import Clearance, SuspensionDetector
 
 #: How long what a task sent straight stands over what it had written before: as long as a write may take that was under
 #: way, and a little more.
@@ -85,11 +86,11 @@ class JournalState:
     topics: dict[bytes, bytes] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _detector: SuspensionDetector = field(default_factory=SuspensionDetector)
     _claims: Claims = field(default_factory=Claims)
     _kept: dict[bytes, Entry] = field(default_factory=dict)
     _gone: set[bytes] = field(default_factory=set)
     _ended: str = ""
-    detector: SuspensionDetector = field(default_factory=SuspensionDetector)
     _read_after: int = 0  # so many suspensions
     _is_late: bool = False
     _has_lost: bool = False
@@ -106,12 +107,16 @@ class JournalState:
         """The journal's offset up to which all of this is known."""
         return self.place.offset if self.place else 0
 
+    def clearance(self, journal: Journal) -> Clearance:
+        """For what this mirror appends to its journal (J2)."""
+        return Clearance(self._detector, partial(self.may_go_on, journal))
+
     async def may_go_on(self, journal: Journal) -> bool:
         """Whether groups may be moved, and the journal written. It is read first where that was so long ago that others
         may have acted since, as in a process that was suspended, which may have lost the flow long ago (Z1).
         """
-        self.detector.beat()
-        if self.detector.suspensions > self._read_after and not await self.read(journal):
+        self._detector.beat()
+        if self._detector.suspensions > self._read_after and not await self.read(journal):
             return False
         return not self._is_late
 
@@ -135,8 +140,8 @@ class JournalState:
         until it can.
         """
         async with self._reading:  # in the journal's order
-            self.detector.beat()
-            suspensions = self.detector.suspensions
+            self._detector.beat()
+            suspensions = self._detector.suspensions
             try:
                 news = await journal.follow(self.place)
             except (ClusterError, WireError, MalformedBatch) as problem:

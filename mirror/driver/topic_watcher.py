@@ -76,8 +76,6 @@ class Deletions:
     def __init__(self, source: Admin, target: Admin) -> None:
         """Nothing is asked before the first round."""
         self._source, self._target = source, target
-        self._detector = SuspensionDetector()
-        self.may_go = self._detector.since()
         self._reported = ""
         self._missed: frozenset[str] | None = None  # source topics that went before the first round; None before it
         self._missed_until = 0.0  # they are lost so long
@@ -92,7 +90,7 @@ class Deletions:
     ) -> dict[str, UUID]:
         """The copies to delete now, by the target's names, and their ids; why none is, is logged once while that lasts
         (D2). `sound` are those that tasks of this process copied to, or found to be their sources' (D3). The journal
-        has it before they go; once `may_go` says no, it is to be asked again.
+        has it before they go, and the target takes no order behind a suspension since it was asked.
 
         Raises ClusterError, and MalformedBatch where the journal cannot be read.
         """
@@ -120,7 +118,7 @@ class Deletions:
         whys = "; ".join(sorted(set(kept.values())))
         self._log_kept(settings, {topic: ours[topic] for topic in kept}, whys)
         ours = {topic: one for topic, one in ours.items() if topic not in kept}
-        self.may_go = self._detector.since()  # what the journal says now, may be so no longer behind a suspension (D4)
+        self._target.may_go = SuspensionDetector().since()  # what the journal says may be so no longer behind one (D4)
         return asyncio.run(self._let_go(settings, ours)) if ours else {}
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
@@ -157,7 +155,7 @@ class Deletions:
     async def _let_go(self, settings: Settings, copies: Copies) -> dict[str, UUID]:
         """Those of the copies that the journal of now lets go (D4), which it knows then, and their ids."""
         async with Cluster(Endpoint.of(settings.target)) as target:
-            journal = Journal(target, settings.flow, Clearance(self._detector, never))
+            journal = Journal(target, settings.flow, Clearance(SuspensionDetector(), never))
             newest = await journal.newest()
             if not _may_delete(newest):
                 return {}
@@ -265,7 +263,7 @@ class Replanner:
         self._ownership = OwnershipCheck()
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._gate = Gate(self._source, self._target, self._hold)
-        self._deletions, self._detector = Deletions(self._source, self._target), SuspensionDetector()
+        self._deletions = Deletions(self._source, self._target)
         self._names, self._history = frozenset[tuple[int, str]](), History()
         self._held: dict[str, str] = {}
         self._acls_held: set[str] = set()
@@ -300,7 +298,7 @@ class Replanner:
         whole, history = self._planned(seen)
         current = [one for one in current if one.target.topic not in self._gate.foreign]
         if gone := self._deletions.due(self.settings, whole, current, seen, sound):
-            target.delete_topics(gone, self._deletions.may_go)
+            target.delete_topics(gone)
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
@@ -385,7 +383,7 @@ class Replanner:
         return self._plan, history
 
     def _refuse_lost(self) -> None:
-        self._target.may_go = self._detector.since()
+        self._target.may_go = SuspensionDetector().since()
         self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
         asyncio.run(self._ownership.refuse_lost(self.settings))
 

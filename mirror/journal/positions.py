@@ -209,23 +209,26 @@ class Standing:
     def updated(self, one: Assignment) -> Assignment:
         """An assignment with what is known here of its copy's position and stop, on top of what it has."""
         return replace(
-            one,
+            self._caught_up(one),
             last=self.positions.get(one.target, one.last),
             stop=self.stops.get(one.target, one.stop),
             losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
-            caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
-            tombstones_ms=self.tombstones_ms.get(one.target),
-            may_lack=self.may_lack(one),
         )
 
     def handed(self, one: Assignment) -> Assignment:
         """An assignment with all that the journal says of its copy."""
         return replace(
-            one,
+            self._caught_up(one),
             accepted=accepted_for(one, self.accepted),
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id),
+        )
+
+    def _caught_up(self, one: Assignment) -> Assignment:
+        """With when its copy had all, how long deletions were kept since, and whether it may lack some."""
+        return replace(
+            one,
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
             tombstones_ms=self.tombstones_ms.get(one.target),
             may_lack=self.may_lack(one),

@@ -363,7 +363,7 @@ class Admin:
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
         self._begins_at, self._librdkafka = "", self._connecting_to("")
-        #: Asked right before each order; false where the process was suspended since it asked whether it may give any.
+        #: Asked right before each order is sent; false once the process was suspended since it asked whether it may.
         self.may_go: Callable[[], bool] = lambda: True
 
     def _connecting_to(self, addresses: str) -> AdminClient:
@@ -549,14 +549,12 @@ class Admin:
                     with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
                         future.result()
 
-    def delete_topics(self, topics: Mapping[str, uuid.UUID], may_go: Callable[[], bool] = lambda: True) -> None:
-        """Delete topics, each by its id: another one of its name stays (KIP-516). One that is gone already is no error.
-        Nothing is sent once `may_go` says no, which is asked at the last moment. Raises ClusterError.
-        """
+    def delete_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
+        """Delete topics, each by its id: another one of its name stays (KIP-516). One that is gone is no error."""
 
         async def deleted(cluster: Cluster) -> None:
             for name, topic_id in topics.items():
-                await _delete_topic(cluster, name, topic_id, may_go)
+                await _delete_topic(cluster, name, topic_id, self.may_go)
 
         self._wire.ask("delete topics", DEADLINE_S, deleted)
 
@@ -621,9 +619,13 @@ class Admin:
         controller.
         """
         self.cluster_id()
-        if not self.may_go():
-            raise ClusterUnreachable(f"{self._wire.endpoint}: this process was suspended, and no order was given")
-        return self._again(_found_no_controller, call, *args, **options)
+
+        def given(*args: Any, **options: Any) -> Asked:
+            if not self.may_go():
+                raise ClusterUnreachable(f"{self._wire.endpoint}: this process was suspended, and no order was given")
+            return call(*args, **options)
+
+        return self._again(_found_no_controller, given, *args, **options)
 
     def _again(
         self, is_to_repeat: Callable[[KafkaError], bool], call: Callable[..., Asked], *args: Any, **options: Any

@@ -306,6 +306,6 @@ async def _is_of_another(source: Cluster, partition: TopicPartition, last: LastP
         found = await batch_at(source, partition, at, below=last.epoch_until)
     except MalformedBatch:
         return False  # whoever reads on meets it
-    if found is None or not found.header.base_offset <= at:
+    if found is None or found.header.base_offset > at:
         return False
     return found.header.partition_leader_epoch not in (-1, last.source_epoch)

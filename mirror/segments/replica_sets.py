@@ -282,6 +282,7 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
     parts = [OffsetSpan(best, min(best.start, end), end)]
     if lender := _lender(best, every):
         parts.insert(0, OffsetSpan(lender, lender.start, best.start))
+    is_cleaned = any(replica.is_cleaned for replica, _ in every)
     sound: list[OffsetSpan] = []
     lost: list[Hole] = []
     gaps = 0
@@ -293,10 +294,9 @@ def _composed(best: Replica, end: int, every: Sequence[tuple[Replica, int]]) -> 
                 continue
             damage = next((one for one in part.replica.holes if (one.first, one.next_offset) == hole), None)
             lent, left = _healed(part.replica, first, end_offset, every)
-            if lent and damage is None and any(replica.is_cleaned for replica, _ in every):  # M5
+            if damage is None and (left or is_cleaned):  # compaction leaves such gaps, too; M5
                 gaps += end_offset - first
-            if damage is None and left:  # compaction leaves such gaps, too
-                gaps += end_offset - first
+            if damage is None and left:
                 continue
             if at < first:
                 sound.append(OffsetSpan(part.replica, at, first))

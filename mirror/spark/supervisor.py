@@ -71,7 +71,6 @@ from mirror.spark.jobs import Epochs, tasks_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
 from mirror.spark.task import TaskResult
 from mirror.states import State
-from mirror.suspension import Clearance
 
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
@@ -242,9 +241,8 @@ class Supervisor:
         return self._outcome
 
     def _begin(self, taken: Taken) -> None:
-        state, journal = self._journal_state, self._journal
-        state.begin(taken)
-        journal.clearance = Clearance(state.detector, partial(state.may_go_on, journal))
+        self._journal_state.begin(taken)
+        self._journal.clearance = self._journal_state.clearance(self._journal)
 
     async def _hear_all(self) -> None:
         """Of a bounded copy nobody knows that it has all, while a broker is silent that may lead by now."""

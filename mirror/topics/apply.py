@@ -166,12 +166,12 @@ def plan_topics(
     partitions: their pairs have the target's, so that each of these stops by name. The same holds for the target topics
     to `leave` as they are, by which nothing is changed.
     """
-    source_topics, target_topics = source.topics(), target.topics()
+    source_topics, target_topics, source_id = source.topics(), target.topics(), source.cluster_id()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
     findings = [
-        *_source_findings(source, target, settings, history, target_topics),
+        *_source_findings(source_id, target, settings, history, target_topics),
         *_selection_findings(selection, source_topics, settings),
-        *_loop_findings(selection, settings, history, source.cluster_id() == target.cluster_id()),
+        *_loop_findings(selection, settings, history, source_id == target.cluster_id()),
     ]
     offsets, sync = settings.topics.offsets, settings.sync
     may_fill = offsets == "translate" or target.may_write_markers()
@@ -577,10 +577,9 @@ def _same_cluster() -> Finding:
 
 
 def _source_findings(
-    source: Admin, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
+    source_id: str, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
 ) -> Iterator[Finding]:
     """The flow's copies of another cluster's topics: this one says nothing of what became of those."""
-    source_id = source.cluster_id()
     others = copies_of_others(settings, history.seen, source_id)
     there = [topics[name] for name in others if name in topics]
     there = [one for one in there if same_id(history.seen[one.name].target_topic_id, one.topic_id)]

@@ -34,7 +34,7 @@ from typer.testing import CliRunner
 from mirror import config
 from mirror.cli import app
 from mirror.commands import failover
-from mirror.commands.failover_view import KEY, FailoverReport, account_entry, account_in, as_dict, rendered
+from mirror.commands.failover_view import FailoverReport, account_entry, account_in, as_dict, rendered
 from mirror.config import Settings
 from mirror.driver.control import until_marked
 from mirror.driver.flow import prepare
@@ -48,8 +48,8 @@ from mirror.groups.decide import Standing
 from mirror.journal.entries import FirstSeen, loss_entry, pause_entry, seen_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News
 from mirror.journal.journal import Place as JournalPlace
+from mirror.journal.ownership import ACCOUNT, FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.journal.ownership import KEY as FAILED_OVER
-from mirror.journal.ownership import FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
@@ -144,7 +144,7 @@ def test_a_loss_that_was_accepted_is_named_and_keeps_a_failover_from_being_whole
         "reason": "retention",
     }
     assert "orders-0: accepted loss, offsets 40 to 54 (15): reason retention" in printed(one, capsys)
-    assert account_in({KEY: account_entry(one)[1] or b""}) == one
+    assert account_in({ACCOUNT: account_entry(one)[1] or b""}) == one
     rehearsed = account(exposures=(lost,), exposed=(exposure(),), rehearsal=True)
     assert (rehearsed.is_whole, rehearsed.lacks_losses_alone) == (False, True)
     more = account(exposures=(lost, exposure(end=100)))
@@ -1077,7 +1077,7 @@ def test_a_failover_that_was_taken_back_while_it_was_frozen_does_no_more(
 
     async def frozen(*about: Any) -> None:
         await proves(*about)
-        await asyncio.to_thread(flow.append, (KEY, None), (FAILED_OVER, None))
+        await asyncio.to_thread(flow.append, (ACCOUNT, None), (FAILED_OVER, None))
 
     with monkeypatch.context() as patched:
         patched.setattr("mirror.commands.failover._FailoverRun._prove_ended", frozen)

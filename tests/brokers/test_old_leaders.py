@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from guarded import create
 from helpers import mirror_once, produce
 from padded import trimmed
+from running import TIMEOUT, wait_for
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -20,7 +21,6 @@ from mirror.states import State
 
 pytestmark = pytest.mark.brokers
 
-TIMEOUT = 60.0
 BROKERS: dict[str, str | int | bool] = {
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,
@@ -48,10 +48,7 @@ def both() -> Iterator[tuple[Cluster, Cluster]]:
 
 
 def until(come_about: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not come_about():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(come_about, TIMEOUT, lambda: "no leader")
 
 
 def leads(cluster: Cluster, node: int, in_sync: Sequence[int]) -> bool:

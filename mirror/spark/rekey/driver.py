@@ -56,7 +56,6 @@ from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreat
 from mirror.spark.rekey.writing import RESULT_DDL, written
 from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
-from mirror.suspension import Clearance
 
 # --- One micro-batch as a query of Spark ------------------------------------------------------------------------------
 
@@ -540,7 +539,7 @@ class Queries:
                 stop()
 
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
-            one.journal.clearance = Clearance(journal_state.detector, partial(journal_state.may_go_on, one.journal))
+            one.journal.clearance = journal_state.clearance(one.journal)
             running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
             task.add_done_callback(stop_on_failure)
