@@ -51,6 +51,12 @@ class SuspensionDetector:
 
         return has_run
 
+    async def keep_beating(self) -> None:
+        """While something takes long that does not beat itself; to be cancelled."""
+        while True:
+            await asyncio.sleep(SUSPENDED_SECONDS / 5)
+            self.beat()
+
     def beat(self) -> bool:
         """To be called every second or so, and with each request: whether the last time was too long ago."""
         day, running = self._now()

@@ -259,6 +259,13 @@ class GroupSync:
         Raises nothing that a cluster can cause (G5).
         """
         self._may_go = may_go or self.detector.since()
+        beating = asyncio.create_task(self.detector.keep_beating())
+        try:
+            return await self._round(rehearsing=rehearsing, renewing=renewing)
+        finally:
+            beating.cancel()
+
+    async def _round(self, *, rehearsing: bool, renewing: bool) -> SyncResult:
         now = time.monotonic()
         whole = renewing or now - self._whole_at >= WHOLE_SECONDS
         renewing = not rehearsing and (renewing or (whole and now - self._renewed_at >= RENEWED_SECONDS))

@@ -156,6 +156,37 @@ def test_a_round_of_groups_commits_nothing_behind_a_suspension(
 
 
 @pytest.mark.brokers
+def test_a_round_of_groups_that_takes_long_is_no_suspension(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no group would be followed between clusters that are slow."""
+    monkeypatch.setattr(suspension, "SUSPENDED_SECONDS", SUSPENDED)
+    ends, group = (source_cluster.bootstrap, target_cluster.bootstrap), f"{topic_name}-readers"
+    for bootstrap in ends:
+        make_topic(bootstrap, topic_name)
+        produce(bootstrap, topic_name, values(100))
+    commit(ends[0], group, topic_name, 60)
+
+    async def rounds() -> None:
+        settings = settings_between(*ends, [topic_name])
+        async with Wire(Endpoint.of(settings.source)) as source, Wire(Endpoint.of(settings.target)) as target:
+            for cluster in (source, target):
+                await cluster.refresh([topic_name])
+            pair = Pair(source, target, {topic_name: topic_name}, group)
+            decide = pair.sync._decide
+
+            async def slowly(*args: Any, **options: Any) -> None:
+                await asyncio.sleep(3 * SUSPENDED)
+                await decide(*args, **options)
+
+            monkeypatch.setattr(pair.sync, "_decide", slowly)
+            await pair.sync_once()
+
+    asyncio.run(rounds())
+    assert committed(ends[1], group, topic_name) == 60
+
+
+@pytest.mark.brokers
 def test_what_was_queued_before_a_suspension_is_not_sent_behind_it(
     source_cluster: Cluster, forgetful: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
