@@ -7,7 +7,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -126,23 +127,29 @@ def test_a_topic_is_deleted_by_its_id_and_not_behind_a_suspension(target_cluster
     _until(lambda: topic_name not in admin.describe([topic_name]))
 
 
+@asynccontextmanager
+async def followed(source: Cluster, target: Cluster, topic: str, group: str) -> AsyncIterator[Pair]:
+    """A group that stands at 60 of 100 records, whose copy has them all."""
+    for cluster in (source, target):
+        make_topic(cluster.bootstrap, topic)
+        produce(cluster.bootstrap, topic, values(100))
+    commit(source.bootstrap, group, topic, 60)
+    settings = settings_between(source.bootstrap, target.bootstrap, [topic])
+    async with Wire(Endpoint.of(settings.source)) as ours, Wire(Endpoint.of(settings.target)) as theirs:
+        for one in (ours, theirs):
+            await one.refresh([topic])
+        yield Pair(ours, theirs, {topic: topic}, group)
+
+
 @pytest.mark.brokers
 def test_a_round_of_groups_commits_nothing_behind_a_suspension(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
     """What it decided before it was suspended, is not what stands there by now (Z1)."""
-    ends, group = (source_cluster.bootstrap, target_cluster.bootstrap), f"{topic_name}-readers"
-    for bootstrap in ends:
-        make_topic(bootstrap, topic_name)
-        produce(bootstrap, topic_name, values(100))
-    commit(ends[0], group, topic_name, 60)
+    group = f"{topic_name}-readers"
 
     async def rounds() -> None:
-        settings = settings_between(*ends, [topic_name])
-        async with Wire(Endpoint.of(settings.source)) as source, Wire(Endpoint.of(settings.target)) as target:
-            for cluster in (source, target):
-                await cluster.refresh([topic_name])
-            pair = Pair(source, target, {topic_name: topic_name}, group)
+        async with followed(source_cluster, target_cluster, topic_name, group) as pair:
             while True:
                 result = await pair.sync.sync_once(may_go=lambda: False)
                 assert not result.committed
@@ -152,7 +159,7 @@ def test_a_round_of_groups_commits_nothing_behind_a_suspension(
             await pair.sync_once()
 
     asyncio.run(rounds())
-    assert committed(ends[1], group, topic_name) == 60
+    assert committed(target_cluster.bootstrap, group, topic_name) == 60
 
 
 @pytest.mark.brokers
@@ -161,18 +168,10 @@ def test_a_round_of_groups_that_takes_long_is_no_suspension(
 ) -> None:
     """Else no group would be followed between clusters that are slow."""
     monkeypatch.setattr(suspension, "SUSPENDED_SECONDS", SUSPENDED)
-    ends, group = (source_cluster.bootstrap, target_cluster.bootstrap), f"{topic_name}-readers"
-    for bootstrap in ends:
-        make_topic(bootstrap, topic_name)
-        produce(bootstrap, topic_name, values(100))
-    commit(ends[0], group, topic_name, 60)
+    group = f"{topic_name}-readers"
 
     async def rounds() -> None:
-        settings = settings_between(*ends, [topic_name])
-        async with Wire(Endpoint.of(settings.source)) as source, Wire(Endpoint.of(settings.target)) as target:
-            for cluster in (source, target):
-                await cluster.refresh([topic_name])
-            pair = Pair(source, target, {topic_name: topic_name}, group)
+        async with followed(source_cluster, target_cluster, topic_name, group) as pair:
             decide = pair.sync._decide
 
             async def slowly(*args: Any, **options: Any) -> None:
@@ -183,7 +182,7 @@ def test_a_round_of_groups_that_takes_long_is_no_suspension(
             await pair.sync_once()
 
     asyncio.run(rounds())
-    assert committed(ends[1], group, topic_name) == 60
+    assert committed(target_cluster.bootstrap, group, topic_name) == 60
 
 
 @pytest.mark.brokers
