@@ -150,11 +150,7 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 
 async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
     if is_rekeyed(topic, settings.topics):
-        behind = Remedy.REKEY_BEHIND.text()
-        raise ConfigError(
-            f"{topic}: is re-keyed, and nothing of it is accepted by this command. Of records that the source deleted:"
-            f" {behind[0].lower()}{behind[1:]}. Of any other stop, `mirror status CONFIG` shows what resolves it"
-        )
+        return await _accept_rekeyed(settings, topic, partitions)
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     rules, _ = rules_for(settings, topic)
@@ -193,6 +189,31 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
                 lost = losses_in(records).get(one.target, ())
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
         await journal.append_all(entry for one in found for entry in _entries(one, source))
+        return found
+
+
+async def _accept_rekeyed(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Accepted]:
+    """Of a re-keyed topic, what its copy may lack. Raises ConfigError where nothing of the kind is on record."""
+    target_topic = settings.topics.naming.target_of(topic)
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        await target.refresh([journal_topic(settings.flow)])
+        journal = Journal(target, settings.flow)
+        known = losses_in(await journal.newest() if journal.partition.topic in target.topics else {})
+        found = [
+            Accepted(TopicPartition(topic, at.partition), at, possible=possible)
+            for at, losses in sorted(known.items())
+            if at.topic == target_topic
+            and (not partitions or at.partition in partitions)
+            and (possible := tuple(one for one in losses if one.reason in POSSIBLE))
+        ]
+        if not found:
+            behind = Remedy.REKEY_BEHIND.text()
+            raise ConfigError(
+                f"{topic}: is re-keyed, and nothing of it is accepted by this command but deletions that its copy may"
+                f" lack. Of records that the source deleted: {behind[0].lower()}{behind[1:]}. Of any other stop,"
+                " `mirror status CONFIG` shows what resolves it"
+            )
+        await journal.append_all(forgotten_entry(one.target, each) for one in found for each in one.possible)
         return found
 
 

@@ -231,16 +231,14 @@ class Standing:
             one,
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
             tombstones_ms=self.tombstones_ms.get(one.target),
-            may_lack=self.may_lack(one),
+            may_lack=self.may_lack(one.target, one.topic_id, one.target_topic_id),
         )
 
-    def may_lack(self, one: Assignment) -> bool:
-        """It is on record that a copy, of these topics by their ids, may lack deletions."""
+    def may_lack(self, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
+        """It is on record that a copy, of the topics with these ids, may lack deletions."""
         return any(
-            lost.reason == TOMBSTONES
-            and lost.concerns(one.topic_id)
-            and same_id(lost.target_topic_id, one.target_topic_id)
-            for lost in self.losses.get(one.target, {}).values()
+            lost.reason == TOMBSTONES and lost.concerns(topic_id) and same_id(lost.target_topic_id, target_topic_id)
+            for lost in self.losses.get(target, {}).values()
         )
 
 

@@ -38,7 +38,8 @@ class Rekeying:
     None keeps what there is. `codec`: the id that batches are compressed to, None for that of the source's batches. A
     record for which an expression fails, or gives no key, goes by `on_bad_record`; `dead_letter` is the target topic
     for such. `progress`: the flow's own topic that holds how far all this has come. `compacted`: the target is, and
-    takes no record without a key. `max_bytes`: the largest batch that it takes, and `dead_letter`.
+    takes no record without a key. `max_bytes`: the largest batch that it takes, and `dead_letter`. `tombstones_ms`: how
+    long the source keeps tombstones; None where it is not compacted.
     """
 
     source: str
@@ -55,6 +56,7 @@ class Rekeying:
     compacted: bool = False
     max_bytes: int = 1_048_588
     continues_on_loss: bool = False
+    tombstones_ms: int | None = None
 
     @property
     def expressions(self) -> dict[str, str]:

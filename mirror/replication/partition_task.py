@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
@@ -15,6 +15,7 @@ from mirror.records.header import RawBatch
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
 from mirror.replication.fetcher import Cursor
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
+from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.states import State
 
 #: Seconds for which a partition's report names what its target lost.
@@ -30,9 +31,7 @@ class PartitionTask:
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
-    are the source's offsets, from and to before, that were left out here. `caught_up_ms`, `tombstones_ms` and
-    `may_lack` as in `Assignment`. `read_until` is where the source was read to, and `seen_end` a time (Unix ms) and
-    where the source ended then, of which not all is acknowledged yet.
+    are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
     """
 
     assignment: Assignment
@@ -55,17 +54,18 @@ class PartitionTask:
     lifted: bool = False
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
-    caught_up_ms: int = 0
-    tombstones_ms: int | None = None
-    may_lack: bool = False
     read_until: int = -1
-    seen_end: tuple[int, int] | None = None
+    tombstones: Tombstones = field(init=False)
 
     def __post_init__(self) -> None:
         """A stop that is known, and what is waited for, is reported until it turns out otherwise."""
         mine = self.assignment
-        self.caught_up_ms, self.may_lack = mine.caught_up_ms, mine.may_lack
-        self.tombstones_ms = _least(mine.tombstones_ms, mine.rules.tombstones_ms)
+        self.tombstones = Tombstones(
+            kept_now_ms=mine.rules.tombstones_ms,
+            kept_ms=mine.tombstones_ms,
+            caught_up_ms=mine.caught_up_ms,
+            may_lack=mine.may_lack,
+        )
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
             self.stopped_at, self.presumes = known.offset, True
@@ -109,26 +109,20 @@ class PartitionTask:
         """
         if not batches:
             return -1
-        now, hole = int(time.time() * 1000), -1
+        now, hole, tombstones = int(time.time() * 1000), -1, self.tombstones
         self._acknowledged()
-        if self.tombstones_ms is not None and not self.may_lack and now - self.caught_up_ms > self.tombstones_ms:
-            hole = _hole_in(batches, self.read_until)
+        if tombstones.may_miss(now):
+            hole = hole_in(batches, self.read_until)
         self.read_until = batches[-1].header.next_offset
-        self.may_lack |= hole >= 0
-        if self.seen_end is None and self.read_until >= readable_until >= 0:
-            self.seen_end = now, readable_until
+        tombstones.may_lack |= hole >= 0
+        if self.read_until >= readable_until >= 0:
+            tombstones.sees_end(now, readable_until)
         return hole
 
     def _acknowledged(self) -> None:
         """What was the source's end a moment ago may be on the target by now."""
-        if self.seen_end is not None and self.partition_writer is not None:
-            seen_ms, end = self.seen_end
-            if self.partition_writer.acked >= end:
-                self._had_all(seen_ms)
-
-    def _had_all(self, at_ms: int) -> None:
-        self.caught_up_ms, self.seen_end = max(self.caught_up_ms, at_ms), None
-        self.tombstones_ms = self.assignment.rules.tombstones_ms
+        if self.partition_writer is not None:
+            self.tombstones.acknowledged(self.partition_writer.acked)
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""
@@ -159,11 +153,11 @@ class PartitionTask:
         no deletions; when another one had all nobody may ever have seen, as of one that was adopted by its ends, or one
         that `was_cut`.
         """
-        self.read_until, self.seen_end = begin, None
+        self.read_until, self.tombstones.seen_end = begin, None
         if is_empty or position <= self.assignment.since:
-            self._had_all(int(time.time() * 1000))
+            self.tombstones.had_all(int(time.time() * 1000))
         elif was_cut:
-            self.caught_up_ms = 0
+            self.tombstones.caught_up_ms = 0
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
         self.presumes = False
         known = self.assignment.stop
@@ -206,7 +200,7 @@ class PartitionTask:
         if state is not State.CAUGHT_UP:
             self._acknowledged()
         elif cursor is not None:  # also where nothing was written for long
-            self._had_all(now if cursor.until is None else mine.until_ms)
+            self.tombstones.had_all(now if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
             flow=flow,
@@ -230,23 +224,8 @@ class PartitionTask:
             verdict_bytes=dict(counters.verdict_bytes),
             latency=counters.latency.copy(),
             at_ms=now,
-            caught_up_ms=self.caught_up_ms,
-            tombstones_ms=self.tombstones_ms,
+            caught_up_ms=self.tombstones.caught_up_ms,
+            tombstones_ms=self.tombstones.kept_ms,
             verified=partition_writer is not None,
             presumed=self.presumes,
         )
-
-
-def _least(*kept: int | None) -> int | None:
-    return min((one for one in kept if one is not None), default=None)
-
-
-def _hole_in(batches: Iterable[RawBatch], due: int) -> int:
-    """The first offset of the first hole among batches that begin at `due`, -1 where there is none."""
-    for raw in batches:
-        if raw.header.base_offset > due:
-            return due
-        if raw.header.holes:
-            return raw.header.base_offset
-        due = max(due, raw.header.next_offset)
-    return -1

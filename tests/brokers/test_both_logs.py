@@ -17,12 +17,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from cleaning import CLEANED_SOON, delete_keys, ten_keys
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from crashcut import crash_and_cut, crash_and_cut_all
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between
-from running import wait_for
 from samerecords import read
 from sparkless import run_once
 from syncing import delete_topics
@@ -532,43 +532,6 @@ def test_a_last_second_of_which_nothing_is_left(pair: Pair, offsets: str) -> Non
         pair.expire(cluster, topic, end)
     pair.fill(topic, 120, 30)
     assert_stands(pair, topic, offsets, State.DIVERGED)
-
-
-#: A cleaner takes whatever was rolled a moment ago.
-CLEANED_SOON = {
-    "cleanup.policy": "compact",
-    "segment.ms": "300",
-    "min.cleanable.dirty.ratio": "0.001",
-    "max.compaction.lag.ms": "100",
-}
-
-
-def delete_keys(bootstrap: str, topic: str, *, forgets: bool) -> None:
-    """Delete four of the ten keys 0 to 9, and wait for the cleaner to leave a hole there, of which it `forgets` the
-    tombstones as well.
-    """
-    client = Producer({"bootstrap.servers": bootstrap})
-    for number in range(4):
-        client.produce(topic, None, key=b"%d" % number, partition=0)
-    for _ in range(4):
-        client.produce(topic, b"superseded", key=b"last", partition=0)
-    assert not client.flush(20)
-
-    def is_clean() -> bool:
-        client.produce(topic, b"%f" % time.time(), key=b"last", partition=0)  # rolls a segment
-        client.flush(20)
-        found = [one[4] for one in read(bootstrap, topic, 0)]
-        return b"superseded" not in found and not (forgets and None in found)
-
-    wait_for(is_clean, 60, lambda: "the cleaner did not run")
-
-
-def ten_keys(bootstrap: str, topic: str) -> None:
-    """Ten keys, each with a value."""
-    client = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
-        client.produce(topic, b"value", key=b"%d" % number, partition=0)
-    assert not client.flush(20)
 
 
 @pytest.mark.parametrize("offsets", MODES)

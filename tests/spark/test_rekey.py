@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from cleaning import CLEANED_SOON, delete_keys, ten_keys
 from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
@@ -30,9 +31,9 @@ from typer.testing import CliRunner
 from mirror.cli import app
 from mirror.config import ClusterSettings, Settings, load
 from mirror.driver.flow import Flow, prepare
-from mirror.errors import ExitCode, MirrorError
+from mirror.errors import ConfigError, ExitCode, MirrorError
 from mirror.kafka.admin import Admin, ConfigChange
-from mirror.lab.embedded import Cluster
+from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Stopped
@@ -488,3 +489,46 @@ def test_a_topic_that_appears_while_no_mirror_runs_of_a_flow_that_re_keys(
     run(names)
 
     assert [len(read_committed(sides[1], name)) for name in names] == [10, 50, 50]
+
+
+def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    """Keys may live on in a copy that was behind for longer than the source keeps tombstones: until a person takes it
+    as it is, or it is begun anew. One that was not behind lacks nothing, whatever the cleaner took.
+    """
+    target = target_cluster.bootstrap
+    (source,) = start_many([Spec(name="cleaning", config={"log.cleaner.backoff.ms": 300})])
+
+    def on_record() -> int:
+        code = CliRunner().invoke(app, ["failover", str(config), "--rehearse"]).exit_code
+        assert code in (ExitCode.DONE, ExitCode.NOT_WHOLE)
+        return code
+
+    with source:
+        make_topic(source.bootstrap, topic_name, configs=CLEANED_SOON | {"delete.retention.ms": "300"})
+        rules = [{"match": topic_name, "rekey": "concat('k', string(key))"}]
+        config = config_file(tmp_path, source.bootstrap, target, [topic_name], topic_name, rules=rules)
+        ten_keys(source.bootstrap, topic_name)
+        delete_keys(source.bootstrap, topic_name, forgets=True)
+        assert here.rekeyed(config)[0] == ExitCode.DONE
+        assert on_record() == ExitCode.DONE, "nothing was copied that could live on"
+        for forget in (True, False):
+            ten_keys(source.bootstrap, topic_name)
+            assert here.rekeyed(config)[0] == ExitCode.DONE
+            delete_keys(source.bootstrap, topic_name, forgets=True)
+            code, log = here.rekeyed(config)
+            assert code == ExitCode.DONE
+            assert "event=records_lost" in log
+            assert here.rekeyed(config)[0] == ExitCode.DONE
+            assert on_record() == ExitCode.NOT_WHOLE
+            if forget:
+                done = CliRunner().invoke(app, ["accept", str(config), topic_name])
+                assert done.exit_code == ExitCode.DONE, done.output
+                assert "accepted what may be missing (reason tombstones)" in done.output
+                again = CliRunner().invoke(app, ["accept", str(config), topic_name])
+                assert isinstance(again.exception, ConfigError), again.output
+            else:
+                remove_topics(Admin(load(config).target), topic_name, f"mirror.{topic_name}.rekey.{topic_name}")
+                assert here.rekeyed(config)[0] == ExitCode.DONE
+            assert on_record() == ExitCode.DONE

@@ -180,7 +180,7 @@ def test_what_is_waited_for_is_reported_in_the_next_epoch_too() -> None:
 
 
 def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_has() -> None:
-    old = Assignment(AT, AT, None, Rules(tombstones_ms=0), caught_up_ms=1)
+    old = Assignment(AT, AT, None, Rules(tombstones_ms=60_000), caught_up_ms=1)
     one, known = PartitionTask(old), PartitionTask(replace(old, may_lack=True))
     for each in (one, known):
         each.resumed(10, 10)

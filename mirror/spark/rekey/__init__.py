@@ -19,6 +19,8 @@ A micro-batch is that query over bounded ranges; the driver plans one after anot
         rule, before there is another. One of which no slot has, may be made anew with other ranges: when that is on
         record, every slot is fenced once more, for a late task of the old one may have begun before
     R5  the number of slots is that of the progress topic's partitions, less one, and never changes; plans name it
+    R6  where a plan's ranges have a hole that may have held a tombstone (L4 in `replication/pipeline.py`), that is on
+        record as a loss before the plan is carried out
 
 Decision: the driver runs its own loop of bounded queries and not a streaming query with `foreachBatch`. The position is
 in the target (R1, R2), so Spark's checkpoint would be a second truth on some disk; and a partition that must stop is

@@ -38,8 +38,10 @@ from mirror.config import Settings
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import JournalState
 from mirror.errors import ClusterError, EngineLost, MirrorError, WireError
-from mirror.journal.entries import loss_entry
+from mirror.journal.entries import forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
+from mirror.journal.positions import Standing as CopyStates
+from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.kafka.retry import Backoff
@@ -145,6 +147,12 @@ class Rekeyer:
         """How each source partition stands now."""
         return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
 
+    def keeps_tombstones(self, kept_ms: int | None) -> None:
+        """The source keeps tombstones for so long now, in ms; None where it is not compacted."""
+        self._rule = self._side.rule = replace(self._rule, tombstones_ms=kept_ms)
+        for part in self._parts.values():
+            part.tombstones.keeps(kept_ms)
+
     @property
     def unfinished(self) -> Iterator[str]:
         """Of a bounded copy, what was not re-keyed."""
@@ -234,6 +242,9 @@ class Rekeyer:
                 continue
             plan = plan or await self._planned()
             if plan is not None:
+                for one in plan.ranges:
+                    await self._side.miss_tombstones(*one)
+                await self._record_losses()
                 self._learn(plan, await self._carry_out(plan, stopping))
                 self._waiting, self._failures, self._backoff = "", 0, _retry_backoff()
             await self._report()
@@ -248,6 +259,7 @@ class Rekeyer:
         await self._source.refresh([self._rule.source])
         self._is_bound, self._abandoned = False, None
         numbers, plan = await self._plans.take_over()
+        known = standing_in(await self.journal.newest())
         if plan is not None and (older := plan.abandoned) is not None and older.number in numbers:
             await self._plans.record(older)  # a slot has it after all: a late task was quicker than its fence
             plan = older
@@ -256,10 +268,12 @@ class Rekeyer:
             await self._plans.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
             self._target_id = None
+            await self._forget_losses(known)
             return None
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         is_done = set(numbers) == {plan.number}
         self._side.stand_at(plan.until if is_done else plan.begin, plan.epochs)
+        self._side.recall(known, self._target_id)
         if self._side.is_recreated:
             raise recreated(self._rule, "source")
         self._plans.check(plan, set(numbers))
@@ -277,10 +291,23 @@ class Rekeyer:
     async def _refresh(self) -> None:
         """Refresh the source; what is passed over there is on record before anything behind it is planned."""
         await self._side.refresh()
+        await self._record_losses()
+
+    async def _record_losses(self) -> None:
         if lost := self._side.losses:
             of_copy = (replace(one, target_topic_id=self._target_id) for one in lost)
             await self.journal.append_all(map(loss_entry, of_copy))
             lost.clear()
+
+    async def _forget_losses(self, known: CopyStates) -> None:
+        """What is on record of a former copy is not of one that begins anew: it begins behind that, or has it."""
+        forgotten = (
+            forgotten_entry(target, lost)
+            for target, losses in known.losses.items()
+            if target.topic == self._rule.target
+            for lost in losses.values()
+        )
+        await self.journal.append_all(forgotten)
 
     def _mended(self, plan: Plan) -> Plan:
         """A plan that must be finished, with what a person may have changed so that it can be: the target takes larger
@@ -500,9 +527,11 @@ class Queries:
         self.add(rules)
 
     def add(self, rules: Iterable[Rekeying]) -> None:
-        """Re-key these topics, too; those that are have their query already."""
+        """Re-key these topics, too. Those that are have their query already, which learns a setting of now."""
         for rule in rules:
-            if rule.source not in self._rekeyers and self._make is not None:
+            if (known := self._rekeyers.get(rule.source)) is not None:
+                known.keeps_tombstones(rule.tombstones_ms)
+            elif self._make is not None:
                 made = self._rekeyers[rule.source] = self._make(rule)
                 if self._begin is not None:
                     self._tasks.append(self._begin(made, False))

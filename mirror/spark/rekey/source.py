@@ -13,11 +13,14 @@ from typing import Any, Final
 
 from mirror.driver.flow import Flow
 from mirror.errors import ClusterUnreachable
+from mirror.journal.positions import Standing as CopyStates
 from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.log_reader import Log
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset, listed
 from mirror.observability.status import Histogram, PartitionStatus
 from mirror.policy.selection import Rekeying
-from mirror.replication.assignment import Loss
+from mirror.replication.assignment import TOMBSTONES, Loss, log_loss
+from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.spark.rekey.microbatch import Stopped
 from mirror.spark.rekey.writing import KEPT_WHOLE, RE_KEYED
 from mirror.states import State
@@ -29,7 +32,7 @@ from mirror.states import State
 class Standing:
     """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
     `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed. `waits_for`: why nobody
-    knows where the log ends now. `has_end`: it was known once.
+    knows where the log ends now. `has_end`: it was known once. `tombstones`: whether the copy may lack deletions.
     """
 
     at: int
@@ -38,6 +41,7 @@ class Standing:
     stop: Stopped | None = None
     waits_for: str = ""
     has_end: bool = False
+    tombstones: Tombstones = field(default_factory=lambda: Tombstones(kept_now_ms=None))
     records: int = 0
     batches: int = 0
     bytes: int = 0
@@ -100,7 +104,9 @@ class Standing:
             verdicts=self.verdicts,
             verdict_bytes=self.verdict_bytes,
             latency=self.latency,
-            at_ms=round(time.time() * 1000),
+            at_ms=_now_ms(),
+            caught_up_ms=self.tombstones.caught_up_ms,
+            tombstones_ms=self.tombstones.kept_ms,
         )
 
 
@@ -115,7 +121,7 @@ class Source:
 
     def __init__(self, cluster: Cluster, rule: Rekeying, flow: Flow, log: Any) -> None:
         """Nothing is asked yet; `log` gets what a round finds lost."""
-        self._cluster, self._rule, self._flow, self._log = cluster, rule, flow, log
+        self._cluster, self.rule, self._flow, self._log = cluster, rule, flow, log
         self.parts: dict[int, Standing] = {}
         #: Where a bounded copy ends, once it has refreshed.
         self.bounds: dict[int, int] | None = None
@@ -131,7 +137,7 @@ class Source:
     @property
     def is_recreated(self) -> bool:
         """There is another topic by the name."""
-        known = self._cluster.topics.get(self._rule.source)
+        known = self._cluster.topics.get(self.rule.source)
         return self.topic_id is not None and known is not None and known.topic_id != self.topic_id
 
     @property
@@ -147,6 +153,41 @@ class Source:
         for number, offset in offsets.items():
             part = self.parts.setdefault(number, Standing(offset))
             part.at, part.epoch = offset, epochs[number]
+            part.tombstones.acknowledged(offset)
+
+    def recall(self, known: CopyStates, target_topic_id: uuid.UUID | None) -> None:
+        """What the journal says of the copy of this id: when it had all, and whether it may lack deletions."""
+        for number, part in self.parts.items():
+            copy = TopicPartition(self.rule.target, number)
+            part.tombstones = Tombstones(
+                kept_now_ms=self.rule.tombstones_ms,
+                kept_ms=known.tombstones_ms.get(copy),
+                caught_up_ms=known.caught_up.get(copy, 0),
+                may_lack=known.may_lack(copy, self.topic_id, target_topic_id),
+            )
+
+    async def miss_tombstones(self, number: int, begin: int, until: int) -> None:
+        """Have it on record where these offsets have a hole that may have held a tombstone (R6). What cannot be read is
+        not looked at: whoever re-keys it finds that out. Raises as `Log.batches` does.
+        """
+        at, part = self._at(number), self.parts[number]
+        if not part.tombstones.may_miss(_now_ms()):
+            return
+        log = Log(self._cluster, at, until, until)
+        async for raw, _ in log.batches(begin):
+            if (hole := hole_in([raw], begin)) >= 0:
+                self._may_lack(at, hole)
+                return
+            begin = raw.header.next_offset
+        if begin < until and not log.damage:
+            self._may_lack(at, begin)
+
+    def _may_lack(self, at: TopicPartition, hole: int) -> None:
+        copy = TopicPartition(self.rule.target, at.partition)
+        loss = Loss(at, copy, hole, hole, TOMBSTONES, topic_id=self._cluster.topic_id(at.topic))
+        log_loss(loss)
+        self.losses.append(loss)
+        self.parts[at.partition].tombstones.may_lack = True
 
     def until(self, number: int, most: int) -> int:
         """Behind the last record of a partition that can be re-keyed now, `most` of them."""
@@ -166,11 +207,11 @@ class Source:
         Raises ClusterError; Stopped where the topic is another one.
         """
         if time.monotonic() - self._refreshed > REFRESH_SECONDS:
-            await self._cluster.refresh([self._rule.source])
+            await self._cluster.refresh([self.rule.source])
             self._refreshed = time.monotonic()
         if self.is_recreated:
-            raise recreated(self._rule, "source")
-        known = self._cluster.topics.get(self._rule.source)
+            raise recreated(self.rule, "source")
+        known, asked_ms = self._cluster.topics.get(self.rule.source), _now_ms()
         numbers = sorted(known.leaders) if known is not None else []
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
@@ -182,12 +223,13 @@ class Source:
         if (is_settling or (self._flow.once and self.bounds is None)) and (
             not numbers or len(ends_there) < len(numbers)
         ):
-            raise ClusterUnreachable(f"{self._cluster}: not every partition of {self._rule.source} has a leader")
+            raise ClusterUnreachable(f"{self._cluster}: not every partition of {self.rule.source} has a leader")
         if is_settling:
-            self.parts.update({number: await self._later(number, end) for number, end in ends_there.items()})
+            for number, end in ends_there.items():
+                self.parts[number] = self._begun(await self._later(number, end), asked_ms)
         for number in self.parts.keys() | set(numbers):
             if number in ends_there:
-                await self._take(number, starts[self._at(number)], ends_there[number])
+                await self._take(number, starts[self._at(number)], ends_there[number], asked_ms)
             elif number in self.parts:
                 self.parts[number].waits_for = f"{self._cluster}: no leader says where this partition ends"
         if self._flow.once and self.bounds is None:
@@ -205,18 +247,25 @@ class Source:
         for number, part in self.parts.items():
             part.stop = Stopped(state, number, part.at, detail)
 
-    async def _later(self, number: int, end: int) -> Standing:
-        """Of a partition that ends at `end`, as `topics.start` asks for it."""
+    async def _later(self, number: int, end: int) -> int:
+        """Where a partition that ends at `end` begins, as `topics.start` asks for it."""
         found = end if self.start == LATEST else await list_offset(self._cluster, self._at(number), self.start)
-        return Standing(min(found, end) if found >= 0 else end)
+        return min(found, end) if found >= 0 else end
+
+    def _begun(self, at: int, now_ms: int) -> Standing:
+        """A partition of which nothing was re-keyed: there is no key that could live on."""
+        kept_ms = self.rule.tombstones_ms
+        return Standing(at, tombstones=Tombstones(kept_now_ms=kept_ms, caught_up_ms=now_ms))
 
     def _is_ours(self, number: int) -> bool:
         """The leader that is known is not an older one than that which was seen."""
         return number not in self.parts or self._epoch(number) >= self.parts[number].epoch
 
-    async def _take(self, number: int, start: int, end: int) -> None:
-        """What was reported of a partition."""
-        part = self.parts.setdefault(number, Standing(start))
+    async def _take(self, number: int, start: int, end: int, asked_ms: int) -> None:
+        """What was reported of a partition that was asked about at this time."""
+        if number not in self.parts:
+            self.parts[number] = self._begun(start, asked_ms)
+        part = self.parts[number]
         part.end, part.waits_for, part.has_end = end, "", True
         if start > part.at:
             self._lost(number, part, start)
@@ -226,16 +275,18 @@ class Source:
         if part.epoch != self._epoch(number) and self.bounds is not None and number in self.bounds:
             self.bounds[number] = min(self.bounds[number], end)  # what was cut off is not to come any more
         part.epoch = self._epoch(number)
+        part.tombstones.sees_end(asked_ms, end)
+        part.tombstones.acknowledged(part.at)
 
     def _lost(self, number: int, part: Standing, start: int) -> None:
         detail = f"the source deleted offsets {part.at} to {start - 1} before they were re-keyed"
-        if not self._rule.continues_on_loss:
+        if not self.rule.continues_on_loss:
             part.stop = Stopped(State.RETENTION_GAP, number, part.at, detail)
             return
         self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
         # no target partition is its own: a re-keyed topic's losses are on record by the source's number
         at = self._at(number)
-        copy = TopicPartition(self._rule.target, number)
+        copy = TopicPartition(self.rule.target, number)
         self.losses.append(Loss(at, copy, part.at, start, topic_id=self._cluster.topic_id(at.topic)))
         part.lost += start - part.at
         part.at = start
@@ -254,7 +305,11 @@ class Source:
         return self._cluster.leader(self._at(number)).epoch
 
     def _at(self, number: int) -> TopicPartition:
-        return TopicPartition(self._rule.source, number)
+        return TopicPartition(self.rule.source, number)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def recreated(rule: Rekeying, side: str) -> Stopped:
