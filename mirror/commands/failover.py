@@ -56,19 +56,21 @@ from mirror.groups.decide import OffsetGap
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
-from mirror.journal.entries import mirrored_cluster, paused_in
+from mirror.journal.entries import loss_entry, mirrored_cluster, paused_in, seen_in
 from mirror.journal.journal import Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, partition_counts
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
 from mirror.policy.selection import Rekeying, is_rekeyed, select
 from mirror.rendering import console, print_json
+from mirror.replication.assignment import Loss, log_loss
 from mirror.states import State
-from mirror.suspension import Clearance, always
+from mirror.suspension import Clearance, SuspensionDetector, always
+from mirror.topics.history import losses_on_the_way_back
 from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
@@ -100,7 +102,8 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
     that (one that was lost before it had an account is finished), and ClusterError where the target cannot be used.
     """
     if undo:
-        asyncio.run(_undo(settings))
+        for one in asyncio.run(_undo(settings)):
+            log_loss(one)
         print(
             f"{settings.flow}: may run again; a partition or re-keyed topic that somebody wrote to on the target will"
             " stop as DIVERGED"
@@ -130,13 +133,40 @@ class _Before:
     account: FailoverReport | None
 
 
-async def _undo(settings: Settings) -> None:
-    async with Cluster(Endpoint.of(settings.target)) as target:
+async def _undo(settings: Settings) -> list[Loss]:
+    """Let the flow run again; what it has on record now of losses on a way back."""
+    async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
         known = JournalSnapshot(Journal(target, settings.flow), naming_of(settings))
         await known.read()
-        if FailedOver.standing(known.newest) is None:
+        done = known.newest.get(record.KEY)
+        if done is None:
             raise ConfigError(f"{settings.flow}: was not failed over: there is nothing to take back")
-        await known.journal.append([(record.KEY, None), (record.ACCOUNT, None)])
+
+        async def stands() -> bool:
+            await known.read()
+            if known.newest.get(record.KEY) != done:
+                raise PreflightError(f"{settings.flow}: was taken back, or failed over again, while this ran")
+            return True
+
+        known.journal.clearance = Clearance(SuspensionDetector(), stands, at_first=True)
+        losses = await _lost_on_the_way_back(source, known)
+        # they come first: who dies in between leaves a flow that is failed over
+        await known.journal.append([*map(loss_entry, losses), (record.KEY, None), (record.ACCOUNT, None)])
+        return losses
+
+
+async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[Loss]:
+    """A source that is away has them to itself: whoever goes on is told."""
+    try:
+        names = await partition_counts(source, SOURCE_SECONDS)
+        return await losses_on_the_way_back(source, seen_in(known.newest), names)
+    except (ClusterError, MalformedBatch) as problem:
+        _log.warning(
+            "way_back_unknown",
+            flow=known.journal.flow,
+            reason=f"nobody knows whether a flow back has lost anything, which `mirror verify` shows: {problem}",
+        )
+        return []
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:

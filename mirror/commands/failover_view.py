@@ -17,7 +17,7 @@ from mirror.journal.ownership import ACCOUNT
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.rendering import count, duration, number, plain, table
-from mirror.replication.assignment import COMPACTION, POSSIBLE, TOMBSTONES
+from mirror.replication.assignment import COMPACTION, POSSIBLE, TOMBSTONES, WAY_BACK
 
 # --- What `mirror failover` shows -------------------------------------------------------------------------------------
 
@@ -200,6 +200,8 @@ def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
             TOMBSTONES: "keys that were deleted on the source may live on in the copy, which was behind for longer than"
             " delete.retention.ms (verify: extra)",
             COMPACTION: "the copy was compacted, and may lack records that its source has kept (verify: missing)",
+            WAY_BACK: "the copy was a source meanwhile, and of the flow back losses are on record, so that both sides"
+            " may differ (verify: missing, extra)",
         }[loss.reason]
         return (
             f"{one.topic}-{one.partition}: {what}. `mirror verify` shows whether that is so; `mirror accept CONFIG"

@@ -138,11 +138,12 @@ class Assignment:
         return self.source, self.target
 
 
-TOMBSTONES, COMPACTION = "tombstones", "compaction"
+TOMBSTONES, COMPACTION, WAY_BACK = "tombstones", "compaction", "way-back"
 #: Reasons for which records may be missing, nobody knows which: the range of such a loss is empty.
-POSSIBLE = frozenset({TOMBSTONES, COMPACTION})
+POSSIBLE = frozenset({TOMBSTONES, COMPACTION, WAY_BACK})
 #: Why records are lost: the source deleted them before they were mirrored, they are damaged there, the target does not
-#: take records of their size, or the target lost them; or what the cleaner of one side alone has removed.
+#: take records of their size, or the target lost them; or what the cleaner of one side alone has removed, or a
+#: flow back has lost.
 _REASONS: Mapping[str, str] = {
     "retention": "the source deleted them before they were mirrored",
     "damage": "they are damaged in the source's log",
@@ -150,6 +151,7 @@ _REASONS: Mapping[str, str] = {
     "target": "the target lost them after they were mirrored, and the source has them no more",
     TOMBSTONES: "keys deleted on the source may live on in the copy: tombstones may have gone before they came over",
     COMPACTION: "the copy was compacted, and its source is so no more: it may lack records that the source has kept",
+    WAY_BACK: "the copy was a source meanwhile, and of the flow back losses are on record: both sides may differ",
 }
 
 

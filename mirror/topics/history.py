@@ -19,13 +19,14 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied, ClusterError
-from mirror.journal.entries import FirstSeen, same_id, seen_in
+from mirror.journal.entries import FirstSeen, losses_in, same_id, seen_in
 from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.observability.status import has_reports
 from mirror.policy.selection import selects
+from mirror.replication.assignment import WAY_BACK, Loss
 from mirror.topics.rekeyed import progress_topic
 
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
@@ -226,6 +227,31 @@ async def claims_of_others(settings: Settings, target_topics: Collection[str]) -
         if journal is not None:
             claims |= _claims_of(flow, journal, target_topics)
     return claims
+
+
+async def losses_on_the_way_back(source: Cluster, seen: Mapping[str, FirstSeen], names: Collection[str]) -> list[Loss]:
+    """By `seen` of a flow's journal, the partitions of its copies that were the source of a flow back, also one that
+    was failed over, of which losses are on record in its journal, among the topics `names` of our source: what that
+    flow lacks is a difference of both sides. Raises ClusterError, MalformedBatch.
+    """
+    flows, found = flows_of(names), dict[TopicPartition, Loss]()
+    with contextlib.suppress(AccessDenied):
+        await source.refresh(map(journal_topic, flows))
+    for flow in flows:
+        known = newest((await Journal(source, flow).read())[0])
+        back, lost = seen_in(known), losses_in(known)
+        for copy, ours in seen.items():
+            theirs = back.get(ours.source_topic)
+            is_pair = (
+                theirs is not None
+                and theirs.source_topic == copy
+                and same_id(theirs.topic_id, ours.target_topic_id)
+                and same_id(theirs.target_topic_id, ours.topic_id)
+            )
+            for at in (at for at in lost if is_pair and at.topic == ours.source_topic):
+                there = TopicPartition(copy, at.partition)
+                found[there] = Loss(at, there, 0, 0, WAY_BACK, "", ours.topic_id, ours.target_topic_id)
+    return list(found.values())
 
 
 def _claims_of(flow: str, journal: Mapping[bytes, bytes], target_topics: Collection[str]) -> dict[str, Claim]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from compared_logs import delete_before
 from helpers import make_topic, produce, settings_between
 from sparkless import run_once
 from transactional import transactions
 
+from mirror.commands import failover as command
+from mirror.commands.accept import accept
 from mirror.commands.adopt import adopt
 from mirror.commands.failover import failover
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
-from mirror.errors import ExitCode
+from mirror.errors import ExitCode, PreflightError
+from mirror.kafka.cluster import Cluster as Wire
 from mirror.lab.embedded import Cluster
 
 pytestmark = pytest.mark.brokers
@@ -42,3 +48,56 @@ def test_the_first_flow_goes_on_behind_transactions_that_were_aborted_on_its_tar
     found = run_once(first)
     assert (found.exit_code, found.stops) == (ExitCode.DONE, [])
     assert verify_flow(first).equal
+
+
+def test_what_the_flow_back_lost_is_a_difference_of_the_way_forth(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """The journal of the flow back says so, which the first flow takes over when its failover is taken back."""
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+    first = settings_between(here, there, [topic_name], flow=topic_name)
+    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back", on_data_loss="continue")
+    make_topic(here, topic_name)
+    produce(here, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+    assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+    assert run_once(back).exit_code == ExitCode.DONE
+    produce(there, topic_name, [b"there"] * 3)
+    delete_before(target_cluster, topic_name, 22)
+    assert run_once(back).exit_code == ExitCode.DONE
+    assert _failed_over(back) == ExitCode.NOT_WHOLE
+    failover(first, rehearse=False, undo=True, as_json=False)
+    produce(here, topic_name, [b"again"] * 5)
+    found = run_once(first)
+    assert (found.exit_code, found.stops) == (ExitCode.DONE, [])
+    assert _failed_over(first) == ExitCode.NOT_WHOLE
+    failover(first, rehearse=False, undo=True, as_json=False)
+    assert accept(first, topic_name, (), unconfirmed=False, as_json=True) == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+
+
+def test_a_failover_that_took_the_place_of_one_is_not_taken_back_with_it(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes a failover back may be suspended, while it is taken back by somebody else, and done again."""
+    first = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    make_topic(source_cluster.bootstrap, topic_name)
+    produce(source_cluster.bootstrap, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+    asked = list[Wire]()
+
+    async def suspended(source: Wire, *_: object) -> list[object]:
+        asked.append(source)
+        if len(asked) == 1:
+            await asyncio.to_thread(failover, first, rehearse=False, undo=True, as_json=False)
+            assert await asyncio.to_thread(_failed_over, first) == ExitCode.DONE
+        return []
+
+    monkeypatch.setattr(command, "losses_on_the_way_back", suspended)
+    with pytest.raises(PreflightError, match="was taken back, or failed over again"):
+        failover(first, rehearse=False, undo=True, as_json=False)
+    with pytest.raises(PreflightError, match="failed over at"):
+        run_once(first)
+    assert len(asked) == 2
