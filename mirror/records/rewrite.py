@@ -249,6 +249,18 @@ def unfit(raw: RawBatch, recipe: Recipe) -> Unfit | None:
             return found
 
 
+def unreadable(raw: RawBatch) -> Unfit | None:
+    """All of a dense batch, where its records cannot be read; None where they can, by a task with enough memory."""
+    try:
+        for _ in portions(raw):
+            pass
+    except TooManyBytes:
+        return None
+    except BadRecords as damage:
+        return Unfit(raw.header.base_offset, raw.header.next_offset, damage.detail, "damage")
+    return None
+
+
 def pieces(offsets: Int64s) -> tuple[tuple[int, int], ...]:
     """Runs of offsets without a hole, as (first offset, count)."""
     edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]

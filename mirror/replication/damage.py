@@ -4,8 +4,8 @@ What a damaged header says cannot be believed. The next sound batch shows where 
 bytes of its log as they follow each other, whatever a header says. Behind the last batch of a log there is none; then
 the end of the log shows it, as the same answer has it.
 
-A sound batch that must be rewritten may hold records that nobody can read, or one that is too large for the target: its
-header is true, and has the offsets.
+A sound batch may hold records that nobody can read, and one that must be rewritten a record that is too large for the
+target: its header has the offsets. The target refuses the former where it goes as it is stored.
 
 Decision: a policy leaves out no record for a limit that is about to be raised. Whoever raises `max.message.bytes` on
 the source may write the first large record before the copy's limit follows.
@@ -132,12 +132,12 @@ async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int
                 if verdict in UNREADABLE:
                     header = raw.header
                     return Damaged(max(offset, header.base_offset), header.next_offset, f"REFUSE for {verdict.reason}")
-                if verdict.action is not Action.REWRITE:
+                if verdict.action is Action.REFUSE:
                     return None
-                from mirror.records.rewrite import unfit  # noqa: PLC0415 -- loads the compiler, seldom needed
+                from mirror.records.rewrite import unfit, unreadable  # noqa: PLC0415 -- loads the compiler, seldom needed
 
                 recipe = Recipe(first_offset=offset, codec=rules.codec, max_bytes=rules.max_message_bytes)
-                found = unfit(raw, recipe)
+                found = unfit(raw, recipe) if verdict.action is Action.REWRITE else unreadable(raw)
                 return None if found is None else Damaged(*found)
             offset = raw.header.next_offset
         if offset == before:

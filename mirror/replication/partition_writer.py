@@ -48,6 +48,18 @@ class Unwritable(PartitionStop):
         self.loss = loss
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """The batch at source offset `offset`, which the target answered with an error that may be about its contents. It
+    is read before it is sent again (W15 in `writer.py`). `refusal`: the stop where it can be read, None where it may be
+    sent again.
+    """
+
+    offset: int
+    answer: str
+    refusal: PartitionStop | None = None
+
+
 @dataclass(slots=True)
 class PartitionCounters:
     """What was acknowledged for one partition since the run began; `filled` are offsets that got a marker.
@@ -126,7 +138,8 @@ class PartitionWriter:
     up to `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open
     before the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
     `opens`: bytes that a record to be rewritten may have without compression. `suspensions`: how often the process had
-    been suspended when the position was read.
+    been suspended when the position was read. `suspect`: the batch whose contents may be what the target refused, here
+    or through the partition writer before.
     """
 
     source: TopicPartition
@@ -165,6 +178,7 @@ class PartitionWriter:
     session: Connection | None = None
     topic_id: UUID | None = None
     losses: deque[Loss] = field(default_factory=deque)
+    suspect: Suspect | None = None
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset

@@ -516,6 +516,7 @@ class Pipeline:
             suspensions,
             session=session,
             topic_id=topic_id,
+            suspect=former.suspect if former is not None else None,
         )
         if former is not None:
             if found_end > former.sent:

@@ -36,6 +36,9 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W14 what was in flight behind a batch that failed must not be in the log. A leader that forgot the producer in
         between took it, where the failed one belonged: the copy is spoilt, and that stop stands. The check of the last
         batch alone would not see it where batches are alike
+    W15 a batch that goes as it is stored, and that the target answers with an error which may be about its contents, is
+        read once before it is sent again, or refused. Where its records cannot be read, no setting lets the target take
+        them: it is damage of the source, and may be left out like any
 """
 
 from __future__ import annotations
@@ -67,7 +70,14 @@ from mirror.records.header import RawBatch
 from mirror.replication.assignment import Loss
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.fetcher import Spawn
-from mirror.replication.partition_writer import MARKERS, Gap, PartitionCounters, PartitionWriter, PendingBatch
+from mirror.replication.partition_writer import (
+    MARKERS,
+    Gap,
+    PartitionCounters,
+    PartitionWriter,
+    PendingBatch,
+    Suspect,
+)
 from mirror.states import Remedy, State
 from mirror.suspension import SuspensionDetector
 
@@ -129,6 +139,8 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 _INVALID_RECORD: Final = 87
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
+#: What a broker says, too, of records that are not what their batch's header says (Kafka `LogValidator`).
+_ABOUT_CONTENTS: Final = _DOUBTFUL | {42, _INVALID_RECORD}
 
 
 #: Seconds that a read of the log's end holds good for sending markers.
@@ -211,7 +223,10 @@ class Writer:
         self._queued[partition_writer.source] = partition_writer
         match verdict.action:
             case Action.PASS | Action.RESTAMP:
-                partition_writer.append(raws[0], verdict)
+                if partition_writer.suspect is None:
+                    partition_writer.append(raws[0], verdict)
+                else:
+                    yield from self._append_examined(raws[0], verdict, partition_writer, partition_writer.suspect)
             case Action.DROP:
                 self._drop(verdict, raws[0], partition_writer)
             case Action.REWRITE:
@@ -268,6 +283,31 @@ class Writer:
                     return
             raise _unreadable(partition_writer, raws[number], damage.detail) from damage
         partition_writer.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
+
+    def _append_examined(
+        self, raw: RawBatch, verdict: Verdict, partition_writer: PartitionWriter, suspect: Suspect
+    ) -> Iterator[None]:
+        """Queue a batch; the one that is suspect only once it was read, with a pause behind each portion (W15)."""
+        if raw.header.base_offset == suspect.offset:
+            yield from self._examined(raw, partition_writer, suspect)
+        if not partition_writer.in_doubt:
+            self._queued[partition_writer.source] = partition_writer
+            partition_writer.append(raw, verdict)
+
+    def _examined(self, raw: RawBatch, partition_writer: PartitionWriter, suspect: Suspect) -> Iterator[None]:
+        """Read a batch. Raises PartitionStop where it is damaged, or where the target will not take it all the same."""
+        from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler, seldom needed
+
+        try:
+            for _ in portions(raw, partition_writer.opens):
+                yield
+        except TooManyBytes:
+            pass  # a record that a task may not open shows nothing
+        except BadRecords as damage:
+            detail = f"the target answered {suspect.answer}, since the records are not what the batch says"
+            raise _unreadable(partition_writer, raw, f"{detail}: {damage.detail}") from damage
+        if suspect.refusal is not None:
+            raise suspect.refusal
 
     def flush(self) -> None:
         """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of partition
@@ -534,7 +574,12 @@ class Writer:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             keyless = partition_writer.rules.compacted and ack.error_code == _INVALID_RECORD
             remedy = Remedy.TAKE_KEYLESS if keyless else Remedy.FIT_TARGET
-            self._stopped(partition_writer, partition_writer.refuse(header.base_offset, detail, remedy))
+            refusal = partition_writer.refuse(header.base_offset, detail, remedy)
+            if _is_suspect(out, ack):  # W15
+                partition_writer.suspect = Suspect(header.base_offset, ack.error_code.name, refusal)
+                self._unsettle(partition_writer, detail)
+            else:
+                self._stopped(partition_writer, refusal)
         elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
             right = grant(self._target.endpoint, partition_writer.target.topic, "WRITE")
@@ -545,6 +590,8 @@ class Writer:
         elif ack.error_code:
             partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
+            if _is_suspect(out, ack):  # W15
+                partition_writer.suspect = Suspect(header.base_offset, ack.error_code.name)
             self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.target_offset:  # W4
             self._stopped(
@@ -603,6 +650,11 @@ class Writer:
     def _stopped(self, partition_writer: PartitionWriter, stop: PartitionStop) -> None:
         partition_writer.stop = partition_writer.stop or stop
         self._unsettle(partition_writer, stop.detail)
+
+
+def _is_suspect(out: PendingBatch, ack: Ack) -> bool:
+    """Whether a batch may not be what its header says; one that was made here is."""
+    return ack.error_code in _ABOUT_CONTENTS and not out.is_rewritten
 
 
 def _unreadable(partition_writer: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:

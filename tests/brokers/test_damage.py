@@ -13,7 +13,7 @@ import pytest
 from adversary.driving import Command
 from crashcut import crash_and_cut_all
 from helpers import config_file, make_topic, mirror_once, produce, settings_between, stored_batches
-from rawbatches import batch
+from rawbatches import batch, crc32c
 from samerecords import read
 from watchedtask import WatchedTask
 
@@ -26,7 +26,7 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
-from mirror.records.codecs import ZSTD
+from mirror.records.codecs import SNAPPY, ZSTD
 from mirror.replication.damage import Damaged, find_damage
 from mirror.states import State
 
@@ -337,3 +337,56 @@ def test_what_is_damaged_on_the_source_once_it_was_mirrored_stops_nothing(
         figures = mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at]
         assert figures.state is State.CAUGHT_UP, figures.detail
     assert [one[4] for one in read(target, topic_name, 0)] == [*records, b"after"]
+
+
+def lying_batch(cluster: Cluster, topic: str, kind: str) -> list[tuple[Any, ...]]:
+    """A topic of five batches of ten records, of which the third one is not what its header says, though its CRC
+    holds; what was written.
+    """
+    make_topic(cluster.bootstrap, topic)
+    produce(cluster.bootstrap, topic, [b"%d" % value + b"z" * 20 for value in range(50)])
+    records = list(read(cluster.bootstrap, topic, 0))
+    (old,) = (raw for raw in stored_batches(cluster.bootstrap, topic) if raw.header.base_offset == 20)
+    new = bytearray(old.data)
+    if kind == "reach":
+        new[23:27] = (30).to_bytes(4, "big")
+    elif kind == "codec":
+        new[21:23] = SNAPPY.to_bytes(2, "big")
+    elif kind == "count":
+        new[23:27], new[57:61] = (10).to_bytes(4, "big"), (11).to_bytes(4, "big")
+    else:
+        new[61] += 2
+    new[17:21] = crc32c(bytes(new[21:])).to_bytes(4, "big")
+    segment = next((cluster.nodes[0].data / f"{topic}-0").glob("*.log"))
+    data = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.seek(data.index(bytes(old.data)))
+        file.write(new)
+    return records
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize("kind", ["length", "count", "codec"])
+def test_a_batch_whose_records_are_not_what_it_says(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, kind: str, offsets: str
+) -> None:
+    """The target refuses it, and no setting lets it through: it is damage of the source, and goes that road."""
+    pair, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    written = lying_batch(source_cluster, topic_name, kind)
+    until = 31 if kind == "count" else 30  # by what its header says
+    sound = [one for one in written if not 20 <= one[0] < until]
+    stopped = mirror_once(*pair, [topic_name], topic_name, offsets=offsets)[at]
+    assert (stopped.state, stopped.next_offset) == (State.REFUSED, 20), stopped.detail
+    assert "the records are not what the batch says" in stopped.detail
+    assert f"mirror accept CONFIG {topic_name}" in stopped.detail
+    if offsets == "preserve":
+        found = mirror_once(*pair, [topic_name], topic_name, offsets=offsets, on_damage="skip")[at]
+    else:
+        config = config_file(tmp_path, *pair, [topic_name], flow=topic_name, offsets=offsets)
+        fields = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)
+        (loss,) = fields["losses"]
+        assert (loss["first_offset"], loss["last_offset"], loss["reason"]) == (20, until - 1, "damage")
+        found = mirror_once(*pair, [topic_name], topic_name, offsets=offsets)[at]
+    assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 50, until - 20), found.detail
+    assert [one[4] for one in read(pair[1], topic_name, 0)] == [one[4] for one in sound]
