@@ -222,12 +222,12 @@ def split(records: memoryview) -> Iterator[RawBatch]:
         base_offset, length, _, magic = _PREFIX.unpack_from(records, position)
         if length < SMALLEST_LENGTH:
             raise MalformedBatch(f"batch length {length}", position, base_offset)
+        if base_offset < least_offset:  # seen of a partial batch, too
+            raise MalformedBatch(f"base offset after offset {least_offset - 1}", position, base_offset)
         following = position + LENGTH_PREFIX + length
         if following > end:
             break
         header = parse_header(records, position)
-        if base_offset < least_offset:
-            raise MalformedBatch(f"base offset after offset {least_offset - 1}", position, base_offset)
         if 0 <= magic <= 2:  # of another one nothing is known; the classifier refuses it
             if header.last_offset_delta < 0:
                 raise MalformedBatch(f"last offset delta {header.last_offset_delta}", position, base_offset)

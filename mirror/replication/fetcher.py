@@ -21,6 +21,9 @@ idle partition costs a request every half second and a new record arrives at onc
         that was cut back
     R5  what a mirror pads a log with so that it begins where another one does (`log_start.py`) is no record. A source
         that is such a copy, and begins with padding still, is waited for
+    R6  a batch with holes behind its records is handed out once it is known where the next one begins: one that lies
+        about its last offset would hide what follows, and a leader that is asked for what is behind it gives nothing of
+        that
 """
 
 from __future__ import annotations
@@ -55,8 +58,16 @@ from mirror.kafka.retry import Backoff
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding
-from mirror.records.header import RawBatch, crc_holds, split
-from mirror.replication.damage import Damaged, damaged_at, has_leapt, is_beyond
+from mirror.records.header import MAGIC_AT, RawBatch, crc_holds, split
+from mirror.replication.damage import (
+    Damaged,
+    behind_records,
+    damaged_at,
+    has_leapt,
+    is_beyond,
+    next_begins,
+    reaches_over,
+)
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
 
@@ -83,7 +94,8 @@ class Cursor:
     `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
     `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
     reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
-    where none is open. `is_past_padding`: it came to a batch that is none (R5).
+    where none is open. `is_past_padding`: it came to a batch that is none (R5). `proved`: where the last batch ends of
+    which it was asked whether it hides another (R6).
     """
 
     partition: TopicPartition
@@ -102,6 +114,7 @@ class Cursor:
     left_out_at: float | None = None
     skips: tuple[int, int] | None = None
     is_past_padding: bool = False
+    proved: int = -1
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -320,7 +333,7 @@ class Fetcher:
                     self._deliver(Arrival(cursor, trouble=str(problem)))
 
     def _stopped(self, cursor: Cursor, stop: PartitionStop) -> None:
-        if stop.state is State.CORRUPT and cursor.skips is not None:
+        if Remedy.ACCEPT_DAMAGE in stop.remedies and cursor.skips is not None:
             cursor.not_before = float("inf")
             self._spawn(self._skip(cursor, stop))
         else:
@@ -347,6 +360,26 @@ class Fetcher:
         if found is not None:
             cursor.next_offset, cursor.last_epoch = found.next_offset, found.epoch
             self._deliver(Arrival(cursor, lost=found))
+        self.nudge()
+
+    async def _prove(self, cursor: Cursor, raw: RawBatch) -> None:
+        """Find out whether a batch hides the next one; it is fetched again (R6)."""
+        at = cursor.next_offset
+        try:
+            begins = await next_begins(self._source, cursor.partition, raw)
+        except (ClusterError, WireError) as problem:
+            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+            self._deliver(Arrival(cursor, trouble=str(problem)))
+            return
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+            return
+        if reaches_over(raw, begins):
+            try:
+                self._damaged(cursor, _reaching(raw, begins), lies=True)
+            except PartitionStop as stop:
+                self._stopped(cursor, stop)
+        else:
+            cursor.proved, cursor.not_before = raw.header.next_offset, 0.0
         self.nudge()
 
     async def _behind(self, partition: TopicPartition, damaged: Damaged) -> Damaged:
@@ -475,7 +508,7 @@ class Fetcher:
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
         damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.damaged
-        largest, is_sound, lies = 0, True, False
+        largest, is_sound, lies, unproved = 0, True, False, None
         try:
             for raw in split(fetched.records):
                 is_sound = not 0 <= raw.header.magic <= 2 or crc_holds(raw)
@@ -483,7 +516,8 @@ class Fetcher:
                     raise MalformedBatch("CRC mismatch", 0, raw.header.base_offset)
                 if is_beyond(raw, fetched):
                     is_sound, lies = False, True
-                    raise MalformedBatch(f"an offset behind the log's end, {fetched.high_watermark}", 0, before)
+                    end = f"behind the log's end, {fetched.high_watermark}"
+                    raise MalformedBatch(f"{_claim(raw)}, {end}", 0, before)
                 if cursor.until is not None and raw.header.base_offset >= cursor.until:
                     cursor.next_offset = max(cursor.next_offset, cursor.until)
                     break
@@ -501,29 +535,51 @@ class Fetcher:
                     cursor.backoff.reset()
             if cursor.next_offset == before and all(0 <= raw.header.magic <= 2 for raw in batches):
                 raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
+            if batches and self._may_hide(cursor, batches, fetched):  # R6
+                unproved = batches[-1]
         except MalformedBatch as problem:
             damage = str(problem)
-            due = max(before, batches[-2].header.next_offset if len(batches) > 1 else before)
-            if batches and is_sound and has_leapt(batches[-1], due, problem.offset):
-                batches.pop()
-                lies = True
-                cursor.next_offset, cursor.last_epoch = due, epoch
-                cursor.damaged = tries if due == before else 0
+            if batches and is_sound:
+                if reaches_over(batches[-1], problem.offset):
+                    damage, lies = _reaching(batches[-1], problem.offset), True
+                else:
+                    lies = has_leapt(batches[-1], _due(batches, before), problem.offset)
+        if unproved or (lies and is_sound):
+            due = _due(batches, before)
+            batches.pop()
+            cursor.next_offset, cursor.last_epoch = due, epoch
+            cursor.damaged = tries if due == before else 0
         cursor.largest = largest or cursor.largest
         self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
         if damage:
-            cursor.damaged += 1
-            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
-            if cursor.damaged >= DAMAGE_TRIES:
-                raise self._stop(
-                    cursor,
-                    State.CORRUPT,
-                    f"the batch was damaged in each of {DAMAGE_TRIES} fetches, by the source's disk or the network:"
-                    f" {damage}",
-                    Remedy.SOUND_LEADER,
-                    *(() if lies else (Remedy.ACCEPT_DAMAGE,)),
-                    Remedy.INSPECT,
-                )
+            self._damaged(cursor, damage, lies=lies)
+        elif unproved:
+            cursor.not_before = float("inf")
+            self._spawn(self._prove(cursor, unproved))
+
+    def _may_hide(self, cursor: Cursor, batches: list[RawBatch], fetched: Fetched) -> bool:
+        """Whether the last batch of an answer has holes behind its records, and nothing shows what follows it."""
+        last = batches[-1]
+        if last.header.magic != 2 or behind_records(last) >= last.header.next_offset:
+            return False
+        if cursor.proved == last.header.next_offset or cursor.next_offset != last.header.next_offset:
+            return False
+        return len(fetched.records) - sum(len(raw.data) for raw in batches) <= MAGIC_AT
+
+    def _damaged(self, cursor: Cursor, damage: str, *, lies: bool) -> None:
+        """Fetch again what is damaged. Raises PartitionStop where that was done often enough."""
+        cursor.damaged += 1
+        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        if cursor.damaged >= DAMAGE_TRIES:
+            raise self._stop(
+                cursor,
+                State.CORRUPT,
+                f"the batch was damaged in each of {DAMAGE_TRIES} fetches, by the source's disk or the network:"
+                f" {damage}",
+                Remedy.SOUND_LEADER,
+                *(() if lies else (Remedy.ACCEPT_DAMAGE,)),
+                Remedy.INSPECT,
+            )
 
     def _await_source(self, cursor: Cursor, padding: RawBatch) -> None:
         """Another mirror is bringing the source to where its own source begins."""
@@ -551,3 +607,16 @@ class Fetcher:
 
     def _stop(self, cursor: Cursor, state: State, detail: str, *remedies: Remedy, **values: object) -> PartitionStop:
         return PartitionStop(state, *cursor.partition, cursor.next_offset, detail, *remedies).knowing(**values)
+
+
+def _due(batches: list[RawBatch], before: int) -> int:
+    """Where the last of some batches should begin at the least, of an answer to an ask for offset `before`."""
+    return max(before, batches[-2].header.next_offset if len(batches) > 1 else before)
+
+
+def _claim(raw: RawBatch) -> str:
+    return f"the batch at base offset {raw.header.base_offset} says that its last offset is {raw.header.last_offset}"
+
+
+def _reaching(raw: RawBatch, begins: int) -> str:
+    return f"{_claim(raw)}, and the next one begins at offset {begins}"

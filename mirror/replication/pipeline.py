@@ -660,7 +660,8 @@ class Pipeline:
         elif not partition_task.finished:
             while (loss := partition_writer.passed) is not None:
                 log_loss(loss)
-            caught_up = partition_writer.acked >= cursor.readable_until >= 0
+            # a position behind the source's end is none
+            caught_up = cursor.written_until >= partition_writer.acked >= cursor.readable_until >= 0
             partition_task.state, partition_task.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
             if cursor.is_done and not cursor.unrelayed and partition_writer.is_idle:
                 partition_task.state = State.CAUGHT_UP

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from adversary.driving import Command
 from crashcut import crash_and_cut_all
-from helpers import config_file, make_topic, mirror_once, produce, settings_between, stored_batches
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from rawbatches import batch, crc32c
 from samerecords import read
 from watchedtask import WatchedTask
@@ -339,17 +339,21 @@ def test_what_is_damaged_on_the_source_once_it_was_mirrored_stops_nothing(
     assert [one[4] for one in read(target, topic_name, 0)] == [*records, b"after"]
 
 
-def lying_batch(cluster: Cluster, topic: str, kind: str) -> list[tuple[Any, ...]]:
+def lying_batch(
+    cluster: Cluster, topic: str, kind: str, *, last: int = 0, is_alone: bool = False
+) -> list[tuple[Any, ...]]:
     """A topic of five batches of ten records, of which the third one is not what its header says, though its CRC
-    holds; what was written.
+    holds; what was written. `is_alone`: each is in a segment of its own.
     """
-    make_topic(cluster.bootstrap, topic)
-    produce(cluster.bootstrap, topic, [b"%d" % value + b"z" * 20 for value in range(50)])
+    make_topic(cluster.bootstrap, topic, configs={"segment.ms": "1000"} if is_alone else {})
+    for number in range(5):
+        values = [b"%d" % value + b"z" * 20 for value in range(10 * number, 10 * number + 10)]
+        produce(cluster.bootstrap, topic, values, begin_ms=RECENT_MS + 10_000 * number)
     records = list(read(cluster.bootstrap, topic, 0))
     (old,) = (raw for raw in stored_batches(cluster.bootstrap, topic) if raw.header.base_offset == 20)
     new = bytearray(old.data)
     if kind == "reach":
-        new[23:27] = (30).to_bytes(4, "big")
+        new[23:27] = (last - 20).to_bytes(4, "big")
     elif kind == "codec":
         new[21:23] = SNAPPY.to_bytes(2, "big")
     elif kind == "count":
@@ -357,7 +361,8 @@ def lying_batch(cluster: Cluster, topic: str, kind: str) -> list[tuple[Any, ...]
     else:
         new[61] += 2
     new[17:21] = crc32c(bytes(new[21:])).to_bytes(4, "big")
-    segment = next((cluster.nodes[0].data / f"{topic}-0").glob("*.log"))
+    folder = cluster.nodes[0].data / f"{topic}-0"
+    segment = folder / f"{20 if is_alone else 0:020d}.log"
     data = segment.read_bytes()
     with segment.open("r+b") as file:
         file.seek(data.index(bytes(old.data)))
@@ -390,3 +395,48 @@ def test_a_batch_whose_records_are_not_what_it_says(
         found = mirror_once(*pair, [topic_name], topic_name, offsets=offsets)[at]
     assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 50, until - 20), found.detail
     assert [one[4] for one in read(pair[1], topic_name, 0)] == [one[4] for one in sound]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize(("last", "is_alone"), [(50, False), (35, False), (39, True), (49, True)])
+def test_a_batch_that_reaches_over_the_next_ones_stops_its_partition(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str, last: int, is_alone: bool
+) -> None:
+    """Its last offset lies, though its CRC holds: it is not written, and what it hides is not passed over. Also where
+    it is alone in its segment, so that no answer has the next one behind it.
+    """
+    pair, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    written = lying_batch(source_cluster, topic_name, "reach", last=last, is_alone=is_alone)
+    for more in ("stop", "skip"):
+        stopped = mirror_once(*pair, [topic_name], topic_name, offsets=offsets, on_damage=more)[at]
+        assert (stopped.state, stopped.next_offset) == (State.CORRUPT, 20), stopped.detail
+        what = "and the next one begins at offset 30" if last < 50 else "behind the log's end, 50"
+        assert f"base offset 20 says that its last offset is {last}, {what}" in stopped.detail
+        assert "Move the leader" in stopped.detail
+        assert "mirror accept" not in stopped.detail
+    assert [one[4] for one in read(pair[1], topic_name, 0)] == [one[4] for one in written[:20]]
+
+
+@pytest.mark.brokers
+def test_holes_that_compaction_left_behind_records_hide_nothing(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """A batch whose last records are gone, alone in its segment, and another at the end of the log."""
+    pair, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    make_topic(pair[0], topic_name, configs={"segment.ms": "1000"})
+    for number in range(5):
+        produce(pair[0], topic_name, [b"%d" % value for value in range(10)], begin_ms=RECENT_MS + 10_000 * number)
+    last = bytes((30, 0, 16, 16, 1, 18)) + b"nine long" + bytes(1)  # the ninth, as long as the last two
+    for offset in (20, 40):
+        (old,) = (raw for raw in stored_batches(pair[0], topic_name) if raw.header.base_offset == offset)
+        payload = bytes(old.records[: -len(last)]) + last
+        new = batch(offset, count=9, delta=9, payload=payload, base_timestamp=old.header.base_timestamp)
+        assert len(new) == old.header.size
+        segment = source_cluster.nodes[0].data / f"{topic_name}-0" / f"{offset:020d}.log"
+        with segment.open("r+b") as file:
+            file.write(new)
+    found = mirror_once(*pair, [topic_name], topic_name)[at]
+    assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 50, 0), found.detail
+    records = list(read(pair[0], topic_name, 0))
+    assert (len(records), list(read(pair[1], topic_name, 0))) == (48, records)
