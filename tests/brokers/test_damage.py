@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from adversary.driving import Command
 from crashcut import crash_and_cut_all
+from guarded import delete_records
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
 from rawbatches import batch, crc32c
 from samerecords import read
@@ -440,3 +441,18 @@ def test_holes_that_compaction_left_behind_records_hide_nothing(
     assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 50, 0), found.detail
     records = list(read(pair[0], topic_name, 0))
     assert (len(records), list(read(pair[1], topic_name, 0))) == (48, records)
+
+
+@pytest.mark.brokers
+def test_records_behind_what_a_batch_claims_are_mirrored_once_those_before_are_deleted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    pair, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    written = lying_batch(source_cluster, topic_name, "reach", last=35)
+    assert mirror_once(*pair, [topic_name], topic_name)[at].state is State.CORRUPT
+    delete_records(source_cluster, at, 36)
+    for number in range(2):
+        found = mirror_once(*pair, [topic_name], topic_name, on_data_loss="continue")[at]
+        lost = 0 if number else 16
+        assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 50, lost), found.detail
+    assert list(read(pair[1], topic_name, 0)) == [one for one in written if not 20 <= one[0] < 36]
