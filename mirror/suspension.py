@@ -13,8 +13,10 @@ hypervisor may set neither or one. A clock that is set forward looks like a susp
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 #: Less than it takes until another mirror begins (`LIVENESS_SECONDS` in `journal/ownership.py`), and longer than work
@@ -39,6 +41,7 @@ class SuspensionDetector:
         self._now = now
         self._day, self._running = now()
         self.suspensions = 0
+        self._beating = threading.Lock()
 
     def since(self) -> Callable[[], bool]:
         """Whether the process has run without a suspension since now, to be asked at the last moment."""
@@ -59,11 +62,30 @@ class SuspensionDetector:
 
     def beat(self) -> bool:
         """To be called every second or so, and with each request: whether the last time was too long ago."""
-        day, running = self._now()
-        is_late = day - self._day > SUSPENDED_SECONDS or running - self._running > SUSPENDED_SECONDS
-        self._day, self._running = day, running
-        self.suspensions += is_late
-        return is_late
+        with self._beating:
+            day, running = self._now()
+            is_late = day - self._day > SUSPENDED_SECONDS or running - self._running > SUSPENDED_SECONDS
+            self._day, self._running = day, running
+            self.suspensions += is_late
+            return is_late
+
+
+@contextmanager
+def beating() -> Iterator[SuspensionDetector]:
+    """One that beats in a thread of its own meanwhile, for who waits long for answers without beating."""
+    detector, is_over = SuspensionDetector(), threading.Event()
+
+    def beat() -> None:
+        while not is_over.wait(SUSPENDED_SECONDS / 5):
+            detector.beat()
+
+    thread = threading.Thread(target=beat, name="suspension", daemon=True)
+    thread.start()
+    try:
+        yield detector
+    finally:
+        is_over.set()
+        thread.join()
 
 
 async def always() -> bool:

@@ -22,7 +22,7 @@ from uuid import UUID
 from mirror.commands.restore_view import Report
 from mirror.config import Settings
 from mirror.errors import ConfigError, MirrorError
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import Owner
 from mirror.kafka.admin import Admin, ConfigChange, plain_values
@@ -48,6 +48,7 @@ from mirror.segments.restore import (
     plan_restoration,
     restore_groups,
 )
+from mirror.suspension import SuspensionDetector
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
 from mirror.topics.history import read_history, read_own
@@ -239,6 +240,8 @@ def _topics(
 # --- `mirror restore` -------------------------------------------------------------------------------------------------
 
 _MEGABYTE: Final = 1 << 20
+#: The ids of target topics, None where a cluster has none.
+_Ids = Mapping[str, UUID | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,9 +305,10 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     if owner is not None:
         apply(target, plan)
         rules_of(target, plan.pairs, settings.topics)  # every new topic is known to the brokers then
-        made = asyncio.run(_record(settings, target, plan, disks))
+        made, ids = asyncio.run(_record(settings, target, plan, disks))
     else:
         made = {one.topic for one in plan.creations}
+        ids = {name: info.topic_id for name, info in plan.target_topics.items()}
     partitions = {at: paths for at, paths in disks.partitions.items() if at.topic in places}
     report = Report(
         plan,
@@ -315,16 +319,14 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         wanted.dry_run,
         notes=disks.notes,
     )
-    report.results += (
-        replace(one, at_risk=True, notes=(*one.notes, f"{why}; name the folders of these brokers, too"))
-        if (why := disks.behind.get(one.assignment.source))
-        else one
-        for one in _run(settings, report, owner, skip_damage=wanted.skip_damage)
-    )
+    results = _run(settings, report, owner, ids, skip_damage=wanted.skip_damage)
+    others = _others(target, ids)
+    report.results += (_noted(one, disks.behind.get(one.assignment.source, ""), others) for one in results)
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
+        target.may_go = SuspensionDetector().since()
         if owner is not None and _may_change(settings, owner, report):
-            report.unset = _set(target, plan, report)
+            report.unset = _set(target, plan, report, ids)
         elif owner is not None:
             report.unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
@@ -332,10 +334,29 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     return report
 
 
-async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Disks) -> set[str]:
+def _others(target: Admin, ids: _Ids) -> frozenset[str]:
+    """The target topics that are not those any more which this restore wrote to, or looked at."""
+    now = target.describe(ids)
+    return frozenset(
+        name for name, topic_id in ids.items() if not (name in now and same_id(now[name].topic_id, topic_id))
+    )
+
+
+def _noted(one: Restored, behind: str, others: Collection[str]) -> Restored:
+    """What became of a partition, with what else is known: why its replicas may lack records, or that its copy went."""
+    if one.assignment.target.topic in others:
+        gone = f"the target topic {one.assignment.target.topic} was deleted, or made anew, since this restore began"
+        problem = f"{one.problem}; {gone}" if one.problem else gone
+        one = replace(one, at_risk=True, figures=None, problem=problem)
+    if behind:
+        one = replace(one, at_risk=True, notes=(*one.notes, f"{behind}; name the folders of these brokers, too"))
+    return one
+
+
+async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Disks) -> tuple[set[str], _Ids]:
     """Name the copies in the flow's journal before anything is written to them, so that a mirror goes on behind them
-    even where this is killed; the target topics that the flow has made. Where the disks do not say which cluster they
-    are of, their topics' ids are to show it. What the journal says of a target topic already, stays.
+    even where this is killed; the target topics that the flow has made, and the ids of all. Where the disks do not say
+    which cluster they are of, their topics' ids are to show it. What the journal says of a target topic already, stays.
     """
     made = {one.topic for one in plan.creations}
     there = target.describe({pair.target for pair in plan.pairs})
@@ -357,7 +378,9 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
             and ((known := seen.get(pair.target)) is None or known.target_topic_id != there[pair.target].topic_id)
         }
         await journal.append_all((FirstSeen.key(topic), one.to_json()) for topic, one in fresh.items())
-    return {topic for topic, one in (seen | fresh).items() if one.made}
+    return {topic for topic, one in (seen | fresh).items() if one.made}, {
+        name: info.topic_id for name, info in there.items()
+    }
 
 
 def _may_change(settings: Settings, owner: Owner, report: Report) -> bool:
@@ -397,7 +420,7 @@ def _settings(target: Admin, plan: TopicPlan, disks: Disks, made: Collection[str
     return found
 
 
-def _set(target: Admin, plan: TopicPlan, report: Report) -> dict[str, str]:
+def _set(target: Admin, plan: TopicPlan, report: Report, ids: _Ids) -> dict[str, str]:
     """Set what is to be set of topics that are there whole; of the others, and those that failed, why it was not."""
     missing = {at.topic for at in report.missing}
     parted = missing | {one.assignment.source.topic for one in report.results if not one.is_whole or one.at_risk}
@@ -410,7 +433,7 @@ def _set(target: Admin, plan: TopicPlan, report: Report) -> dict[str, str]:
             unset[topic] = "the topic is not there whole, and a restore that is run again sets them then"
         else:
             changes += one.changes
-    target.alter_configs(changes, failures)
+    target.alter_configs(changes, failures, ids)
     for change in changes:
         if change.topic not in failures:
             logs.get("mirror.restore").info("topic_config_changed", **asdict(change))
@@ -441,7 +464,7 @@ def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
     return made | {name: plain_values(configs) for name, configs in there.items()}
 
 
-def _run(settings: Settings, report: Report, owner: Owner | None, *, skip_damage: bool) -> list[Restored]:
+def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, *, skip_damage: bool) -> list[Restored]:
     from mirror.spark.compiled import ensure_compiled
     from mirror.spark.restore import Portion, restore_on_spark
 
@@ -461,7 +484,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, *, skip_damage
             flow=settings.flow,
             alias=settings.source.alias,
             target=report.target,
-            assignment=one,
+            assignment=replace(one, target_topic_id=ids.get(one.target.topic)),
             folders=tuple(map(str, report.wanted[one.source])),
             configs=report.configs[one.target.topic],
             memory_bytes=settings.limits.memory_mb * _MEGABYTE,

@@ -383,7 +383,6 @@ class Replanner:
         return self._plan, history
 
     def _refuse_lost(self) -> None:
-        self._target.may_go = SuspensionDetector().since()
         self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
         asyncio.run(self._ownership.refuse_lost(self.settings))
 
@@ -432,6 +431,7 @@ class Replanner:
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
         acls, failures = found.leaving(held), dict[str, MirrorError]()
         if acls.missing or acls.revoked:
+            self._target.may_go = SuspensionDetector().since()
             self._refuse_lost()
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there
             self._given |= set(acls.missing)

@@ -32,12 +32,13 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -66,6 +67,7 @@ from mirror.errors import (
     ConnectionLost,
     MirrorError,
     NotAuthenticated,
+    PreflightError,
     WireError,
 )
 from mirror.kafka.cluster import (
@@ -81,6 +83,7 @@ from mirror.kafka.cluster import (
 )
 from mirror.kafka.protocol import DELETE_TOPICS, INIT_PRODUCER_ID, Api
 from mirror.observability import logs
+from mirror.suspension import SuspensionDetector
 
 # --- What is asked of a cluster's controller, in portions that it takes -----------------------------------------------
 
@@ -520,19 +523,36 @@ class Admin:
         with self._doing("create topics"):
             return self._requested(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
 
-    def create_partitions(self, growths: Iterable[Growth], failures: dict[str, MirrorError] | None = None) -> None:
-        """Let topics have more partitions."""
+    def create_partitions(
+        self,
+        growths: Iterable[Growth],
+        failures: dict[str, MirrorError] | None = None,
+        ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
+    ) -> None:
+        """Let topics have more partitions. `ids` as in `alter_configs`."""
         with _each(failures) as failed:
             for some in portions(growths, lambda one: one.partitions):
-                wanted = [NewPartitions(one.topic, one.partitions) for one in some]
+                others, has_run = self._others({one.topic for one in some}, ids, failed)
+                wanted = [NewPartitions(one.topic, one.partitions) for one in some if one.topic not in others]
+                if not wanted:
+                    continue
                 with self._doing("create partitions"):
-                    asked = self._requested(self._client.create_partitions, wanted, operation_timeout=DEADLINE_S)
+                    asked = self._requested(
+                        self._client.create_partitions, wanted, has_run=has_run, operation_timeout=DEADLINE_S
+                    )
                 for name, future in asked.items():
                     with _one(failed, name), self._doing(f"create partitions of topic {name}"):
                         future.result()
 
-    def alter_configs(self, changes: Iterable[ConfigChange], failures: dict[str, MirrorError] | None = None) -> None:
-        """Change settings of topics, each topic's together; those that are not named stay."""
+    def alter_configs(
+        self,
+        changes: Iterable[ConfigChange],
+        failures: dict[str, MirrorError] | None = None,
+        ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
+    ) -> None:
+        """Change settings of topics, each topic's together; those that are not named stay. A topic that has another id
+        than `ids` names fails with PreflightError, and is left as it is: brokers take this order by names alone.
+        """
         entries: dict[str, list[ConfigEntry]] = {}
         for one in changes:
             kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
@@ -540,14 +560,36 @@ class Admin:
             entries.setdefault(one.topic, []).append(entry)
         with _each(failures) as failed:
             for some in portions(entries.items(), lambda one: len(one[1])):
+                others, has_run = self._others({topic for topic, _ in some}, ids, failed)
                 wanted = [
-                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed) for topic, changed in some
+                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed)
+                    for topic, changed in some
+                    if topic not in others
                 ]
+                if not wanted:
+                    continue
                 with self._doing("change topic configs"):
-                    asked = self._requested(self._client.incremental_alter_configs, wanted)
+                    asked = self._requested(self._client.incremental_alter_configs, wanted, has_run=has_run)
                 for resource, future in asked.items():
                     with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
                         future.result()
+
+    def _others(
+        self, names: Collection[str], ids: Mapping[str, uuid.UUID | None], failed: dict[str, MirrorError]
+    ) -> tuple[frozenset[str], Callable[[], bool]]:
+        """Those of these topics that have other ids than they should by now, which `failed` learns; and whether this
+        process has run since they were asked about.
+        """
+        has_run = SuspensionDetector().since()
+        wanted = {name: topic_id for name in names if (topic_id := ids.get(name)) is not None}
+        now = self.describe(wanted)
+        others = frozenset(name for name, one in wanted.items() if name not in now or now[name].topic_id != one)
+        for name in others:
+            failed[name] = PreflightError(
+                f"{self._wire.endpoint}: topic {name} was deleted{' and made anew' if name in now else ''} since it was"
+                " looked at; nothing of it was changed"
+            )
+        return others, has_run
 
     def delete_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
         """Delete topics, each by its id: another one of its name stays (KIP-516). One that is gone is no error."""
@@ -614,14 +656,16 @@ class Admin:
         self.cluster_id()
         return found
 
-    def _requested(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
+    def _requested(
+        self, call: Callable[..., Asked], *args: Any, has_run: Callable[[], bool] = lambda: True, **options: Any
+    ) -> Asked:
         """What an order is answered with, which this cluster alone gets (K3); given again where it never reached a
-        controller.
+        controller, and not at all unless this process `has_run`, and may go, up to the last moment.
         """
         self.cluster_id()
 
         def given(*args: Any, **options: Any) -> Asked:
-            if not self.may_go():
+            if not (self.may_go() and has_run()):
                 raise ClusterUnreachable(f"{self._wire.endpoint}: this process was suspended, and no order was given")
             return call(*args, **options)
 
@@ -782,11 +826,16 @@ class RememberingAdmin(Admin):
             self._configs |= super().topic_configs(some)
         return {name: self._configs[name] for name in wanted if name in self._configs}
 
-    def alter_configs(self, changes: Iterable[ConfigChange], failures: dict[str, MirrorError] | None = None) -> None:
+    def alter_configs(
+        self,
+        changes: Iterable[ConfigChange],
+        failures: dict[str, MirrorError] | None = None,
+        ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
+    ) -> None:
         """As `Admin` does (M3)."""
         changing = list(changes)
         try:
-            super().alter_configs(changing, failures)
+            super().alter_configs(changing, failures, ids)
         finally:
             for one in changing:
                 self._configs.pop(one.topic, None)

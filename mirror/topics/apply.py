@@ -37,6 +37,7 @@ from mirror.policy.rules import (
     tombstones_kept_ms,
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
+from mirror.suspension import beating
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
@@ -300,7 +301,8 @@ def apply(
 ) -> frozenset[str]:
     """Make what the plan says; the topics that were created, when every new partition has a leader.
 
-    `check` is called right before each kind of change, and raises where nothing may be changed any more.
+    `check` is called right before each kind of change, and raises where nothing may be changed any more; nor is
+    anything where this process was suspended behind that. A topic that is another one than was planned for stays.
 
     Where `failures` is given, it learns by target topic what could not be made, and everything else is; without it the
     first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
@@ -308,19 +310,26 @@ def apply(
     """
     plan.raise_refusals()
     failed: dict[str, MirrorError] = {}
-    if plan.changes:
-        check()
-    target.alter_configs(plan.changes, failed)
-    for change in plan.changes:
-        if change.topic not in failed:
-            log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
-    if plan.creations:
-        check()
-    existed = _create(target, plan.creations, failed)
-    grown = [one for one in plan.growths if one.topic not in failed]
-    if grown:
-        check()
-    target.create_partitions(grown, failed)
+    ids = {name: info.topic_id for name, info in plan.target_topics.items()}
+    with beating() as detector:
+
+        def ask() -> None:
+            target.may_go = detector.since()
+            check()
+
+        if plan.changes:
+            ask()
+        target.alter_configs(plan.changes, failed, ids)
+        for change in plan.changes:
+            if change.topic not in failed:
+                log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
+        if plan.creations:
+            ask()
+        existed = _create(target, plan.creations, failed)
+        grown = [one for one in plan.growths if one.topic not in failed]
+        if grown:
+            ask()
+        target.create_partitions(grown, failed, ids)
     for growth in grown:
         if growth.topic not in failed:
             log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))

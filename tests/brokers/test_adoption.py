@@ -34,7 +34,7 @@ from mirror.config import Settings
 from mirror.driver.flow import prepare
 from mirror.driver.start import recorded
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
-from mirror.errors import ExitCode, MirrorError, PreflightError
+from mirror.errors import ClusterUnreachable, ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import OWNER, Change, Journal
 from mirror.journal.ownership import KEY as FAILOVER
@@ -51,6 +51,7 @@ from mirror.replication.assignment import Assignment
 from mirror.segments.restore import Found, plan_restoration
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
+from mirror.suspension import SuspensionDetector
 from mirror.topics import adoption
 from mirror.topics.adoption import Gate, Standing, Verdict, standing_of
 from mirror.topics.apply import apply, ensure_flow_topic, plan_topics
@@ -680,6 +681,59 @@ def test_a_copy_is_taken_over_after_it_was_compared(
     assert (done.exit_code, [one.source for one in done.refused]) == (ExitCode.PREFLIGHT, [other])
     assert (held(target, equal), held(target, other)) == ((0, 60), (0, 40))
     assert not journal(settings)[equal].made
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("change", ["configs", "partitions"])
+def test_a_start_changes_nothing_of_a_copy_that_was_made_anew_under_it(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Brokers take settings and partitions by a topic's name: who starts may be suspended behind its question."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    if change == "configs":
+        changed = ConfigChange(topic=topic_name, name="segment.ms", before="", after="7200000")
+        admin_of(source).alter_configs([changed])
+    else:
+        admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=3)])
+
+    def suspended(*_: object) -> None:
+        monkeypatch.undo()
+        delete_topics(target, topic_name)
+        make_topic(target, topic_name)
+        produce(target, topic_name, values(7, "a stranger's "))
+
+    monkeypatch.setattr("mirror.driver.flow.record_compaction", suspended)
+    done = run_once(settings)
+    assert (done.exit_code, "it was recreated" in done.refused[0].reason) == (ExitCode.PREFLIGHT, True)
+    there = admin_of(target)
+    assert there.topic_configs([topic_name])[topic_name]["segment.ms"].value != "7200000"
+    assert len(there.describe([topic_name])[topic_name].partitions) == 1
+    assert held(target, topic_name) == (0, 7)
+
+
+@pytest.mark.brokers
+def test_no_order_is_given_behind_a_suspension_since_the_topic_was_looked_at(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another topic may have its name by then."""
+    _, target = addresses(settings)
+    make_topic(target, topic_name)
+    admin = admin_of(target)
+    ids = {topic_name: admin.describe([topic_name])[topic_name].topic_id}
+    described, day = admin.describe, [0.0]
+    monkeypatch.setattr(SuspensionDetector.__init__, "__defaults__", (lambda: (day[0], 0.0),))
+
+    def slow(names: Any) -> Any:
+        found = described(names)
+        day[0] += 60
+        return found
+
+    monkeypatch.setattr(admin, "describe", slow)
+    changed = [ConfigChange(topic=topic_name, name="cleanup.policy", before="", after="compact")]
+    with pytest.raises(ClusterUnreachable, match="suspended"):
+        admin.alter_configs(changed, ids=ids)
+    assert admin.topic_configs([topic_name])[topic_name]["cleanup.policy"].value == "delete"
 
 
 @pytest.mark.brokers

@@ -19,10 +19,12 @@ from typing import Any
 import psutil
 import pytest
 from crashcut import crash_and_cut
+from groupoffsets import commit, committed
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, remove_topics, stored_batches
 from running import values, wait_for
 from samerecords import assert_same_records, read
 from sparkless import run_once
+from syncing import delete_topics
 from transactional import transactions
 from typer.testing import CliRunner
 
@@ -697,6 +699,38 @@ def test_a_flow_that_is_failed_over_meanwhile_is_written_to_no_more(
     file.write_text(json.dumps(output))
     assert restore_here(file, folder)[0] == 0, "taken back, it is restored"
     assert log_ends(target, topic_name, 1) == [400]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_topic_that_was_made_anew_meanwhile_gets_nothing_of_the_lost_one(
+    broker: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither settings, which may delete what a stranger wrote to it, nor offsets of groups; and it is not whole."""
+    source, target, group = broker.bootstrap, target_cluster.bootstrap, f"{topic_name}-group"
+    make_topic(source, topic_name, configs={"retention.ms": "7200000"})
+    produce(source, topic_name, [b"%d" % number for number in range(50)])
+    commit(source, group, topic_name, 30)
+    broker.kill(0)
+    copied = command._run
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        found = copied(*arguments, **options)
+        delete_topics(target, topic_name)
+        make_topic(target, topic_name)
+        produce(target, topic_name, [b"a stranger's"] * 60)
+        return found
+
+    monkeypatch.setattr(command, "_run", run)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    code, report = restore_here(config, broker.nodes[0].data)
+    assert code == ExitCode.DATA_AT_RISK
+    (partition,) = report["partitions"]
+    assert not partition["whole"]
+    assert "was deleted, or made anew, since this restore began" in partition["notes"][-1]
+    configs = Admin(load(config).target).topic_configs([topic_name])[topic_name]
+    assert configs["retention.ms"].value != "7200000"
+    assert committed(target, group, topic_name) < 0
 
 
 @pytest.mark.brokers
