@@ -39,6 +39,7 @@ from mirror.replication.position import Position, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.topics.apply import ensure_flow_topic, rules_for
+from mirror.topics.history import keeping_to_known
 
 #: Reads of a partition that is being mirrored meanwhile, before that is an error.
 _TRIES: Final = 3
@@ -151,6 +152,7 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
     if is_rekeyed(topic, settings.topics):
         return await _accept_rekeyed(settings, topic, partitions)
+    settings = await keeping_to_known(settings)
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
     rules, _ = rules_for(settings, topic)

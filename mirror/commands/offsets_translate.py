@@ -33,6 +33,7 @@ from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import other_topic, recreated
+from mirror.topics.history import keeping_to_known
 
 #: Whatever the source deleted: records that got over have their offsets all the same.
 _ANY_LOSS: Final = (0, NO_LIMIT)
@@ -81,6 +82,7 @@ async def _translate(settings: Settings, source: TopicPartition, offset: int, *,
         )
     if not selects(source.topic, settings.topics):
         raise ConfigError(f"{source.topic}: no such topic is mirrored by {settings.flow}")
+    settings = await keeping_to_known(settings)
     target = TopicPartition(settings.topics.naming.target_of(source.topic), source.partition)
     async with Cluster(Endpoint.of(settings.source)) as one, Cluster(Endpoint.of(settings.target)) as other:
         journal = Journal(other, settings.flow)

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied, ClusterError
-from mirror.journal.entries import FirstSeen, losses_in, same_id, seen_in
+from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, same_id, seen_in
 from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
@@ -175,6 +175,14 @@ async def read_own(settings: Settings) -> Own:
             return Own({}, target.cluster_id)
         news = await journal.follow(None)
         return Own(newest(news.entries), target.cluster_id, news.place)
+
+
+async def keeping_to_known(settings: Settings) -> Settings:
+    """The same for the clusters that the flow's journal knows: an address that leads to another one by now is an error,
+    where a topic of that one would look as if it was made anew. Raises as `read_own` does.
+    """
+    own = await read_own(settings)
+    return settings.keeping_to(mirrored_cluster(own.newest), own.cluster_id)
 
 
 async def read_history(

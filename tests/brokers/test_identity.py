@@ -146,6 +146,10 @@ def test_a_failover_takes_no_other_cluster_for_its_source(
     produce(source, topic_name, records("late", 7))
     commit(target, group, topic_name, 3)
     file = config_of(tmp_path, target, target, topic_name, group)
+    for command in (["accept", str(file), topic_name], ["offsets", "translate", str(file), topic_name, "0", "5"]):
+        refused = CliRunner().invoke(app, command).exception
+        assert isinstance(refused, ClusterError), refused
+        assert f"not one of {source_cluster.cluster_id}" in str(refused), "no topic was made anew"
     for options in (["--rehearse"], []):
         result = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
         account = json.loads(result.stdout)
