@@ -333,14 +333,26 @@ class Unreadable(Trial):
         self.fill(100, 110)
         batch = bytearray(segment.read_bytes()[at:])
         length = 12 + struct.unpack_from(">i", batch, 8)[0]
-        batch[22] |= ODD_CODEC
+        self.alter(batch)
         batch[17:21] = struct.pack(">I", crc32c.crc32c(bytes(batch[21:length])))
         with segment.open("r+b") as file:
             file.seek(at)
             file.write(batch[:length])
         self.wanted += self.fill(110, 120)
 
+    @staticmethod
+    def alter(batch: bytearray) -> None:
+        batch[22] |= ODD_CODEC
+
     mend = Trial.accept
+
+
+class NotWhatItSays(Unreadable):
+    """The length of a batch's first record, which the target alone looks at."""
+
+    @staticmethod
+    def alter(batch: bytearray) -> None:
+        batch[61] += 2
 
 
 class LongGap(Trial):
@@ -570,6 +582,7 @@ TRIALS: Final[tuple[type[Trial], ...]] = (
     TooMuchToOpen,
     TooOld,
     Unreadable,
+    NotWhatItSays,
     LongGap,
     CompactedBehind,
     Keyless,
