@@ -140,7 +140,8 @@ class Endpoint:
 
     `request_timeout` is how many seconds a request may wait for its answer; None leaves that to whoever asks.
     `bytes_per_second` bounds what `fetch_at` reads, all partitions together; None leaves it unbounded. `cluster_id` is
-    that of the only cluster that may be there; None for whichever is found first.
+    that of the only cluster that may be there; None for whichever is found first. `known`: brokers that were met there,
+    for whoever finds none at `bootstrap`.
     """
 
     alias: str
@@ -150,6 +151,7 @@ class Endpoint:
     request_timeout: float | None = None
     bytes_per_second: float | None = None
     cluster_id: str | None = None
+    known: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def of(cls, settings: ClusterSettings) -> Self:
@@ -184,7 +186,7 @@ class Cluster:
         self.cluster_id = endpoint.cluster_id  # once it is known it stays (K3)
         self.topics: dict[str, Topic] = {}
         self.bucket = Bucket(endpoint.bytes_per_second) if endpoint.bytes_per_second else None
-        self._bootstrap = endpoint.bootstrap
+        self._bootstrap = tuple(dict.fromkeys((*endpoint.bootstrap, *endpoint.known)))
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[int, str], asyncio.Task[Connection]] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -217,6 +219,11 @@ class Cluster:
 
     def __str__(self) -> str:
         return str(self.endpoint)
+
+    @property
+    def met(self) -> Endpoint:
+        """The endpoint with the brokers that the last metadata answer named, for others who are to find them."""
+        return replace(self.endpoint, known=tuple(sorted(self._brokers.values())))
 
     @property
     def addresses(self) -> str:

@@ -512,6 +512,8 @@ class Supervisor:
         moved = {at: counters.bytes - self._planned.get(at, 0) for at, counters in self._all_counters.items()}
         rates = rates_of(flow.copy_rate, packed, self._outcome.figures, moved)
         self._planned = {at: counters.bytes for at, counters in self._all_counters.items()}
+        # a broker that `bootstrap.servers` names may be gone by now
+        flow = replace(flow, source=self._source.met, target=self._target.met)
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
 
     def _unfinished(self) -> list[Assignment]:

@@ -7,10 +7,11 @@ test_silent_run.py.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -24,9 +25,11 @@ from guarded import create, delete, delete_records, flip_a_stored_bit, give_back
 from helpers import mirror_once, produce, settings_between
 from rekey_story import Story
 from samerecords import read
+from sparkless import InThisProcess
 from watchedtask import WatchedTask
 
 from mirror.commands.verify import verify
+from mirror.driver.flow import prepare
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
@@ -35,6 +38,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.replication.fetcher import DAMAGE_TRIES
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.spark.rekey.microbatch import Stopped
+from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -463,3 +467,36 @@ def test_an_admin_asks_again_where_the_dead_are_named_as_controllers(mortal: Sce
     with ThreadPoolExecutor(len(admins)) as threads:
         reported = list(threads.map(lambda admin: admin.describe([mortal.name]).keys(), admins))
     assert reported == [{mortal.name}] * len(admins)
+
+
+def test_the_one_broker_that_the_configuration_names_may_go_while_a_mirror_runs(mortal: Scene) -> None:
+    """The tasks of the next epoch find the others, which the driver has met."""
+    source, name = mortal.source, mortal.name
+    create(source, name, [[source.nodes[-1].id]])
+    produce(source.bootstrap, name, [b"before"] * 100)
+    first = source.bootstrap.partition(",")[0]
+    settings = settings_between(first, mortal.target.bootstrap, [name], flow=name)
+    states: dict[TopicPartition, PartitionStatus] = {}
+    context: Any = InThisProcess()
+
+    async def all_at(many: int) -> None:
+        while not any((one.state, one.next_offset) == (State.CAUGHT_UP, many) for one in states.values()):
+            await asyncio.sleep(0.05)
+
+    async def story() -> None:
+        flow = replace(await asyncio.to_thread(prepare, settings), epoch_seconds=2.0)
+        live = Supervisor(context, flow, states.update)
+        run = asyncio.create_task(live.run())
+        try:
+            async with asyncio.timeout(120):
+                await all_at(100)
+                await asyncio.to_thread(source.kill, LEADER)
+                for number in range(2, 6):  # over several epochs
+                    await asyncio.to_thread(produce, source.bootstrap, name, [b"later"] * 100)
+                    await all_at(100 * number)
+                    await asyncio.sleep(2.0)
+        finally:
+            live._stop()
+            await run
+
+    asyncio.run(story())
