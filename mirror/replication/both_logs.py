@@ -1,7 +1,7 @@
 """Both logs of one partition, as they are when its position is read, and which stop it means where they do not agree.
 
-What a stop says is decided here alone, so that it names the same side wherever both logs are compared (P5 to P9 in
-`replication/position.py`).
+What a stop says is decided here alone, so that it names the same side wherever both logs are compared (P5 to P10
+in `replication/position.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from mirror.errors import MalformedBatch, OpenTransaction, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at
-from mirror.kafka.queries import EARLIEST, LATEST, epoch_end, list_offset, replicated_end
+from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, epoch_end, list_offset, replicated_end
 from mirror.records.compare import is_our_padding
 from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, ProducerState, RawBatch, crc_holds
 from mirror.replication.assignment import LastPosition
@@ -52,8 +52,9 @@ class Logs:
     flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
     of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
     where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
-    leader epoch in which the target's end was read, `source_epoch` the source's of now. `clusters`: what both are
-    called.
+    leader epoch in which the target's end was read, `source_epoch` the source's of now. `target_kept` is what the
+    target has of the leader epoch in which it acknowledged last, None where that is not known, or no leader was elected
+    since. `clusters`: what both are called.
     """
 
     source: TopicPartition
@@ -70,6 +71,7 @@ class Logs:
     target_epoch: int = -1
     source_epoch: int = -1
     clusters: tuple[str, str] = ("the source", "the target")
+    target_kept: EpochEnd | None = None
 
     @property
     def was_not_cut(self) -> bool:
@@ -203,10 +205,24 @@ class Logs:
         is_ours = written is not None and not written.header.is_control and self.own.is_kin(written.header.producer_id)
         epoch = source.header.partition_leader_epoch if source is not None else 0
         if is_ours and epoch > 0:
-            return self.truncated(at, f"{detail}; the source was cut back, and went on in leader epoch {epoch}")
+            return self.cut(at, detail, f"the source was cut back, and went on in leader epoch {epoch}")
         if self.tail_is_ours and self.last is not None and self.last.target_end >= self.end:
-            return self.truncated(at, f"{detail}; the target has what was mirrored, the source another log by now")
+            return self.cut(at, detail, "the target has what was mirrored, the source another log by now")
         return self.foreign(at, detail)
+
+    def cut(self, at: int, detail: str, source_log: str) -> PartitionStop:
+        """The stop where what we wrote is not the source's: one of both logs is another one by now. It is the target's
+        where the source has kept the leader epoch that was mirrored up to there, as `check_source_epoch` found, and the
+        target has nothing of the one in which it acknowledged (P10).
+        """
+        last, kept = self.last, self.target_kept
+        has_kept = last is not None and self.kept_until is not None and at <= last.epoch_until
+        if last is None or kept is None or not has_kept or kept.epoch >= last.target_epoch:
+            return self.truncated(at, f"{detail}; {source_log}")
+        acknowledged = f"it acknowledged up to offset {last.target_end} in leader epoch {last.target_epoch}"
+        has = f"and has none of that: its epoch {kept.epoch} reaches up to offset {kept.end}"
+        what = f"{acknowledged}, {has}, as where an old leader of the target comes back. The source kept its log"
+        return self.stop(State.DIVERGED, at, f"{detail}; the target's log is another one: {what}", *ANOTHER_COPY)
 
     def foreign(self, at: int, detail: str) -> PartitionStop:
         """The stop for a copy with records that are not the source's."""
@@ -249,11 +265,12 @@ async def read_logs(
     """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
     end = await replicated_end(target, target_partition)
     target_epoch = target.leader(target_partition).epoch
-    start, readable, target_start, kept, tail = await asyncio.gather(
+    start, readable, target_start, kept, target_kept, tail = await asyncio.gather(
         list_offset(source, source_partition, EARLIEST),
         list_offset(source, source_partition, LATEST),
         list_offset(target, target_partition, EARLIEST),
         _kept_until(source, source_partition, last),
+        _target_kept(target, target_partition, last),
         _tail(target, target_partition, end),
     )
     if tail is None and end > target_start and await list_offset(target, target_partition, EARLIEST) < end:
@@ -276,11 +293,22 @@ async def read_logs(
         target_epoch,
         source_epoch,
         (str(source), str(target)),
+        target_kept,
     )
 
 
 async def _tail(target: Cluster, partition: TopicPartition, end: int) -> RawBatch | None:
     return await batch_at(target, partition, end - 1, below=end) if end else None
+
+
+async def _target_kept(target: Cluster, partition: TopicPartition, last: LastPosition | None) -> EpochEnd | None:
+    """What the target has of the leader epoch in which it acknowledged last; None where that is not known, or no leader
+    was elected since.
+    """
+    if last is None or not 0 <= last.target_epoch < target.leader(partition).epoch:
+        return None
+    kept = await epoch_end(target, partition, last.target_epoch)
+    return kept if kept.end >= 0 else None
 
 
 async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosition | None) -> int | None:

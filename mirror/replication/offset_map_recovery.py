@@ -272,8 +272,10 @@ def _truncated(logs: Logs, runs: OffsetRanges, stable: int | None = None) -> Par
     """The stop for a source that ends before what was mirrored, or in a transaction that had been committed."""
     more = ", and more" if runs.next_target < logs.end else ""
     ends = f"log ends at {logs.readable}" if stable in (None, logs.readable) else f"last stable offset is {stable}"
-    detail = f"offsets up to {runs.next_source - 1} were mirrored{more}; the source's {ends}"
-    return logs.truncated(runs.next_source, detail)
+    detail = f"offsets up to {runs.next_source - 1} were mirrored{more}"
+    if stable is None:
+        return logs.truncated(runs.next_source, f"{detail}; the source's {ends}")
+    return logs.cut(runs.next_source, detail, f"the source's {ends}")
 
 
 async def _check_tail(

@@ -22,6 +22,8 @@
         still has them; else that is TARGET_LOST
     P9  a copy that was begun with offsets that move is none with equal offsets: where the journal keeps that its end
         goes with another offset of the source, no record is compared, and none is written
+    P10 where what the flow wrote is not the source's, the target is to blame if the source kept the leader epoch that
+        was mirrored, and the target's leader has nothing of the one in which it acknowledged: an old leader came back
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch

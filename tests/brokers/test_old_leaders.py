@@ -5,18 +5,20 @@ log is as long, or longer, and holds others (P6, J1).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from guarded import create
-from helpers import mirror_once, produce
+from helpers import make_topic, mirror_once, produce
 from padded import trimmed
 from running import TIMEOUT, wait_for
 
+from mirror.journal.journal import journal_topic
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -51,11 +53,11 @@ def until(come_about: Callable[[], Any]) -> None:
     wait_for(come_about, TIMEOUT, lambda: "no leader")
 
 
-def leads(cluster: Cluster, node: int, in_sync: Sequence[int]) -> bool:
+def leads(cluster: Cluster, node: int, in_sync: Sequence[int], topics: Iterable[str] = HALVES) -> bool:
     """Of all topics, with these replicas in sync."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     found = client.list_topics(timeout=10).topics
-    parts = [found[topic].partitions[0] for topic in HALVES]
+    parts = [found[topic].partitions[0] for topic in topics]
     return all(one.leader == node and one.isrs == list(in_sync) for one in parts)
 
 
@@ -89,3 +91,40 @@ def test_an_old_leader_that_comes_back_is_another_log(both: tuple[Cluster, Clust
             TopicPartition(topic, 0): State.TRUNCATED for topic in HALVES
         }
         assert all("no record of leader epoch" in one.detail for one in found.values())
+
+
+def test_an_old_leader_of_the_target_that_comes_back() -> None:
+    """Where offsets move, it has other records at the offsets that were mirrored since: the target is to blame (P6)."""
+    topic, copy, flow = "moved", "x.moved", "old"
+    more = {"offsets": "translate", "naming": {"prefix": "x."}}
+    source, target = start_many([Spec(name="kept"), Spec(name="old-leaders", nodes=3, config=BROKERS)])
+    with source, target:
+
+        def mirrored(**others: Any) -> PartitionStatus:
+            found = mirror_once(source.bootstrap, target.bootstrap, [topic], flow, **more, **others)
+            return found[TopicPartition(topic, 0)]
+
+        make_topic(source.bootstrap, topic)
+        create(target, copy, [[1, 2]])
+        create(target, journal_topic(flow), [[0]], {"cleanup.policy": "compact"})
+        produce(source.bootstrap, topic, [b"%d" % number for number in range(50)], begin_ms=BEGAN_MS)
+        until(lambda: leads(target, 1, [1, 2], [copy]))
+        assert mirrored().state is State.CAUGHT_UP
+        target.kill(2)
+        until(lambda: leads(target, 1, [1], [copy]))
+        produce(source.bootstrap, topic, [b"%d" % number for number in range(50, 100)], begin_ms=BEGAN_MS + 50)
+        assert mirrored().state is State.CAUGHT_UP
+        target.kill(1)
+        target.restart(2)
+        until(lambda: leads(target, 2, [2], [copy]))
+        trimmed(source, topic, 70)
+        assert mirrored().state is State.TARGET_LOST
+        produce(source.bootstrap, topic, [b"%d" % number for number in range(100, 130)], begin_ms=BEGAN_MS + 100)
+        assert mirrored(on_data_loss="continue").state is State.CAUGHT_UP
+        target.kill(2)
+        target.restart(1)
+        until(lambda: leads(target, 1, [1], [copy]))
+        found = mirrored(on_data_loss="continue")
+    assert found.state is State.DIVERGED, found
+    assert "the target's log is another one" in found.detail
+    assert "an old leader of the target comes back. The source kept its log" in found.detail
