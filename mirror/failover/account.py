@@ -159,7 +159,7 @@ def group_sync(
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, verified, known.runs.known_until, since, copies)
+        return GroupSync(*common, moved, origins, verified, known.runs.known_until, since, copies, known.runs.cut_of)
     return GroupSync(*common, preserved(pairs), origins, verified, since=since, copies=copies)
 
 

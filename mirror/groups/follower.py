@@ -16,6 +16,7 @@ from mirror.groups.decide import Standing
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, Skip, SyncResult
 from mirror.journal.journal import Journal
+from mirror.journal.offset_maps import cut_entry
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import KEY, GroupFigures
@@ -107,6 +108,10 @@ class GroupFollower:
             return result.is_complete
 
     async def _report(self, result: SyncResult) -> list[Blocker]:
+        try:
+            await self.journal.append_all(cut_entry(at, cut) for at, cut in result.cuts.items())
+        except (ClusterError, WireError) as problem:
+            return [Blocker("the journal was not written", detail=str(problem))]
         now = int(time.time() * 1000)
         figures = GroupFigures(
             instance=self.instance,

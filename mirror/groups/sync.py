@@ -53,6 +53,7 @@ from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, high_watermar
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
+from mirror.replication.offset_map import Cut
 from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
@@ -72,6 +73,11 @@ _BY_WEIGHT: Final = (
 )
 #: Why a group is beyond where it stands on the source.
 FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
+#: Why a group is there that stands in what the target lost (F5 in `groups/decide.py`).
+LOST_THERE: Final = (
+    "the target lost what it had read, and other records are at these offsets by now: end its members there, and put it"
+    " where it is to go on (kafka-consumer-groups.sh, --reset-offsets)"
+)
 #: Why a group stands elsewhere that nobody follows (G9).
 UNFOLLOWED: Final = (
     "share groups and streams groups are not followed: put it where it is to go on (kafka-share-groups.sh or"
@@ -95,11 +101,15 @@ _SILENT: Final = frozenset({State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT
 Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
 
 
+def _uncut(_: TopicPartition) -> None:
+    """No target lost its tail."""
+
+
 class Terms(NamedTuple):
     """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
     mirrored; `known_until`, of a target partition, the offset up to which it is known what its offsets mean;
     `since`, of a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target
-    topic, the id under which it is written to.
+    topic, the id under which it is written to; `cut_of`: what a target partition lost of its tail, where that matters.
     """
 
     translate: Translate
@@ -107,6 +117,7 @@ class Terms(NamedTuple):
     known_until: Callable[[TopicPartition], int]
     since: Mapping[TopicPartition, int]
     copies: Mapping[str, UUID | None] = {}
+    cut_of: Callable[[TopicPartition], Cut | None] = _uncut
 
 
 def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
@@ -161,7 +172,8 @@ class Skip(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SyncResult:
     """What one round came to: groups by how they stand, how many were committed for, what stood in the way, and what
-    was passed over. `planned` is what a rehearsal would have committed.
+    was passed over. `planned` is what a rehearsal would have committed. `cuts`: of target partitions that lost their
+    tails, which groups may stand in that still.
     """
 
     standings: Mapping[Standing, int]
@@ -169,6 +181,7 @@ class SyncResult:
     blockers: tuple[Blocker, ...]
     skips: tuple[Skip, ...] = ()
     planned: Mapping[str, Offsets] = field(default_factory=dict)
+    cuts: Mapping[TopicPartition, Cut] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -177,13 +190,16 @@ class SyncResult:
 
 
 class _Stand(NamedTuple):
-    """Where one partition of a group stands: on the source, and on the target, None where it has no offset there."""
+    """Where one partition of a group stands: on the source, and on the target, None where it has no offset there;
+    `is_lost`: in a tail that the target lost.
+    """
 
     group: str
     at: TopicPartition
     committed: Committed
     reached: int | None
     ends: CopyEnds
+    is_lost: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -201,6 +217,11 @@ class _Work:
     def took(self, group: str, at: TopicPartition) -> bool:
         """Whether the target took a commit."""
         return at in self.taken.get(group, ())
+
+    def settled(self, group: str, at: TopicPartition) -> bool:
+        """Whether the target has what was decided."""
+        made = self.decisions.get(group, {}).get(at)
+        return made is not None and (made.commit is None or self.took(group, at))
 
     def commits(self) -> dict[str, Offsets]:
         """What the decisions ask for."""
@@ -225,17 +246,19 @@ class GroupSync:
         known_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
         since: Mapping[TopicPartition, int] = {},
         copies: Mapping[str, UUID | None] = {},
+        cut_of: Callable[[TopicPartition], Cut | None] = _uncut,
     ) -> None:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `verified` says of a source
         partition whether its target holds its records (G2). `known_until`: of a target partition, the offset up to
         which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
-        `copies`: by target topic, the id under which it is written to.
+        `copies`: by target topic, the id under which it is written to. `cut_of`: what a target partition lost of its
+        tail, where that may matter to groups still.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._verified = tuple(include), verified
-        self.mirrors(Terms(translate, origins, known_until, since, copies))
+        self.mirrors(Terms(translate, origins, known_until, since, copies, cut_of))
         self.detector = SuspensionDetector()
         self._may_go: Callable[[], bool] = self.detector.since()
         self._synced: dict[str, Offsets] = {}
@@ -248,7 +271,7 @@ class GroupSync:
 
     def mirrors(self, terms: Terms) -> None:
         """From the next round on, other partitions are mirrored."""
-        self._translate, self._origins, self._known_until, self._since, self._copies = terms
+        self._translate, self._origins, self._known_until, self._since, self._copies, self._cut_of = terms
 
     async def sync_once(
         self, *, rehearsing: bool = False, renewing: bool = False, may_go: Callable[[], bool] | None = None
@@ -287,7 +310,26 @@ class GroupSync:
             self._synced.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
         planned = work.commits() if rehearsing else {}
-        return SyncResult(Counter(self._all_standings().values()), len(work.taken), tuple(blockers), skips, planned)
+        cuts = self._settled(work, {blocker.group for blocker in blockers}) if whole and not rehearsing else {}
+        standings = Counter(self._all_standings().values())
+        return SyncResult(standings, len(work.taken), tuple(blockers), skips, planned, cuts)
+
+    def _settled(self, work: _Work, blocked: set[str]) -> dict[TopicPartition, Cut]:
+        """Of target partitions that hold other records by now where they lost their tails, which groups were not put
+        where they belong (F5), by a round over everything; without those of which that is known already.
+        """
+        found: dict[TopicPartition, Cut] = {}
+        if "" in blocked:  # it is not known whom that concerns
+            return found
+        for at in {at for offsets in work.sources.values() for at in offsets}:
+            if (cut := self._cut_of(at)) is None or not cut.is_shifted:
+                continue
+            groups = {group for group, offsets in work.sources.items() if at in offsets}
+            left = frozenset(blocked | {group for group in groups if not work.settled(group, at)})
+            left = left if cut.groups is None else left & cut.groups
+            if left != cut.groups:
+                found[at] = replace(cut, groups=left)
+        return found
 
     def _all_standings(self) -> dict[str, Standing]:
         """How groups stand, those that are below where the mirror began being held back at least (G6)."""
@@ -414,11 +456,21 @@ class GroupSync:
                     end = min(ends[at], self._until[at])
                     there = targets.get(at)
                     one = made[at] = decide(committed, end, there, agreed.get(at), starts[at])
+                    if one.standing is Standing.AHEAD and self._is_lost(group, at, there, is_shifted=True):
+                        one = made[at] = decide(committed, end, None, None, starts[at])
                     if renewing and one.commit is None and one.standing is not Standing.AHEAD:
                         made[at] = replace(one, commit=there)
                 else:
                     self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
         await self._add_skips(work, starts)
+
+    def _is_lost(self, group: str, at: TopicPartition, there: Committed | None, *, is_shifted: bool) -> bool:
+        """Whether a group's offset on the target is in a tail that was lost (F5); `is_shifted`: and other records are
+        known to be there by now.
+        """
+        if there is None or (cut := self._cut_of(at)) is None or not cut.concerns(group, there.offset, there.epoch):
+            return False
+        return cut.is_shifted or not is_shifted
 
     async def _add_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
         """Take down what groups are about to pass over (G7)."""
@@ -571,7 +623,8 @@ class GroupSync:
                     self._target.blocked(f"the leader of {pairs[at]} does not answer", group, passing=True)
                     continue
                 there = planned.get(group, {}).get(pairs[at]) or targets[group].get(pairs[at])
-                one = _Stand(group, at, committed, there.offset if there else None, ends[pairs[at]])
+                is_lost = self._is_lost(group, pairs[at], there, is_shifted=False)
+                one = _Stand(group, at, committed, there.offset if there else None, ends[pairs[at]], is_lost)
                 is_active = Standing.ACTIVE in work.standings[group]
                 if gap := self._gap(one, is_active, holds.get(at, -1), doubts.get(at, "")):
                     found.append(gap)
@@ -671,13 +724,15 @@ class GroupSync:
         if holds >= 0 and wanted <= self._on_target(at, holds)[1]:
             wanted = min(wanted, ends.end)  # behind the target's last record there is nothing to read on either side
         gap = ends.gap(wanted, reached)
-        if gap is None or (is_active and reached is not None and reached > wanted):
+        if gap is None or (is_active and reached is not None and reached > wanted and not one.is_lost):
             return None
         since = self._since.get(at, 0)
         if one.committed.offset < since:
             cause = f"it stands below offset {since} of the source, where the mirror began"
         elif doubt or not self._verified(at):
             cause = doubt or "the target is not known to hold the source's records"
+        elif one.is_lost and reached is not None and reached > wanted:
+            cause = LOST_THERE
         elif is_active:
             cause = "it has members on the target, so that it reads on there by itself"
         elif reached == ends.start > wanted:
@@ -728,7 +783,8 @@ def sync_of(
 
     terms = terms_of(assignments, indexes)
     return GroupSync(
-        source, target, include, terms.translate, terms.origins, verified, terms.known_until, terms.since, terms.copies
+        *(source, target, include, terms.translate, terms.origins, verified),
+        *(terms.known_until, terms.since, terms.copies, terms.cut_of),
     )
 
 
@@ -739,5 +795,5 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
     since = {a.source: a.since for a in assignments if a.since}
     copies = {a.target.topic: a.target_topic_id for a in assignments}
     if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.known_until, since, copies)
+        return Terms(translated(pairs, indexes), origins, indexes.known_until, since, copies, indexes.cut_of)
     return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)

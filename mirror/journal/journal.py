@@ -20,6 +20,7 @@ worth knowing later.
     acl/<topic or group>/<name>        ACLs that the flow gave there, to be taken back when the source revokes them
     groups                     how consumer groups stand, after each round that changed it or ten seconds
     runs/<topic>/<partition>/<offset>  where offsets moved to (`journal/offset_maps.py`)
+    cut/<topic>/<partition>            that a target where they moved lost its tail, until groups are put back for it
 
 Nothing here decides where to resume: that is the target's log alone (`replication/position.py`), as soon as it holds a
 record. Records are few and small, so they go without a producer id; a repeated state is the same state. Encoding and

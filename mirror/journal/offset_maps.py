@@ -3,6 +3,9 @@
     key    runs/<target topic>/<partition>/<target offset of the first run>
     value  {"source": of the first run, "target": the same, "runs": [length, skip, length, ...], "next": ...}
 
+    key    cut/<target topic>/<partition>
+    value  `Cut`: the target lost its tail; deleted when no group stands in that any more
+
 A `skip` is what the source has between two runs, `next` is the source offset below which all is accounted for. A record
 grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one of each.
 
@@ -11,14 +14,17 @@ grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one o
 
 What the target lost is taken back in the journal before anything else may land in its place. Other records may come
 there: a source deletes, and a target topic is made anew to begin where the source begins by now. Whoever died before
-it recorded those would leave runs that name the ones before, and its successor would go on from there.
+it recorded those would leave runs that name the ones before, and its successor would go on from there. Groups that had
+read what is lost stand at offsets of other records then: the cut is recorded with it, so that they are put back (F5 in
+`groups/decide.py`), also after a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mirror.journal.journal import Change, Entry, Journal
@@ -27,11 +33,12 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability import logs
 from mirror.observability.logs import get
 from mirror.observability.status import NOT_OURS, parsed
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
+from mirror.replication.offset_map import Cut, OffsetMap, OffsetRangeIndex, OffsetRanges
 
 # --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
 
 PREFIX = b"runs/"
+CUT = b"cut/"
 _LARGEST = 2**63 - 1
 _log = get(__name__)
 
@@ -77,6 +84,52 @@ def read(record: Entry) -> Recorded | None:
     return Recorded(target, first, runs)
 
 
+def cut_entry(target: TopicPartition, cut: Cut) -> Change:
+    """The record of a tail that a target lost; its deletion where no group stands in that any more."""
+    key = CUT + f"{target.topic}/{target.partition}".encode()
+    if cut.groups is not None and not cut.groups:
+        return key, None
+    fields = {
+        "begin": cut.begin,
+        "end": cut.end,
+        "source_end": cut.source_end,
+        "epoch": cut.epoch,
+        "groups": None if cut.groups is None else sorted(cut.groups),
+    }
+    return key, json.dumps(fields, separators=(",", ":")).encode()
+
+
+def read_cut(record: Entry) -> tuple[TopicPartition, Cut | None] | None:
+    """What a record says of a tail that a target lost: None where no group stands in that any more. None for a record
+    about something else. Raises one of `NOT_OURS` where it is not one that `cut_entry` made.
+    """
+    if not record.key.startswith(CUT):
+        return None
+    topic, _, partition = record.key.decode()[len(CUT) :].rpartition("/")
+    target = TopicPartition(topic, int(partition))
+    if record.value is None:
+        return target, None
+    fields = parsed(record.value)
+    groups = fields["groups"]
+    if groups is not None and not isinstance(groups, list):
+        raise ValueError("groups must be a list")
+    return target, Cut(
+        begin=int(fields["begin"]),
+        end=int(fields["end"]),
+        source_end=int(fields["source_end"]),
+        epoch=int(fields["epoch"]),
+        groups=None if groups is None else frozenset(map(str, groups)),
+    )
+
+
+def recorded_cuts(records: Iterable[Entry]) -> Iterator[tuple[TopicPartition, Cut | None]]:
+    """What records say of tails that targets lost; those that are none of ours are passed over."""
+    for record in records:
+        with contextlib.suppress(*NOT_OURS):
+            if (recorded := read_cut(record)) is not None:
+                yield recorded
+
+
 def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
     """What records say of runs; one under such a key that is none is skipped with a warning."""
     for record in records:
@@ -93,15 +146,17 @@ def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
 class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     """By target partition."""
 
-    def __init__(self, records: Iterable[Entry] = ()) -> None:
+    def __init__(self, records: Sequence[Entry] = ()) -> None:
         """What `records` say, in the order of the journal."""
         super().__init__()
         self.learn(records)
 
-    def learn(self, records: Iterable[Entry]) -> None:
+    def learn(self, records: Sequence[Entry]) -> None:
         """More records."""
         for recorded in recorded_ranges(records):
             self.setdefault(recorded.target, OffsetRangeIndex()).learn(recorded.begin, recorded.runs)
+        for target, cut in recorded_cuts(records):
+            self.setdefault(target, OffsetRangeIndex()).recorded_cut = cut
 
     def last(self) -> dict[TopicPartition, OffsetRanges]:
         """The newest runs of each partition."""
@@ -115,6 +170,10 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     def known_until(self, target: TopicPartition) -> int:
         """The offset of a target partition up to which the journal says where its records are from."""
         return self[target].end if target in self else 0
+
+    def cut_of(self, target: TopicPartition) -> Cut | None:
+        """What a target partition lost of its tail, where that may matter to groups still."""
+        return self[target].cut if target in self else None
 
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
         """The deletion of what covers nothing from the targets' first offsets on."""
@@ -152,7 +211,7 @@ class OffsetMapStore:
         """
         self._journal, self._last, self._read_until = journal, dict(last), read_until
         self._offset_maps: dict[TopicPartition, OffsetMap] = {}
-        self._cut_back: set[TopicPartition] = set()
+        self._cut_back: dict[TopicPartition, Cut] = {}
         self._reading, self._writing = asyncio.Lock(), asyncio.Lock()
         self._is_read = False
 
@@ -169,14 +228,19 @@ class OffsetMapStore:
         if offset_map is None:
             offset_map = self._offset_maps[target] = OffsetMap(self._last.pop(target, None))
         if end < offset_map.runs.next_target:
-            self._cut_back.add(target)
+            runs, epoch = offset_map.runs, self._journal.cluster.leader(target).epoch
+            cut = Cut(end, runs.next_target, runs.next_source, epoch)
+            self._cut_back[target] = cut.behind(self._cut_back.get(target))
         if target in self._cut_back:
             async with self._writing:
+                entries, _ = await self._journal.read()
+                index = Indexes(entries).get(target, OffsetRangeIndex())
                 if offset_map.runs.begin > end:
-                    await self._go_back(target, offset_map, end)
+                    self._go_back(target, offset_map, end, index)
                 offset_map.cut(end)
-                await self._write({target: offset_map})
-            self._cut_back.discard(target)
+                cut = self._cut_back[target].behind(index.cut)
+                await self._write({target: offset_map}, cut_entry(target, cut))
+            del self._cut_back[target]
         return offset_map
 
     async def record(self) -> None:
@@ -184,8 +248,9 @@ class OffsetMapStore:
         async with self._writing:
             await self._write(self._offset_maps)
 
-    async def _write(self, offset_maps: Mapping[TopicPartition, OffsetMap]) -> None:
-        entries = [entry for target, offset_map in offset_maps.items() for entry in map_entries(target, offset_map)]
+    async def _write(self, offset_maps: Mapping[TopicPartition, OffsetMap], *first: Change) -> None:
+        entries = [*first]
+        entries += [entry for target, offset_map in offset_maps.items() for entry in map_entries(target, offset_map)]
         begun = list(offset_maps.values())  # others may begin meanwhile
         await self._journal.append_all(entries)
         for offset_map in begun:
@@ -218,10 +283,8 @@ class OffsetMapStore:
         elif runs.begin in (known.begin, known.next_target):
             self._last[recorded.target] = runs
 
-    async def _go_back(self, target: TopicPartition, offset_map: OffsetMap, end: int) -> None:
-        """The target lost more than the last runs cover: the whole journal has to be asked."""
-        entries, _ = await self._journal.read()
-        index = Indexes(entries).get(target, OffsetRangeIndex())
+    def _go_back(self, target: TopicPartition, offset_map: OffsetMap, end: int, index: OffsetRangeIndex) -> None:
+        """The target lost more than the last runs cover: the whole journal says what is left."""
         kept = [runs for runs in index.pieces if runs.begin <= end]
         obsolete = [runs.begin for runs in index.pieces if runs.begin > end]
         logs.get(__name__).warning(

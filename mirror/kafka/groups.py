@@ -39,10 +39,13 @@ _MANY_FETCHES: Final = 8
 
 
 class Committed(NamedTuple):
-    """A committed offset, the next record to be read, and the text that was committed with it."""
+    """A committed offset, the next record to be read, and the text that was committed with it. `epoch`: the leader
+    epoch that a consumer named with it, of the log that it was committed in; -1 for none.
+    """
 
     offset: int
     metadata: str = ""
+    epoch: int = -1
 
 
 Offsets = Mapping[TopicPartition, Committed]
@@ -171,7 +174,7 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
         else:
             found.offsets[group] = {
                 TopicPartition(topic.name, inner.partition_index): Committed(
-                    inner.committed_offset, inner.metadata or ""
+                    inner.committed_offset, inner.metadata or "", int(inner.committed_leader_epoch)
                 )
                 for topic in part.topics
                 for inner in topic.partitions

@@ -20,6 +20,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -123,13 +124,50 @@ class OffsetRanges:
         self.next_source, self.next_target = source, target
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """That a target lost its tail, before anything else lands there.
+
+    `begin`: its end then.
+    `end`: its end before, as far as it was recorded.
+    `source_end`: the source offset that went with that; -1 where other records are at these offsets by now.
+    `epoch`: its leader epoch when that was found.
+    `groups`: those that may still stand in what it lost, None for all.
+    """
+
+    begin: int
+    end: int
+    source_end: int
+    epoch: int
+    groups: frozenset[str] | None = None
+
+    @property
+    def is_shifted(self) -> bool:
+        """It is known that other records are at these offsets by now."""
+        return self.source_end < 0
+
+    def concerns(self, group: str, offset: int, epoch: int) -> bool:
+        """Whether a group committed an offset before this, in what was lost; with the leader epoch, -1 for none."""
+        is_asked = self.groups is None or group in self.groups
+        return is_asked and offset > self.begin and (epoch < self.epoch if epoch >= 0 else offset <= self.end)
+
+    def behind(self, former: Cut | None) -> Cut:
+        """The same where a former one may concern groups still."""
+        if former is None:
+            return self
+        furthest = former if former.end >= self.end or former.is_shifted else self
+        return Cut(min(self.begin, former.begin), max(self.end, former.end), furthest.source_end, self.epoch)
+
+
 class OffsetRangeIndex:
     """All runs of one target partition, in the pieces in which they are recorded. `log_start`: where the target was
-    last seen to begin; of what lies between that and the first piece, pieces are missing.
+    last seen to begin; of what lies between that and the first piece, pieces are missing. `recorded_cut`: what is
+    recorded of a tail that it lost.
     """
 
     def __init__(self) -> None:
         self.log_start = 0
+        self.recorded_cut: Cut | None = None
         self._last: OffsetRanges | None = None
         self._is_last_known = True
         self._begins: list[int] = []
@@ -201,6 +239,16 @@ class OffsetRangeIndex:
         if found is None and at + 1 < len(self._begins) and self._begins[at + 1] == target:
             return self._pieces[self._begins[at + 1]].source_begin
         return found
+
+    @property
+    def cut(self) -> Cut | None:
+        """What the target lost of its tail, as far as that may matter to whoever read it there: None where all of it
+        was copied again to the same offsets.
+        """
+        cut, last = self.recorded_cut, self.last
+        if cut is None or cut.is_shifted or last is None or last.next_source < cut.source_end:
+            return cut
+        return replace(cut, source_end=-1) if self.to_target(cut.source_end) != cut.end else None
 
     def expired(self, log_start: int) -> list[int]:
         """Where the pieces begin that cover nothing from `log_start` on, the target's first offset. The last stays:
