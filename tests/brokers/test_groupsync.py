@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -21,13 +22,16 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from crashcut import crash_and_cut
 from group_pairs import Offsets, Pair, commit_all, node_of, with_pair
 from helpers import make_topic, mirror_once, produce, wait_for_markers
 from oldbroker import OldBroker
+from padded import trimmed as cut_before
 
 from mirror.config import ClusterSettings
 from mirror.groups.decide import Standing
 from mirror.groups.side import Side
+from mirror.groups.sync import FURTHER, LOST_THERE
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
@@ -471,6 +475,50 @@ def test_coordinators_that_move(source_cluster: Cluster, topic_name: str) -> Non
                 assert await pair.committed(pair.target, group) == {at: Committed(0, "second")}
 
         with_pair(source_cluster.bootstrap, target.bootstrap, topic_name, story)
+
+
+def test_groups_that_read_what_the_target_lost(source_cluster: Cluster, topic_name: str) -> None:
+    """Where offsets moved they stand at those of other records, and are put back by a mirror that starts then; but for
+    those that read on there since.
+    """
+    source, at = source_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(0, 100))
+    standing, reading, active = (f"{topic_name}-{name}" for name in ("standing", "reading", "active"))
+    with Cluster.start(name="loses") as cluster:
+        target = cluster.bootstrap
+        copy = partial(mirror_once, source, target, [topic_name], flow=topic_name, offsets="translate")
+        between = partial(with_pair, source, target, topic_name, journal_of=topic_name)
+
+        async def read_all(pair: Pair) -> None:
+            await commit_all(pair.source, [standing, reading, active], {at: Committed(100)})
+            assert await pair.standings() == {"synced": 3}
+
+        async def read_on(pair: Pair) -> None:
+            consumer = Consumer({"bootstrap.servers": target, "group.id": reading})
+            here = Place(topic_name, 0, 84, leader_epoch=pair.target.leader(at).epoch)
+            await asyncio.to_thread(consumer.commit, offsets=[here], asynchronous=False)
+            await asyncio.to_thread(consumer.close)
+            with consuming(target, active, topic_name) as consumer:
+                assert await asyncio.to_thread(consumer.poll, 20)
+                assert await pair.standings() == {"synced": 1, "ahead": 1, "active": 1}
+                gaps, _ = await pair.sync.gaps({}, {at: 130}, {})
+                assert [(gap.group, gap.misses, gap.cause) for gap in gaps] == [
+                    (active, 20, LOST_THERE),
+                    (reading, 4, FURTHER),
+                ]
+            assert await pair.committed(pair.target, standing) == {at: Committed(80)}
+            assert await pair.standings() == {"synced": 2, "ahead": 1}
+            assert await pair.committed(pair.target, active) == {at: Committed(80)}
+
+        copy()
+        between(read_all)
+        cut_before(source_cluster, topic_name, 70)
+        crash_and_cut(cluster, topic_name, below=50)
+        copy(on_data_loss="continue")
+        produce(source, topic_name, values(100, 130))
+        copy()
+        between(read_on)
 
 
 GUARDED = {

@@ -39,7 +39,7 @@ class Pair:
         self.sync = (
             GroupSync(*common, preserved(pairs), origins, sound, copies=copies)
             if indexes is None
-            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.known_until, copies=copies)
+            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.known_until, copies=copies, cut_of=indexes.cut_of)
         )
 
     async def sync_once(self) -> SyncResult:

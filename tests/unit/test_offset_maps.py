@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,10 +14,10 @@ from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
 from mirror.journal.journal import Entry, Journal
-from mirror.journal.offset_maps import Indexes, OffsetMapStore, forget_expired
+from mirror.journal.offset_maps import Indexes, OffsetMapStore, cut_entry, forget_expired, read_cut
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import OffsetMap, OffsetRange, OffsetRanges
+from mirror.replication.offset_map import Cut, OffsetMap, OffsetRange, OffsetRanges
 
 TARGET = TopicPartition("orders", 2)
 
@@ -26,6 +27,7 @@ class Kept(Journal):
 
     def __init__(self, fails: int = 0) -> None:
         self.entries: list[Entry] = []
+        self.cluster = Mock(leader=Mock(return_value=Leader(0, 7)))
         self.fails = fails
 
     async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
@@ -137,6 +139,47 @@ def test_what_the_target_lost_is_taken_back_before_anything_else_lands_there(end
     written(journal, range(0, 18, 2))
     recalled(OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end), end)
     assert all(run.target + run.length <= end for run in Indexes(journal.entries).get(TARGET, ()))
+
+
+@pytest.mark.parametrize(
+    ("sources", "source_end"),
+    [((6, 8, 10, 12), None), ((6, 8, 10), 13), ((6, 9, 11, 13, 15), -1), ((11, 12, 13, 14, 15), -1)],
+)
+def test_who_read_what_the_target_lost_is_known_until_it_is_copied_again(
+    sources: Sequence[int], source_end: int | None
+) -> None:
+    """To the same offsets, and then nothing of it matters."""
+    journal = Kept()
+    written(journal, range(0, 14, 2))
+    offset_maps = OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end)
+    offset_map = recalled(offset_maps, 3)
+    assert Indexes(journal.entries).cut_of(TARGET) == Cut(3, 7, 13, 7)
+    for source in sources:
+        offset_map.add(source, offset_map.runs.next_target, 1)
+    asyncio.run(offset_maps.record())
+    journal.clean()
+    cut = Indexes(journal.entries).cut_of(TARGET)
+    assert (cut and cut.source_end) == source_end
+
+
+def test_a_second_loss_forgets_nobody_who_read_what_was_lost_before() -> None:
+    journal = Kept()
+    written(journal, range(0, 14, 2))
+    recalled(OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end), 3)
+    written(journal, [20, 21, 22, 23, 24], Indexes(journal.entries).last()[TARGET])
+    recalled(OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end), 5)
+    assert Indexes(journal.entries).cut_of(TARGET) == Cut(3, 8, -1, 7)
+
+
+def test_groups_that_were_put_back_are_named_no_more() -> None:
+    cut = Cut(3, 7, -1, 5)
+    assert [cut.concerns("g", *at) for at in ((3, -1), (4, -1), (7, -1), (8, -1), (9, 4), (4, 5))] == [
+        *(False, True, True, False, True, False)
+    ]
+    left = replace(cut, groups=frozenset({"g"}))
+    assert (left.concerns("g", 4, -1), left.concerns("h", 4, -1)) == (True, False)
+    assert read_cut(Entry(0, *cut_entry(TARGET, left))) == (TARGET, left)
+    assert read_cut(Entry(0, *cut_entry(TARGET, replace(cut, groups=frozenset())))) == (TARGET, None)
 
 
 def test_a_task_does_not_get_what_its_predecessor_took_back() -> None:
