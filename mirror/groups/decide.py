@@ -5,10 +5,10 @@ F1  never ahead: what is committed is at most the source's offset, and at most t
 F2  never back, but where the group itself was put back on the source: its offset there is below the one that the
     two sides last agreed on, and the target still holds what they agreed on
 F3  a target that is ahead for another reason consumed there by itself, and is left alone
+F4  once the target holds what was decided, the same sources lead to no commit
 F5  where a target lost its tail and holds other records there by now, as offsets that move may have it, nobody reads
     on there: an offset that was committed in what was lost counts as none. The leader epoch that was committed with it
     says so; without one, how far the log reached
-F4  once the target holds what was decided, the same sources lead to no commit
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ FURTHER: Final = "it is further on the target: it read on there, or was put back
 #: Why a group is there that stands in what the target lost (F5 in `groups/decide.py`).
 LOST_THERE: Final = (
     "the target lost what it had read, and other records are at these offsets by now: end its members there, and put it"
-    " where it is to go on (kafka-consumer-groups.sh, --reset-offsets)"
+    " to offset {} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
 )
 #: Why a group stands elsewhere that nobody follows (G9).
 UNFOLLOWED: Final = (
@@ -732,7 +732,7 @@ class GroupSync:
         elif doubt or not self._verified(at):
             cause = doubt or "the target is not known to hold the source's records"
         elif one.is_lost and reached is not None and reached > wanted:
-            cause = LOST_THERE
+            cause = LOST_THERE.format(min(wanted, ends.end))
         elif is_active:
             cause = "it has members on the target, so that it reads on there by itself"
         elif reached == ends.start > wanted:
