@@ -109,7 +109,8 @@ class GroupFollower:
 
     async def _report(self, result: SyncResult) -> list[Blocker]:
         try:
-            await self.journal.append_all(cut_entry(at, cut) for at, cut in result.cuts.items())
+            if result.cuts:
+                await self.journal.append_all(cut_entry(at, cut) for at, cut in result.cuts.items())
         except (ClusterError, WireError) as problem:
             return [Blocker("the journal was not written", detail=str(problem))]
         now = int(time.time() * 1000)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from mirror.journal.journal import Change, Entry, Journal
@@ -146,16 +146,17 @@ def recorded_ranges(records: Iterable[Entry]) -> Iterator[Recorded]:
 class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     """By target partition."""
 
-    def __init__(self, records: Sequence[Entry] = ()) -> None:
+    def __init__(self, records: Iterable[Entry] = ()) -> None:
         """What `records` say, in the order of the journal."""
         super().__init__()
         self.learn(records)
 
-    def learn(self, records: Sequence[Entry]) -> None:
+    def learn(self, records: Iterable[Entry]) -> None:
         """More records."""
-        for recorded in recorded_ranges(records):
+        every = tuple(records)
+        for recorded in recorded_ranges(every):
             self.setdefault(recorded.target, OffsetRangeIndex()).learn(recorded.begin, recorded.runs)
-        for target, cut in recorded_cuts(records):
+        for target, cut in recorded_cuts(every):
             self.setdefault(target, OffsetRangeIndex()).recorded_cut = cut
 
     def last(self) -> dict[TopicPartition, OffsetRanges]:

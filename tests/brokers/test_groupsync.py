@@ -501,7 +501,9 @@ def test_groups_that_read_what_the_target_lost(source_cluster: Cluster, topic_na
             await asyncio.to_thread(consumer.close)
             with consuming(target, active, topic_name) as consumer:
                 assert await asyncio.to_thread(consumer.poll, 20)
-                assert await pair.standings() == {"synced": 1, "ahead": 1, "active": 1}
+                found = await pair.sync_once()
+                assert found.standings == {Standing.SYNCED: 1, Standing.AHEAD: 1, Standing.ACTIVE: 1}
+                assert {there: cut.groups for there, cut in found.cuts.items()} == {at: frozenset({active})}
                 gaps, _ = await pair.sync.gaps({}, {at: 130}, {})
                 assert [(gap.group, gap.misses, gap.cause) for gap in gaps] == [
                     (active, 20, LOST_THERE.format(80)),

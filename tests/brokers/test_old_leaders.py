@@ -96,7 +96,7 @@ def test_an_old_leader_that_comes_back_is_another_log(both: tuple[Cluster, Clust
 def test_an_old_leader_of_the_target_that_comes_back() -> None:
     """Where offsets move, it has other records at the offsets that were mirrored since: the target is to blame (P6)."""
     topic, copy, flow = "moved", "x.moved", "old"
-    more = {"offsets": "translate", "naming": {"prefix": "x."}}
+    more: dict[str, Any] = {"offsets": "translate", "naming": {"prefix": "x."}}
     source, target = start_many([Spec(name="kept"), Spec(name="old-leaders", nodes=3, config=BROKERS)])
     with source, target:
 

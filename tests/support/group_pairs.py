@@ -36,11 +36,11 @@ class Pair:
         copies = {other: target.topic_id(other) for other in topics.values()}
         include = [re.compile(f"{re.escape(group)}.*")]
         common, sound = (source, target, include), lambda at: at not in self.unsound
-        self.sync = (
-            GroupSync(*common, preserved(pairs), origins, sound, copies=copies)
-            if indexes is None
-            else GroupSync(*common, translated(pairs, indexes), origins, sound, indexes.known_until, copies=copies, cut_of=indexes.cut_of)
-        )
+        if indexes is None:
+            self.sync = GroupSync(*common, preserved(pairs), origins, sound, copies=copies)
+        else:
+            moved, known_until, cut_of = translated(pairs, indexes), indexes.known_until, indexes.cut_of
+            self.sync = GroupSync(*common, moved, origins, sound, known_until, copies=copies, cut_of=cut_of)
 
     async def sync_once(self) -> SyncResult:
         """A round that no coordinator's start is in the way of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +19,13 @@ from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
 from mirror.groups.side import Blocker, Side
 from mirror.groups.sync import GroupSync, SyncResult, is_verified, preserved
+from mirror.journal.journal import Entry
+from mirror.journal.offset_maps import read_cut
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import ListedGroup, Refusal
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
+from mirror.replication.offset_map import Cut
 from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
@@ -71,6 +74,7 @@ class Records:
 
     def __init__(self) -> None:
         self.values: list[dict[str, Any]] = []
+        self.cuts: dict[bytes, bytes | None] = {}
         self.problem: Exception | None = None
 
     async def append(self, entries: Sequence[tuple[bytes, bytes]]) -> int:
@@ -78,6 +82,9 @@ class Records:
             raise self.problem
         self.values += [json.loads(value) for key, value in entries if key == b"groups"]
         return 0
+
+    async def append_all(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        self.cuts |= entries
 
 
 def follower(*results: SyncResult | Exception | float, interval: float = 0.01) -> tuple[Any, Results, Records]:
@@ -102,6 +109,18 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         logs.Log, "_emit", lambda self, level, event, fields: reported.append({"event": event, **fields})
     )
     return reported
+
+
+@in_loop
+async def test_groups_that_were_put_back_are_written() -> None:
+    """Who read what the target lost is known to a mirror that starts later, and no longer than that matters (F5)."""
+    cut = Cut(50, 100, -1, 3)
+    rounds = (replace(result(active=1), cuts={AT: replace(cut, groups=frozenset(names))}) for names in ("g", ""))
+    following, _, journal = follower(*rounds)
+    await following._step()
+    assert read_cut(Entry(0, *journal.cuts.popitem())) == (AT, replace(cut, groups=frozenset("g")))
+    await following._step()
+    assert journal.cuts == {b"cut/orders/0": None}
 
 
 @in_loop
