@@ -93,8 +93,11 @@ def test_an_old_leader_that_comes_back_is_another_log(both: tuple[Cluster, Clust
         assert all("no record of leader epoch" in one.detail for one in found.values())
 
 
-def test_an_old_leader_of_the_target_that_comes_back() -> None:
-    """Where offsets move, it has other records at the offsets that were mirrored since: the target is to blame (P6)."""
+@pytest.mark.parametrize("expires", [False, True])
+def test_an_old_leader_of_the_target_that_comes_back(expires: bool) -> None:
+    """Where offsets move, it has other records at the offsets that were mirrored since: the target is to blame (P10).
+    Where the source has nothing left to compare, nothing shows that, and nobody goes on from there.
+    """
     topic, copy, flow = "moved", "x.moved", "old"
     more: dict[str, Any] = {"offsets": "translate", "naming": {"prefix": "x."}}
     source, target = start_many([Spec(name="kept"), Spec(name="old-leaders", nodes=3, config=BROKERS)])
@@ -121,10 +124,15 @@ def test_an_old_leader_of_the_target_that_comes_back() -> None:
         assert mirrored().state is State.TARGET_LOST
         produce(source.bootstrap, topic, [b"%d" % number for number in range(100, 130)], begin_ms=BEGAN_MS + 100)
         assert mirrored(on_data_loss="continue").state is State.CAUGHT_UP
+        if expires:
+            trimmed(source, topic, 130)
         target.kill(2)
         target.restart(1)
         until(lambda: leads(target, 1, [1], [copy]))
         found = mirrored(on_data_loss="continue")
     assert found.state is State.DIVERGED, found
+    if expires:
+        assert "nothing confirms the copy: the target has nothing of leader epoch" in found.detail
+        return
     assert "the target's log is another one" in found.detail
     assert "an old leader of the target comes back. The source kept its log" in found.detail
