@@ -496,7 +496,7 @@ class _FailoverRun:
         """Doubt the re-keyed topics of which the target has lost what was committed, or that are of another source."""
         for topic, log in self._plan_logs(known).items():
             try:
-                lost = await log.lost()
+                lost = await log.lost() or await _less_than_reported(log, topic, known)
                 unlike = await log.unlike(source) if source is not None else None
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 self._warn(
@@ -658,6 +658,26 @@ async def _known_of(source: Cluster, topics: set[str]) -> None:
         raise
     except AccessDenied:
         pass
+
+
+async def _less_than_reported(log: PlanLog, topic: str, known: JournalSnapshot) -> str:
+    """Which partition of a re-keyed topic was reported to be further than its progress topic says, in words; empty
+    where none was. Raises as `PlanLog.reached` does.
+    """
+    reported = {at.partition: one.next_offset for at, one in known.figures.items() if at.topic == topic}
+    deadline = time.monotonic() + GROUPS_SECONDS
+    while True:
+        reached = await log.reached()
+        less = {number: at for number, at in sorted(reported.items()) if reached.get(number, 0) < at}
+        if not less:
+            return ""
+        if not reached or time.monotonic() > deadline:
+            number, at = next(iter(less.items()))
+            return (
+                f"what was re-keyed of partition {number} up to offset {at} is not on record any more: the target's"
+                f" progress topic has {f'offset {reached.get(number, 0)}' if reached else 'no plan'}"
+            )
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _log_ends(target: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -471,10 +471,8 @@ async def confirm(
         return
     if end < last.target_end:
         if logs.tail is None or logs.tail_is_ours:
-            kept = logs.target_kept
-            if (
-                last.is_moved and kept is not None and kept.epoch < last.target_epoch
-            ):  # an old leader may have come back
+            there = logs.target_kept
+            if last.is_moved and there is not None and there.epoch < last.target_epoch:  # an old leader may be back
                 detail = f"the target has nothing of leader epoch {last.target_epoch}, in which it acknowledged"
                 raise logs.unconfirmed(at, f"{detail} up to offset {last.target_end}: its log may be another one")
             return  # the beginning of what was acknowledged

@@ -16,11 +16,11 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
-from helpers import config_file, produce
+from helpers import config_file, make_topic, produce
 from rekey_story import COMPACTED, Story, story
 from rekeychecker import read_committed
 from running import TIMEOUT, wait_for
-from syncing import awaited
+from syncing import awaited, delete_topics
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -376,6 +376,27 @@ def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tm
     commit(story.target, group, story.topic, 3)
     code, account = failed_over()
     assert (code, account["group_offsets_not_reached"]) == (ExitCode.DONE, []), "somebody has put it there"
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_failover_believes_no_report_of_a_copy_that_is_gone(story: Story, tmp_path: Path, made_anew: bool) -> None:
+    """Its target and its progress topic were deleted, as is advised where it is to begin anew, and no mirror ran."""
+    story.fill(0, 50)
+    story.copied()
+    story.says_that_it_ended()
+    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(output))
+    delete_topics(story.target, story.topic, story.progress)
+    if made_anew:
+        make_topic(story.target, story.topic, 4)
+        make_topic(story.target, story.progress, 3)
+    for options in (["--rehearse"], []):
+        done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        (partition,) = json.loads(done.stdout)["partitions"]
+        assert (done.exit_code, partition["whole"]) == (ExitCode.DATA_AT_RISK, False)
+        assert "is not on record any more" in partition["doubt"]
 
 
 @pytest.mark.parametrize("start", [LATEST, 10**15])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -76,8 +77,7 @@ class PlanLog:
         numbers, plan = await self.take_over()
         if plan is None:
             return
-        last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
-        is_done = set(numbers) == {last.number}
+        last, is_done = _last_of(plan, numbers)
         there = last.until if is_done else last.begin
         await self.record(
             replace(
@@ -90,6 +90,20 @@ class PlanLog:
             )
         )
         await self.fenced()
+
+    async def reached(self) -> Mapping[int, int]:
+        """Up to where every slot has committed, by source partition; of what nobody planned there is nothing. It lags
+        behind a driver's reports for as long as the coordinator takes for its markers.
+
+        Raises ConfigError, ClusterError.
+        """
+        await self._target.refresh([self._rule.progress])
+        progress = self._target.topics.get(self._rule.progress)
+        if progress is None or (plan := await last_plan(self._target, self._rule)) is None:
+            return {}
+        found = await asyncio.gather(*map(self._reached, range(len(progress.leaders) - 1)))
+        last, is_done = _last_of(plan, [one.number for one in found])
+        return last.until if is_done else last.begin
 
     async def record(self, plan: Plan) -> None:
         """Make a plan the last one (R1)."""
@@ -203,3 +217,9 @@ class PlanLog:
                 " theirs"
             )
             raise Stopped(State.FENCED, -1, -1, detail)
+
+
+def _last_of(plan: Plan, numbers: Collection[int]) -> tuple[Plan, bool]:
+    """The plan that slots with these numbers are at, of which the last one is `plan`, and whether all have done it."""
+    last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
+    return last, set(numbers) == {last.number}
