@@ -497,11 +497,11 @@ class _FailoverRun:
         for topic, log in self._plan_logs(known).items():
             try:
                 lost = await log.lost() or await _less_than_reported(log, topic, known)
-                unlike = await log.unlike(source) if source is not None else None
+                unlike = await log.unlike(source) if source is not None and not lost else None
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
-                self._warn(
-                    f"{topic} is re-keyed, and nobody knows whether the target has all that came over: {problem}"
-                )
+                what = f"{topic} is re-keyed, and nobody knows whether the target has all that came over"
+                self._warn(f"{what}: {problem}")
+                self._doubts |= {at: Doubt(f"{what}: {problem}") for at in known.figures if at.topic == topic}
                 continue
             doubt = Doubt(lost, State.TARGET_LOST) if lost else unlike and Doubt(unlike.detail, unlike.state)
             if doubt:

@@ -138,6 +138,8 @@ class PlanLog:
         """
         rule = self._rule
         await self._target.refresh([rule.target, rule.progress])
+        if rule.progress not in self._target.topics and not self._target.is_denied(rule.progress):
+            return f"the topic {rule.progress}, which says what was re-keyed, is gone"
         if self._target_id is None and (plan := await last_plan(self._target, rule)) is not None:
             self._target_id = plan.target_id
         if self._target_id is not None and self._target.topic_id(rule.target) != self._target_id:
