@@ -365,6 +365,7 @@ class Watched:
     _heard: dict[str, float] = field(default_factory=dict)
     _reporter: str = ""
     _since: float = 0.0
+    _read: float = 0.0
     _problem: str = ""
 
     @property
@@ -376,8 +377,9 @@ class Watched:
         """Learn what is new; that. Raises as `Journal.follow` does."""
         is_first = self.place is None
         news = await self.journal.follow(self.place)
+        self._read = time.monotonic()
         if is_first or self._problem:
-            self._since, self._problem = time.monotonic(), ""
+            self._since, self._problem = self._read, ""
         if news.lost:
             _log.warning("journal_lost_records", flow=self.journal.flow, reason=news.lost.reason)
             self.newest.clear()
@@ -424,10 +426,10 @@ class Watched:
         return owner.instance in self._ended or owner.is_gone
 
     def is_silent(self, owner: Owner) -> bool:
-        """Nothing of it has arrived for long."""
+        """Nothing of it has arrived for long, by the last time that was read: who does not read hears nobody."""
         if self._problem:
             return False
-        return time.monotonic() - max(self._since, self._heard.get(owner.instance, 0.0)) > LIVENESS_SECONDS
+        return self._read - max(self._since, self._heard.get(owner.instance, 0.0)) > LIVENESS_SECONDS
 
     @property
     def last(self) -> Owner | None:

@@ -115,16 +115,19 @@ def test_only_what_arrives_shows_that_a_mirror_lives(ahead_ms: int, monkeypatch:
     seen = watched([(OWNER, replace(OLDER, at_ms=at_ms).to_json())])
     for _ in range(5):
         now[0] += ownership.LIVENESS_SECONDS - 1
+        seen._read = now[0]
         assert seen.current() is not None
         seen.learn([Entry(1, REPORT.key(), replace(REPORT, at_ms=at_ms).to_json())], are_new=True)
     now[0] += ownership.LIVENESS_SECONDS + 1
+    assert seen.current() is not None, "nobody has read since"
+    seen._read = now[0]
     assert seen.current() is None
 
 
 def watched(known: list[tuple[bytes, bytes | None]]) -> Watched:
     seen = Watched(None)  # type: ignore[arg-type] # nothing is read
     seen.learn([Entry(number, *one) for number, one in enumerate(known)], are_new=False)
-    seen._since = time.monotonic()
+    seen._since = seen._read = time.monotonic()
     return seen
 
 
