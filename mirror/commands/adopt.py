@@ -16,7 +16,7 @@ from typing import Final
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode, PreflightError
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import refuse_failed_over
 from mirror.journal.positions import lifted_entry, standing_in, stops_in
@@ -26,9 +26,10 @@ from mirror.names import did_you_mean
 from mirror.policy.selection import TopicPair
 from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
+from mirror.suspension import Clearance, beating, never
 from mirror.topics.adoption import Gate, Standing, tails
 from mirror.topics.apply import TopicPlan, ensure_flow_topic, loop_finding, plan_topics
-from mirror.topics.history import History, read_history, read_own
+from mirror.topics.history import History, claims_of_others, read_history, read_own
 from mirror.verify.report import Kind, VerifyReport
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
@@ -90,12 +91,22 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
     equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
     if equal:
-        gone = _gone(source, target, plan, equal)
-        compared = [
-            replace(one, adopted=False, detail=_MOVED, code=ExitCode.CLUSTER) if one.topic in gone else one
-            for one in compared
-        ]
-        _record(settings, source, plan, history, [pair for pair in equal if pair.source not in gone], began_ms)
+        with beating() as detector:  # comparing takes long, and others may have acted meanwhile
+            clearance = Clearance(detector, never)
+            refuse_failed_over(settings.flow, asyncio.run(read_own(settings)).newest)
+            left = {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
+            left |= {
+                topic: (f"is not taken over: flow {flow} has it since", ExitCode.PREFLIGHT)
+                for topic, flow in _claimed(settings, target, plan, equal).items()
+            }
+            compared = [
+                replace(one, adopted=False, detail=left[one.topic][0], code=left[one.topic][1])
+                if one.topic in left
+                else one
+                for one in compared
+            ]
+            taken = [pair for pair in equal if pair.source not in left]
+            _record(settings, source, plan, history, taken, began_ms, clearance)
         compared = [
             replace(one, detail=f"{one.detail}. It {warning}")
             if one.adopted and (warning := plan.shortened(one.target))
@@ -202,17 +213,28 @@ def _has_only(report: VerifyReport, *kinds: Kind) -> bool:
     return not report.unread and bool(met) and report.different == len(met)
 
 
-def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> set[str]:
-    """The source topics of pairs that are by other ids than when they were compared, on either side."""
-    ours, theirs = source.describe({p.source for p in pairs}), target.describe({p.target for p in pairs})
+def _claimed(settings: Settings, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> dict[str, str]:
+    """By source topic, the other flow that writes to its copy by now."""
+    claims = asyncio.run(claims_of_others(settings, target.topic_names()))
     return {
-        pair.source
+        pair.source: claim.flow
+        for pair in pairs
+        if (claim := claims.get(pair.target)) is not None
+        and same_id(claim.topic_id, plan.target_topics[pair.target].topic_id)
+    }
+
+
+def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> list[TopicPair]:
+    """The pairs that are by other ids than when they were compared, on either side."""
+    ours, theirs = source.describe({p.source for p in pairs}), target.describe({p.target for p in pairs})
+    return [
+        pair
         for pair in pairs
         if pair.source not in ours
         or pair.target not in theirs
         or ours[pair.source].topic_id != plan.source_topics[pair.source].topic_id
         or theirs[pair.target].topic_id != plan.target_topics[pair.target].topic_id
-    }
+    ]
 
 
 def _record(
@@ -222,6 +244,7 @@ def _record(
     history: History,
     pairs: Sequence[TopicPair],
     compared_ms: int,
+    clearance: Clearance,
 ) -> None:
     source_id = source.cluster_id()
     ensure_flow_topic(Admin(settings.target), settings.flow)
@@ -244,7 +267,7 @@ def _record(
 
     async def append() -> None:
         async with Cluster(Endpoint.of(settings.target)) as target:
-            journal = Journal(target, settings.flow)
+            journal = Journal(target, settings.flow, clearance)
             stops = standing_in(await journal.newest()).stops  # what was compared whole is in order
             copies = {pair.target for pair in pairs}
             lifted = [lifted_entry(at) for at in stops if at.topic in copies]

@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 from watchedtask import WatchedTask
 
 from mirror.cli import app
+from mirror.commands import adopt as command
 from mirror.config import Settings
 from mirror.driver.flow import prepare
 from mirror.driver.start import recorded
@@ -681,6 +682,29 @@ def test_a_copy_is_taken_over_after_it_was_compared(
     assert (done.exit_code, [one.source for one in done.refused]) == (ExitCode.PREFLIGHT, [other])
     assert (held(target, equal), held(target, other)) == ((0, 60), (0, 40))
     assert not journal(settings)[equal].made
+
+
+@pytest.mark.brokers
+def test_a_copy_that_another_flow_takes_while_it_is_compared_is_not_taken_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two flows would write to it."""
+    sides = source_cluster.bootstrap, target_cluster.bootstrap
+    for side in sides:
+        make_topic(side, topic_name)
+        produce(side, topic_name, values(20))
+    one, other = (settings_between(*sides, [topic_name], f"{topic_name}-{name}") for name in ("one", "other"))
+    compared = command._compared
+
+    def slow(*given: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        assert command.adopt(other, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+        return compared(*given, **options)
+
+    monkeypatch.setattr(command, "_compared", slow)
+    assert command.adopt(one, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.PREFLIGHT
+    assert topic_name not in journal(one)
+    assert run_once(other).exit_code == ExitCode.DONE
 
 
 @pytest.mark.brokers
