@@ -60,7 +60,7 @@ def commits(data: bytes) -> None:
     except BadRecords:
         return
     assert found.committed.offset >= 0
-    again = offset_value(*found.committed, 4, found.topic_id)
+    again = offset_value(found.committed.offset, found.committed.metadata, 4, found.topic_id)
     assert cluster_logs.decode_value(again) == found
 
 
