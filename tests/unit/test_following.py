@@ -26,7 +26,8 @@ def test_every_decision(source: Committed, end: int, target: Committed | None, a
     held = made.commit or target
     assert held, "a group without an offset gets one"
     assert decide(source, end, held, made.agreed).commit is None, "F4"
-    assert decide(source, end, held, None).commit is None, "F4, by another process"
+    again = decide(source, end, held, None).commit  # by another process, which asks for a refused text once more
+    assert again is None or (made.commit is None and again == source and again.offset == held.offset), "F4"
     if made.standing is Standing.SYNCED:
         assert held.offset == source.offset
     if made.standing is Standing.HELD_BACK:
