@@ -7,7 +7,8 @@ D3  a topic that the metadata log does not know is restored all the same: the lo
 D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
 D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
-    folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log
+    folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log.
+    Nor is one whose other replicas may have gone on without it, of which logs of too few controllers say nothing
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
     found: dict[TopicPartition, Sequence[Path]] = {**partitions_in(folders)}
     cluster_id = _cluster_id(path for paths in found.values() for path in paths)
     notes: list[str] = []
-    known = topics_in(paths) if (paths := found.pop(METADATA, None)) is not None else None
+    known = topics_in(paths) if (paths := found.pop(METADATA, ())) else None
     if known is not None:
         notes += known.notes
     else:
@@ -103,7 +104,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
     counts: dict[str, int] = {}
-    behind = dict(_behind(found, known)) if known is not None else {}
+    behind = dict(_behind(found, known, {node_of(path.parent) for path in paths})) if known is not None else {}
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     offsets = offsets_in(committed) if groups and committed else None
@@ -139,9 +140,13 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
 
 
 def _behind(
-    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics
+    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
 ) -> Iterator[tuple[TopicPartition, str]]:
-    """The partitions of which no replica that was in sync is here, by the metadata log, and which are (D5)."""
+    """The partitions of which no replica here was in sync in the end, by the metadata log, or of which nobody knows it,
+    and which are (D5). `controllers`: the nodes whose metadata logs are here.
+    """
+    may_be_old = known.may_lack({node for node in controllers if node is not None})
+    others = sorted(known.voters.difference(controllers))
     for at, paths in found.items():
         topic = known.topics.get(at.topic)
         in_sync = topic.in_sync.get(at.partition) if topic is not None else None
@@ -150,9 +155,15 @@ def _behind(
         mine = [path for path in paths if topic_id_of(path) in (None, topic.topic_id)]
         nodes = {node_of(path.parent) for path in mine}
         seen = max((epoch for path in mine for epoch, _ in history_of(path)), default=-1)
-        if nodes and None not in nodes and not nodes & in_sync.brokers and seen <= in_sync.leader_epoch:
+        if not nodes or None in nodes:
+            continue
+        if not nodes & in_sync.brokers and seen <= in_sync.leader_epoch:
             brokers = ", ".join(map(str, sorted(in_sync.brokers)))
             yield at, f"no replica here was in sync in the end, those of brokers {brokers} were: records may be missing"
+        elif may_be_old and (absent := in_sync.brokers - nodes):
+            brokers = ", ".join(map(str, sorted(absent)))
+            why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}: records may be missing"
+            yield at, f"nobody knows whether brokers {brokers} went on without these replicas; {why}"
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:

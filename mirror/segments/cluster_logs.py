@@ -18,6 +18,8 @@ T4  a record that cannot be read is left out and reported. One of a kind that sa
 T5  which replicas have all that was committed, a controller writes down before anything is committed without the others
     (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
     (Kafka `PartitionRegistration.merge`)
+T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`). What was committed, a majority of
+    them has: so many of their logs as meet any majority lack none of it, and fewer may
 
 A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), others say of members
 what nobody needs any more. A value begins with its version, 0 to 4, of which 4 is flexible; null deletes the key (Kafka
@@ -32,7 +34,7 @@ C3  what is damaged is left out, so that an older offset may count: a group then
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
@@ -186,8 +188,8 @@ METADATA: Final = TopicPartition("__cluster_metadata", 0)
 #: Kafka `Snapshots`: 20 digits of the end offset, 10 of the epoch. One that is being written ends in `.part`.
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _FRAME_VERSION: Final = 1
-#: Kafka `ControlRecordType.SNAPSHOT_FOOTER`: without it a snapshot is not whole.
-_SNAPSHOT_FOOTER: Final = 4
+#: Kafka `ControlRecordType`: who leads, and the end without which a snapshot is not whole.
+_LEADER_CHANGE, _SNAPSHOT_FOOTER = 2, 4
 #: Kafka `MetadataRecordType` by number.
 _TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPIC = 2, 3, 4, 5, 9
 _BEGIN, _END, _ABORT = 23, 24, 25
@@ -355,6 +357,7 @@ class ClusterTopics:
     gone: the names that these had.
     end: the offset behind the last record of the log that was read.
     notes: what could not be read, in words.
+    voters: the nodes that voted on the metadata (T6); empty where that is not known.
     """
 
     topics: Mapping[str, KnownTopic] = field(default_factory=dict)
@@ -362,12 +365,19 @@ class ClusterTopics:
     gone: frozenset[str] = frozenset()
     end: int = 0
     notes: tuple[str, ...] = ()
+    voters: frozenset[int] = frozenset()
+
+    def may_lack(self, nodes: Collection[int]) -> bool:
+        """Whether the logs of these nodes may lack what was committed, so that all this is older than it (T6)."""
+        fewest = len(self.voters) - len(self.voters) // 2  # to meet any majority
+        return bool(self.voters) and len(self.voters.intersection(nodes)) < fewest
 
 
 class MetadataReplay:
-    """Builds `ClusterTopics` from messages in the log's order."""
+    """Builds `ClusterTopics` from messages in the log's order. `voters`: as in `ClusterTopics`."""
 
     def __init__(self) -> None:
+        self.voters = frozenset[int]()
         self._names: dict[UUID, str] = {}
         self._ids: dict[str, UUID] = {}
         self._partitions: dict[UUID, dict[int, PartitionMade]] = {}
@@ -391,6 +401,8 @@ class MetadataReplay:
     def _apply(self, message: Message) -> None:
         match message:
             case TopicMade(name, topic_id):
+                if self._ids.get(former := self._names.get(topic_id, name)) == topic_id:  # no log of Kafka's has this
+                    del self._ids[former]
                 self._names[topic_id], self._ids[name] = name, topic_id
                 self._removed.discard(topic_id)
             case PartitionMade(topic_id, partition):
@@ -431,7 +443,7 @@ class MetadataReplay:
             for name, topic_id in sorted(self._ids.items())
         }
         removed, gone = frozenset(self._removed), frozenset(self._gone)
-        return ClusterTopics(topics=topics, removed=removed, gone=gone, end=end, notes=tuple(notes))
+        return ClusterTopics(topics=topics, removed=removed, gone=gone, end=end, notes=tuple(notes), voters=self.voters)
 
 
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
@@ -489,9 +501,10 @@ def _learn(replay: MetadataReplay, batches: Iterable[RawBatch], where: str) -> I
     """Replay the records of data batches; notes on those that cannot be read (T4)."""
     unread, first = 0, ""
     for raw in batches:
-        if raw.header.is_control:
-            continue
         try:
+            if raw.header.is_control:
+                replay.voters = _voters(raw) or replay.voters
+                continue
             for one in pairs_of(raw):
                 try:
                     if one.value is not None and (message := decode(one.value)) is not None:
@@ -502,6 +515,22 @@ def _learn(replay: MetadataReplay, batches: Iterable[RawBatch], where: str) -> I
             unread, first = unread + 1, first or str(problem)
     if unread:
         yield f"{unread} records of {where} cannot be read, and are left out; the first is {first}"
+
+
+def _voters(raw: RawBatch) -> frozenset[int]:
+    """Who votes by a control batch that says it; nobody by another one. Raises BadRecords where it cannot be read."""
+    if marker_type(raw) != _LEADER_CHANGE:
+        return frozenset()
+    found: list[int] = []
+    for one in pairs_of(raw):
+        fields = Fields(one.value or b"")
+        version, _ = fields.int16(), fields.int32()
+        for _ in range(fields.varint() - 1):
+            found.append(fields.int32())
+            if version:
+                fields.uuid()  # the voter's folder (KIP-853)
+            fields.tags()
+    return frozenset(found)
 
 
 # --- What consumer groups had committed to a lost cluster -------------------------------------------------------------

@@ -158,6 +158,7 @@ class _Desk:
                     partition_index=at.partition,
                     error_code=_NONE,
                     committed_offset=committed.offset,
+                    committed_leader_epoch=committed.epoch,
                     metadata=committed.metadata,
                 )
                 topics.setdefault(at.topic, []).append(one)

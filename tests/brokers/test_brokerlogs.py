@@ -364,3 +364,13 @@ def test_offsets_of_groups_on_a_real_cluster(source_cluster: Cluster, topic_name
         for client, consumer in held:
             client.abort_transaction(60)
             consumer.close()
+
+
+@pytest.mark.parametrize(("voters", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
+def test_so_many_controllers_as_meet_any_majority_lack_nothing(voters: int, enough: int) -> None:
+    known = cluster_logs.ClusterTopics(voters=frozenset(range(voters)))
+    assert [known.may_lack(range(number)) for number in range(voters + 1)] == [
+        number < enough for number in range(voters + 1)
+    ]
+    assert known.may_lack([*range(enough - 1), voters + 1]), "another node is no voter"
+    assert not cluster_logs.ClusterTopics().may_lack(()), "nobody knows who voted"

@@ -231,6 +231,9 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
         code, found = restore(first, behind, dry_run=dry_run)
         assert (code, found["at_risk"], found["committed_end"]) == (ExitCode.DATA_AT_RISK, True, 20)
         assert f"those of brokers {other} were" in str(found["notes"])
+    code, found = restore(behind, dry_run=True)  # its own metadata log ends before that
+    assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True)
+    assert f"the metadata logs of controllers {first}, {other}: records may be missing" in str(found["notes"])
     assert restore(first, behind, other, dry_run=True)[0] == ExitCode.CHANGES
     code, found = restore(first, behind, other)
     assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
