@@ -30,7 +30,7 @@ from mirror.observability.status import KEY as GROUPS
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import TASK_PREFIX as TASK
-from mirror.replication.assignment import Assignment, KnownStop
+from mirror.replication.assignment import Assignment, KnownStop, LastPosition
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector
 
@@ -98,6 +98,7 @@ class JournalState:
     _restated: float = 0.0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _heard: dict[TopicPartition, _Heard] = field(default_factory=dict)
+    _lasts: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     _garbled: set[int] = field(default_factory=set)
     _blockers: LogOnce = field(default_factory=LogOnce)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.supervisor"))
@@ -234,9 +235,14 @@ class JournalState:
                 self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)
                 self._stands(at, figures)
 
-    def receive(self, figures: PartitionStatus) -> PartitionStatus:
-        """Learn a partition's figures from the result of its task, which has ended; the same, dated by our clock."""
+    def receive(self, figures: PartitionStatus, last: LastPosition | None = None) -> PartitionStatus:
+        """Learn a partition's figures from the result of its task, which has ended; the same, dated by our clock.
+        `last`: its last acknowledged position, which the journal may lack.
+        """
         at = TopicPartition(figures.topic, figures.partition)
+        self._lasts.pop(at, None)
+        if last is not None:
+            self._lasts[at] = last
         self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RESULT_SECONDS)
         return self._stands(at, figures)
 
@@ -245,6 +251,7 @@ class JournalState:
         so is what it waits for.
         """
         one, live = self.standing.handed(one), self.live.get(one.source)
+        one = replace(one, last=_further(one.last, self._lasts.get(one.source)))
         if one.stop is None and live is not None and live.state.is_stop and live.target_topic == one.target.topic:
             met = KnownStop(state=live.state, offset=live.next_offset, detail=live.detail, stands=False)
             return replace(one, stop=met)
@@ -345,3 +352,13 @@ class JournalState:
         except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
+
+
+def _further(written: LastPosition | None, ended: LastPosition | None) -> LastPosition | None:
+    """What was acknowledged last, by the journal, which may have been away since, and by the task that ended last. What
+    a person accepted stands.
+    """
+    if written is None or ended is None:
+        return written or ended
+    is_same = written.is_of(ended.source_topic_id, ended.target_topic_id)
+    return ended if is_same and not written.was_accepted and ended.target_end > written.target_end else written

@@ -271,6 +271,11 @@ class Pipeline:
         )
         return [(target, last) for target, last in known if last is not None]
 
+    def last_of(self, source: TopicPartition) -> LastPosition | None:
+        """The last position of a partition that is known to be acknowledged, whether or not it was begun here."""
+        one = self._partition_tasks[source]
+        return one.assignment.last if one.target_topic_id is None else one.position  # it may not have met the target
+
     def stops(self) -> dict[TopicPartition, KnownStop | None]:
         """By target partition, stops that stand from now on, and None for what stood and does no longer."""
         met = {one.assignment.target: one.stop for one in self._partition_tasks.values() if one.stop is not None}

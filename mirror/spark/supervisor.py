@@ -282,7 +282,7 @@ class Supervisor:
             results = await self._epoch(number, active)
             for result in results:
                 at = TopicPartition(result.figures.topic, result.figures.partition)
-                self._outcome.figures[at] = self._journal_state.receive(result.figures)
+                self._outcome.figures[at] = self._journal_state.receive(result.figures, result.last)
                 self._all_counters[at] = result.counters
             self._judge(self._outcome.figures.values())
             self._metrics.learn(self._outcome.figures.values())

@@ -24,7 +24,7 @@ from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.observability import logs
 from mirror.observability.logs import LogOnce
 from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
-from mirror.replication.assignment import Assignment, Loss
+from mirror.replication.assignment import Assignment, LastPosition, Loss
 from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.pipeline import Pipeline
@@ -79,12 +79,14 @@ class TaskAssignment:
 @dataclass(frozen=True, slots=True)
 class TaskResult:
     """What became of one partition in one epoch: where it stands, and the counters to go on from. `is_written`: the
-    journal has that, too; it is on the target, which may have been away.
+    journal has that, too; it is on the target, which may have been away. `last`: the last position that is known to be
+    acknowledged, which the journal may lack: it has those of partitions that began.
     """
 
     figures: PartitionStatus
     counters: PartitionCounters
     is_written: bool = True
+    last: LastPosition | None = None
 
 
 def relay(tasks: Iterable[TaskAssignment]) -> Iterator[TaskResult]:
@@ -153,8 +155,13 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
                 await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
             is_written = True
         return [
-            TaskResult(f, all_counters.get(TopicPartition(f.topic, f.partition), PartitionCounters()), is_written)
-            for f in figures
+            TaskResult(
+                one,
+                all_counters.get(at := TopicPartition(one.topic, one.partition), PartitionCounters()),
+                is_written,
+                pipeline.last_of(at),
+            )
+            for one in figures
         ]
 
 

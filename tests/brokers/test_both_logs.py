@@ -7,31 +7,35 @@ All topics are hurt by one crash of each side; every test looks at its own.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from cleaning import CLEANED_SOON, delete_keys, ten_keys
+from compared_logs import delete_before
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from crashcut import crash_and_cut, crash_and_cut_all
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between
+from running import wait_for
 from samerecords import read
-from sparkless import run_once
+from sparkless import InThisProcess, run_once
 from syncing import delete_topics
 from transactional import transactions
 from typer.testing import CliRunner
 from watchedtask import WatchedTask
 
 from mirror.cli import app
-from mirror.errors import ExitCode
+from mirror.driver.flow import prepare
+from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.journal.entries import FirstSeen, losses_in
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster as Wire
@@ -39,6 +43,8 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
+from mirror.spark import task
+from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -576,6 +582,64 @@ def test_deletions_of_what_the_target_lost_may_be_forgotten(pair: Pair) -> None:
     delete_keys(bootstrap, topic, forgets=True)
     assert run_once(flow).exit_code == ExitCode.DONE
     assert len(pair.losses(topic)) == 1
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_what_a_target_lost_is_known_over_epochs_in_which_it_was_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, deletes: bool
+) -> None:
+    """The journal, which is there, too, does not have what was acknowledged last; the tasks had."""
+    topic, bootstrap = f"away-{deletes}", pair.source.bootstrap
+    settings = settings_between(bootstrap, pair.target.bootstrap, [topic], flow=topic)
+    make_topic(bootstrap, topic)
+    produce(bootstrap, topic, [b"before"] * 50)
+    states: dict[TopicPartition, PartitionStatus] = {}
+    written, restart, at = task._write, Cluster.restart, TopicPartition(topic, 0)
+    epochs, is_away = [0], threading.Event()
+
+    class Counting(InThisProcess):
+        def collect(self) -> list[Any]:
+            epochs[0] += 1
+            return super().collect()
+
+    async def write(*given: Any) -> None:
+        if is_away.is_set():
+            raise ClusterUnreachable("the journal is away")
+        await written(*given)
+
+    def restarted(cluster: Cluster, node: int) -> None:
+        if deletes:
+            produce(bootstrap, topic, [b"later"] * 10)
+            delete_before(pair.source, topic, 100)
+        before = epochs[0]
+        wait_for(lambda: epochs[0] >= before + 2, 60, lambda: "no epoch ended")
+        restart(cluster, node)
+        is_away.clear()
+
+    async def until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            await asyncio.sleep(0.05)
+
+    async def story() -> None:
+        context: Any = Counting()
+        flow = replace(await asyncio.to_thread(prepare, settings), epoch_seconds=2.0)
+        live = Supervisor(context, flow, states.update)
+        run = asyncio.create_task(live.run())
+        try:
+            async with asyncio.timeout(120):
+                await until(lambda: at in states and states[at].next_offset == 50)
+                is_away.set()
+                await asyncio.to_thread(produce, bootstrap, topic, [b"since"] * 50)
+                await until(lambda: states[at].next_offset == 100)
+                await asyncio.to_thread(crash_and_cut, pair.target, topic, below=50)
+                await until(lambda: states[at].state is State.TARGET_LOST if deletes else states[at].target_lost == 50)
+        finally:
+            live._stop()
+            await run
+
+    monkeypatch.setattr(task, "_write", write)
+    monkeypatch.setattr(Cluster, "restart", restarted)
+    asyncio.run(story())
 
 
 def test_what_the_source_kept_while_it_was_behind_counts(pair: Pair) -> None:
