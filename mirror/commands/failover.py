@@ -156,7 +156,7 @@ async def _undo(settings: Settings) -> list[Loss]:
 
 
 async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[Loss]:
-    """A source that is away has them to itself: whoever goes on is told."""
+    """A source that is away has them to itself, which is logged."""
     try:
         names = await partition_counts(source, SOURCE_SECONDS)
         return await losses_on_the_way_back(source, seen_in(known.newest), names)

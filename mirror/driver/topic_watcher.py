@@ -39,8 +39,9 @@ from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
-from mirror.kafka.admin import Admin, RememberingAdmin
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.kafka.remembering_admin import RememberingAdmin
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS

@@ -13,14 +13,6 @@ bulk, one request for all topics, or for as many as a controller takes at once. 
 wrong address is an error and not a wait.
 What librdkafka may end the process over is asked by the wire.
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
-
-To describe a thousand topics with their configs takes a broker seconds, and one request for all metadata a tenth of
-one: it shows which topics are new, gone or have grown.
-
-    M1  those are described when they are asked for, before anything else
-    M2  the others are described again in turns, some at each round, so that other configs and topics made anew are
-        seen; a cluster with `AT_ONCE` topics or fewer is described whole each time
-    M3  what was changed from here is not remembered
 """
 
 from __future__ import annotations
@@ -29,7 +21,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -761,81 +752,3 @@ class _ToOurLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.debug("librdkafka", line=record.getMessage())
-
-
-# --- Administration that remembers topics, for whoever reads a cluster every few seconds ------------------------------
-
-#: Topics that one request describes; at every round there is at least one.
-AT_ONCE: Final = 100
-
-
-class RememberingAdmin(Admin):
-    """`topics` and `topic_configs` answer from what was known at the last `refresh`."""
-
-    def __init__(self, settings: ClusterSettings) -> None:
-        """As `Admin` does."""
-        super().__init__(settings)
-        self._topics: dict[str, TopicInfo] = {}
-        self._configs: dict[str, dict[str, ConfigValue]] = {}
-        self._due: list[str] = []
-        self._had_others = False
-
-    def refresh(self, seconds: float) -> bool:
-        """Learn what is new, and describe for about so long some of what is not. True where something is other than
-        before, or everything has been described again since the last time that it was.
-        """
-        counts = self.partition_counts()
-        known = {name: len(topic.partitions) for name, topic in self._topics.items()}
-        others = {name for name, _ in counts.items() ^ known.items()}
-        for name in others:
-            self._topics.pop(name, None)
-            self._configs.pop(name, None)
-        self._topics |= self.describe(sorted(others & counts.keys()))
-        if others and not self._had_others:  # they do not wait, and in the long run they do not keep the rest waiting
-            self._had_others = True
-            return True
-        self._had_others = False
-        return self._describe_again(seconds) or bool(others)
-
-    def _describe_again(self, seconds: float) -> bool:
-        began, is_other = time.monotonic(), False
-        self._due = self._due or sorted(self._configs)
-        while self._due:
-            some = [name for name in self._due[:AT_ONCE] if name in self._configs]
-            topics, configs = self.describe(some), super().topic_configs(some)
-            for name in some:
-                is_other |= (topics.get(name), configs.get(name)) != (self._topics.get(name), self._configs[name])
-                self._topics.pop(name, None)
-                del self._configs[name]
-            self._topics |= topics
-            self._configs |= configs
-            self._due = self._due[AT_ONCE:]
-            if time.monotonic() - began > seconds:
-                break
-        return is_other or not self._due
-
-    def topics(self) -> dict[str, TopicInfo]:
-        """Every topic that was there."""
-        return dict(sorted(self._topics.items()))
-
-    def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
-        """What is not remembered of them is asked for."""
-        wanted = list(names)
-        unknown = (name for name in wanted if name not in self._configs)
-        for some in portions(unknown, lambda _: 1, AT_ONCE):  # each within the deadline of a request
-            self._configs |= super().topic_configs(some)
-        return {name: self._configs[name] for name in wanted if name in self._configs}
-
-    def alter_configs(
-        self,
-        changes: Iterable[ConfigChange],
-        failures: dict[str, MirrorError] | None = None,
-        ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
-    ) -> None:
-        """As `Admin` does (M3)."""
-        changing = list(changes)
-        try:
-            super().alter_configs(changing, failures, ids)
-        finally:
-            for one in changing:
-                self._configs.pop(one.topic, None)

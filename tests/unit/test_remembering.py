@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 
 from mirror.config import ClusterSettings
-from mirror.kafka import admin as remembering
-from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, PartitionInfo, RememberingAdmin, TopicInfo
+from mirror.kafka import remembering_admin as remembering
+from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, PartitionInfo, TopicInfo
+from mirror.kafka.remembering_admin import RememberingAdmin
 
 
 def topic(name: str, partitions: int = 1) -> TopicInfo:
