@@ -60,7 +60,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
         method = getattr(made, name)
         monkeypatch.setattr(Admin, name, lambda _, *names, method=method: method(*names))
     monkeypatch.setattr(
-        Admin, "alter_configs", lambda _, changes, *_: [made.configs.update({c.topic: c.after}) for c in changes]
+        Admin, "alter_configs", lambda _, changes, *_more: [made.configs.update({c.topic: c.after}) for c in changes]
     )
     return made
 
