@@ -49,7 +49,7 @@ from mirror.segments.restore import (
     plan_restoration,
     restore_groups,
 )
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import beating
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
 from mirror.topics.history import read_history, read_own
@@ -335,11 +335,12 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     report.results += (_noted(one, disks.behind.get(one.assignment.source, ""), others) for one in results)
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
-        target.may_go = SuspensionDetector().since()
-        if owner is not None and _may_change(settings, owner, report):
-            report.unset = _set(target, plan, report, ids)
-        elif owner is not None:
-            report.unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
+        if owner is not None:
+            with beating() as detector:
+                target.may_go = detector.since()
+                may_change = _may_change(settings, owner, report)
+                unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
+                report.unset = _set(target, plan, report, ids) if may_change else unset
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = replace(_groups(settings, disks.offsets, report), stale=disks.stale)
     return report

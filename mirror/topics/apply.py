@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
@@ -311,12 +312,7 @@ def apply(
     plan.raise_refusals()
     failed: dict[str, MirrorError] = {}
     ids = {name: info.topic_id for name, info in plan.target_topics.items()}
-    with beating() as detector:
-
-        def ask() -> None:
-            target.may_go = detector.since()
-            check()
-
+    with _asking(target, check) as ask:
         if plan.changes:
             ask()
         target.alter_configs(plan.changes, failed, ids)
@@ -342,6 +338,22 @@ def apply(
     else:
         failures |= failed
     return frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
+
+
+@contextmanager
+def _asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """What to call before each kind of order: from `check` on, none is given behind a suspension of this process."""
+    before = target.may_go
+    with beating() as detector:
+
+        def ask() -> None:
+            target.may_go = detector.since()
+            check()
+
+        try:
+            yield ask
+        finally:
+            target.may_go = before
 
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:

@@ -72,10 +72,13 @@ def test_a_record_that_somebody_else_wrote_is_named(record: tuple[bytes, bytes])
         read_accepted(Entry(0, *record))
 
 
-def test_a_re_keyed_topic_is_refused_with_what_resolves_its_stops(tmp_path: Path, free_port: int) -> None:
-    nowhere = f"127.0.0.1:{free_port}"
+@pytest.mark.brokers
+def test_a_re_keyed_topic_is_refused_with_what_resolves_its_stops(
+    source_cluster: Cluster, target_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Unless it is on record that its copy may lack deletions, as in `test_rekey.py`."""
     rules = [{"match": "orders", "partitions": 4}]
-    file = config_file(tmp_path, nowhere, nowhere, ["orders"], rules=rules)
+    file = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, ["orders"], rules=rules)
     done = CliRunner().invoke(app, ["accept", str(file), "orders"])
     assert isinstance(done.exception, ConfigError), done.output
     assert "set topics.on_data_loss: continue, and start the mirror again" in str(done.exception)
