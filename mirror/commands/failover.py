@@ -151,7 +151,8 @@ async def _undo(settings: Settings) -> list[Loss]:
         known.journal.clearance = Clearance(SuspensionDetector(), stands, at_first=True)
         losses = await _lost_on_the_way_back(source, known)
         # they come first: who dies in between leaves a flow that is failed over
-        await known.journal.append([*map(loss_entry, losses), (record.KEY, None), (record.ACCOUNT, None)])
+        await known.journal.append_all(map(loss_entry, losses))
+        await known.journal.append([(record.KEY, None), (record.ACCOUNT, None)])
         return losses
 
 
