@@ -348,8 +348,7 @@ class Fetcher:
             found = await damaged_at(self._source, cursor.partition, at)
             found = found and await self._behind(cursor.partition, found)
         except (ClusterError, WireError) as problem:
-            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
-            self._deliver(Arrival(cursor, trouble=str(problem)))
+            self._ask_later(cursor, str(problem))
             return
         if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
             return
@@ -368,8 +367,7 @@ class Fetcher:
         try:
             begins = await next_begins(self._source, cursor.partition, raw)
         except (ClusterError, WireError) as problem:
-            cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
-            self._deliver(Arrival(cursor, trouble=str(problem)))
+            self._ask_later(cursor, str(problem))
             return
         if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
             return
@@ -583,10 +581,13 @@ class Fetcher:
 
     def _await_source(self, cursor: Cursor, padding: RawBatch) -> None:
         """Another mirror is bringing the source to where its own source begins."""
-        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
         what = f"offset {padding.header.base_offset} of the source is padding of another mirror"
         detail = f"{what}, whose copy the source is, and which deletes it when the copy begins where it should"
-        self._deliver(Arrival(cursor, trouble=detail))
+        self._ask_later(cursor, detail)
+
+    def _ask_later(self, cursor: Cursor, trouble: str) -> None:
+        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        self._deliver(Arrival(cursor, trouble=trouble))
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
         code = fetched.error_code
