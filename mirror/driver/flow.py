@@ -182,10 +182,10 @@ def prepare(
         asyncio.run(ownership.refuse_lost(settings))
         record_compaction(target, whole.allowed(), settings)
 
-    made = apply(target, whole.allowed(), failures, check)
+    made = apply(target, whole.allowed(), failures, check, source)
     if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
         whole, failures = gate.plan(settings, history), {}
-        made |= apply(target, whole.allowed(), failures, check)
+        made |= apply(target, whole.allowed(), failures, check, source)
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))

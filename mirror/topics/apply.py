@@ -299,11 +299,13 @@ def apply(
     plan: TopicPlan,
     failures: dict[str, MirrorError] | None = None,
     check: Callable[[], None] = lambda: None,
+    source: Admin | None = None,
 ) -> frozenset[str]:
     """Make what the plan says; the topics that were created, when every new partition has a leader.
 
     `check` is called right before each kind of change, and raises where nothing may be changed any more; nor is
-    anything where this process was suspended behind that. A topic that is another one than was planned for stays.
+    anything where this process was suspended behind that. A topic that is another one than was planned for stays,
+    and so does the copy of one that is by now another one on the `source`, or gone there.
 
     Where `failures` is given, it learns by target topic what could not be made, and everything else is; without it the
     first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
@@ -315,8 +317,10 @@ def apply(
     with _asking(target, check) as ask:
         if plan.changes:
             ask()
-        target.alter_configs(plan.changes, failed, ids)
-        for change in plan.changes:
+            failed |= _without_source(source, plan, {one.topic for one in plan.changes})
+        changes = [one for one in plan.changes if one.topic not in failed]
+        target.alter_configs(changes, failed, ids)
+        for change in changes:
             if change.topic not in failed:
                 log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
         if plan.creations:
@@ -325,6 +329,8 @@ def apply(
         grown = [one for one in plan.growths if one.topic not in failed]
         if grown:
             ask()
+            failed |= _without_source(source, plan, {one.topic for one in grown})
+            grown = [one for one in grown if one.topic not in failed]
         target.create_partitions(grown, failed, ids)
     for growth in grown:
         if growth.topic not in failed:
@@ -338,6 +344,17 @@ def apply(
     else:
         failures |= failed
     return frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
+
+
+def _without_source(source: Admin | None, plan: TopicPlan, topics: Collection[str]) -> dict[str, MirrorError]:
+    """Those of these target topics whose source is another one than was planned for, or gone, and that."""
+    sources = {pair.target: pair.source for pair in plan.pairs if pair.target in topics}
+    now = source.describe(set(sources.values())) if source is not None else plan.source_topics
+    return {
+        topic: PreflightError(f"{name} was deleted{' and made anew' if name in now else ''} since it was looked at")
+        for topic, name in sources.items()
+        if name not in now or not same_id(now[name].topic_id, plan.source_topics[name].topic_id)
+    }
 
 
 @contextmanager

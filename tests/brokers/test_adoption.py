@@ -737,6 +737,26 @@ def test_a_start_changes_nothing_of_a_copy_that_was_made_anew_under_it(
 
 
 @pytest.mark.brokers
+def test_a_start_changes_nothing_of_a_copy_whose_source_was_made_anew_under_it(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its former source had set is no setting of that copy any more: it is frozen."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    changed = ConfigChange(topic=topic_name, name="segment.ms", before="", after="7200000")
+    admin_of(source).alter_configs([changed])
+
+    def suspended(*_: object) -> None:
+        monkeypatch.undo()
+        recreate(source, topic_name)
+
+    monkeypatch.setattr("mirror.driver.flow.record_compaction", suspended)
+    run_once(settings)
+    assert admin_of(target).topic_configs([topic_name])[topic_name]["segment.ms"].value != "7200000"
+    assert held(target, topic_name) == (0, 100)
+
+
+@pytest.mark.brokers
 def test_no_order_is_given_behind_a_suspension_since_the_topic_was_looked_at(
     settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
