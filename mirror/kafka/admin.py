@@ -74,7 +74,7 @@ from mirror.kafka.cluster import (
 )
 from mirror.kafka.protocol import DELETE_TOPICS, INIT_PRODUCER_ID, Api
 from mirror.observability import logs
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import beating
 
 # --- What is asked of a cluster's controller, in portions that it takes -----------------------------------------------
 
@@ -521,9 +521,10 @@ class Admin:
         ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
     ) -> None:
         """Let topics have more partitions. `ids` as in `alter_configs`."""
-        with _each(failures) as failed:
+        with _each(failures) as failed, beating() as detector:
             for some in portions(growths, lambda one: one.partitions):
-                others, has_run = self._others({one.topic for one in some}, ids, failed)
+                has_run = detector.since()
+                others = self._others({one.topic for one in some}, ids, failed)
                 wanted = [NewPartitions(one.topic, one.partitions) for one in some if one.topic not in others]
                 if not wanted:
                     continue
@@ -549,9 +550,10 @@ class Admin:
             kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
             entry = ConfigEntry(one.name, one.after, incremental_operation=kind)
             entries.setdefault(one.topic, []).append(entry)
-        with _each(failures) as failed:
+        with _each(failures) as failed, beating() as detector:
             for some in portions(entries.items(), lambda one: len(one[1])):
-                others, has_run = self._others({topic for topic, _ in some}, ids, failed)
+                has_run = detector.since()
+                others = self._others({topic for topic, _ in some}, ids, failed)
                 wanted = [
                     ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed)
                     for topic, changed in some
@@ -567,11 +569,8 @@ class Admin:
 
     def _others(
         self, names: Collection[str], ids: Mapping[str, uuid.UUID | None], failed: dict[str, MirrorError]
-    ) -> tuple[frozenset[str], Callable[[], bool]]:
-        """Those of these topics that have other ids than they should by now, which `failed` learns; and whether this
-        process has run since they were asked about.
-        """
-        has_run = SuspensionDetector().since()
+    ) -> frozenset[str]:
+        """Those of these topics that have other ids than they should by now, which `failed` learns."""
         wanted = {name: topic_id for name in names if (topic_id := ids.get(name)) is not None}
         now = self.describe(wanted)
         others = frozenset(name for name, one in wanted.items() if name not in now or now[name].topic_id != one)
@@ -580,7 +579,7 @@ class Admin:
                 f"{self._wire.endpoint}: topic {name} was deleted{' and made anew' if name in now else ''} since it was"
                 " looked at; nothing of it was changed"
             )
-        return others, has_run
+        return others
 
     def delete_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
         """Delete topics, each by its id: another one of its name stays (KIP-516). One that is gone is no error."""
