@@ -21,7 +21,7 @@ from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing,
 from mirror.journal.offset_maps import PREFIX as RUNS
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.ownership import Claims, FailedOver, Garbled, Owner, Taken
-from mirror.journal.positions import Standing
+from mirror.journal.positions import Standing, read_position
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.logs import LogOnce
@@ -240,9 +240,10 @@ class JournalState:
         `last`: its last acknowledged position, which the journal may lack.
         """
         at = TopicPartition(figures.topic, figures.partition)
-        self._lasts.pop(at, None)
+        target = TopicPartition(figures.target_topic, figures.partition)
+        self._lasts.pop(target, None)
         if last is not None:
-            self._lasts[at] = last
+            self._lasts[target] = last
         self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RESULT_SECONDS)
         return self._stands(at, figures)
 
@@ -251,7 +252,7 @@ class JournalState:
         so is what it waits for.
         """
         one, live = self.standing.handed(one), self.live.get(one.source)
-        one = replace(one, last=_further(one.last, self._lasts.get(one.source)))
+        one = replace(one, last=_further(one.last, self._lasts.get(one.target)))
         if one.stop is None and live is not None and live.state.is_stop and live.target_topic == one.target.topic:
             met = KnownStop(state=live.state, offset=live.next_offset, detail=live.detail, stands=False)
             return replace(one, stop=met)
@@ -349,6 +350,8 @@ class JournalState:
                 self.standing.accepted[accepted.target] = accepted
             else:
                 self.standing.learn(entry)
+                if entry.value is None and (forgotten := read_position(entry)) is not None:
+                    self._lasts.pop(forgotten[0], None)
         except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
