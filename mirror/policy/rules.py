@@ -289,8 +289,10 @@ def is_compacted(configs: Mapping[str, str]) -> bool:
     return "compact" in _policies(configs)
 
 
-def tombstones_kept_ms(configs: Mapping[str, str]) -> int:
-    """How long a compacted topic keeps a tombstone, at least, for whoever reads behind it."""
+def tombstones_kept_ms(configs: Mapping[str, str]) -> int | None:
+    """How long a compacted topic keeps a tombstone, at least, for whoever reads behind it; None for another one."""
+    if not is_compacted(configs):
+        return None
     return _number(configs, "delete.retention.ms", _DEFAULT_TOMBSTONES_MS)
 
 

@@ -30,7 +30,6 @@ from mirror.policy.rules import (
     Finding,
     Rules,
     Severity,
-    is_compacted,
     is_stamped,
     preflight,
     refused,
@@ -257,9 +256,9 @@ def plan_topics(
         target_topics=copies,
         target_configs=target_configs,
         compacted={
-            topic: tombstones_kept_ms(configs)
-            for topic, configs in ((topic, plain_values(found)) for topic, found in source_configs.items())
-            if is_compacted(configs)
+            topic: kept_ms
+            for topic, found in source_configs.items()
+            if (kept_ms := tombstones_kept_ms(plain_values(found))) is not None
         },
         stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
     )
@@ -312,6 +311,8 @@ def apply(
     appeared since is left as it is, and is such a failure: plan again to have it checked. Raises ClusterUnreachable.
     """
     plan.raise_refusals()
+    if plan.is_empty:
+        return frozenset()
     failed: dict[str, MirrorError] = {}
     ids = {name: info.topic_id for name, info in plan.target_topics.items()}
     with _asking(target, check) as ask:

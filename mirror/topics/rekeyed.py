@@ -13,14 +13,7 @@ from mirror import names
 from mirror.config import Settings
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import (
-    Finding,
-    Rules,
-    is_compacted,
-    preflight_rekeyed,
-    refused,
-    tombstones_kept_ms,
-)
+from mirror.policy.rules import Finding, Rules, is_compacted, preflight_rekeyed, refused, tombstones_kept_ms
 from mirror.policy.selection import Rekeying, TopicPair
 from mirror.topics.configs import OWN_COMPACTED, any_time, configs_for
 
@@ -107,7 +100,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
                 compacted=compacted,
                 max_bytes=max_bytes,
                 continues_on_loss=settings.topics.on_data_loss == "continue",
-                tombstones_ms=tombstones_kept_ms(of_source) if is_compacted(of_source) else None,
+                tombstones_ms=tombstones_kept_ms(of_source),
             )
         )
     return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
