@@ -25,7 +25,6 @@ class Fix(Enum):
     DELETE_POLICY = (
         "set cleanup.policy=delete, and with it retention.ms=-1 and retention.bytes=-1 until you chose others"
     )
-    LOWER_IN_SYNC = "lower min.insync.replicas"
     REMOVE_FORMAT = "remove message.format.version"
     TAKE_OLD = "set it to {limit}"
     GRANT_MARKERS = "grant it, or set topics.offsets to translate, which fills nothing"

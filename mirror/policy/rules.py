@@ -159,19 +159,24 @@ def preflight(
     """All there is to say about a pair whose target topic exists, from both topics' configs and the target's shape.
     `may_fill`: the mirror has the right to write control markers.
     """
-    refuse = list(_refusals(source, target, pair, target_partitions, target_replicas))
+    refuse = list(_refusals(source, target, pair, target_partitions))
     if offsets == "preserve" and not may_fill and "compact" in _policies(source):
         what = f"its source is compacted, and to fill the offsets that compaction took away {NEEDS_ALTER}"
         refuse.append(refused(pair.target, what, Fix.GRANT_MARKERS))
-    return _findings(pair.target, refuse, _advice(source, target, offsets))
+    advise = (*_advice(source, target, offsets), *_advice_on_replicas(target, target_replicas))
+    return _findings(pair.target, refuse, advise)
 
 
 def preflight_rekeyed(
     source: Mapping[str, str], target: Mapping[str, str], topic: str, target_replicas: int
 ) -> tuple[Finding, ...]:
     """The same about a topic of the target that gets records one by one: what becomes of batches does not matter."""
-    advise = (*_advice_on_times(source, target), *_advice_on_retention(source, target))
-    return _findings(topic, _refusals_of_any(source, target, topic, target_replicas), advise)
+    advise = (
+        *_advice_on_times(source, target),
+        *_advice_on_retention(source, target),
+        *_advice_on_replicas(target, target_replicas),
+    )
+    return _findings(topic, _refusals_of_any(source, target, topic), advise)
 
 
 def _findings(topic: str, refuse: Iterable[Finding], advise: Iterable[str]) -> tuple[Finding, ...]:
@@ -179,7 +184,7 @@ def _findings(topic: str, refuse: Iterable[Finding], advise: Iterable[str]) -> t
 
 
 def _refusals(
-    source: Mapping[str, str], target: Mapping[str, str], pair: TopicPair, partitions: int, replicas: int
+    source: Mapping[str, str], target: Mapping[str, str], pair: TopicPair, partitions: int
 ) -> Iterator[Finding]:
     rules = Rules.from_configs(target)
     if partitions != pair.partitions:
@@ -189,16 +194,11 @@ def _refusals(
     if rules.compacted and "compact" not in _policies(source):
         what = "is compacted and its source is not: records without a key would be refused, others lost"
         yield refused(pair.target, what, Fix.DELETE_POLICY)
-    yield from _refusals_of_any(source, target, pair.target, replicas)
+    yield from _refusals_of_any(source, target, pair.target)
 
 
-def _refusals_of_any(
-    source: Mapping[str, str], target: Mapping[str, str], topic: str, replicas: int
-) -> Iterator[Finding]:
+def _refusals_of_any(source: Mapping[str, str], target: Mapping[str, str], topic: str) -> Iterator[Finding]:
     rules = Rules.from_configs(target)
-    if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
-        what = f"needs {in_sync} in-sync replicas and has {replicas} in all, so every write would fail"
-        yield refused(topic, what, Fix.LOWER_IN_SYNC)
     if old := _old_format(target):
         what = f"stores the old format {old}, into which its brokers convert every batch"
         yield refused(topic, what, Fix.REMOVE_FORMAT)
@@ -265,6 +265,17 @@ def _advice_on_retention(source: Mapping[str, str], target: Mapping[str, str]) -
             yield "deletes records that its source still keeps, old ones on arrival; set retention.ms as on the source"
         if _kept_bytes(target) < _kept_bytes(source):
             yield "keeps fewer bytes than its source, old records go on arrival; set retention.bytes as on the source"
+
+
+def _advice_on_replicas(target: Mapping[str, str], replicas: int) -> Iterator[str]:
+    """No refusal: brokers cap the setting at the replicas since Kafka 3.7 (KAFKA-15583, `Partition.effectiveMinIsr`);
+    older ones refuse every write, and the partition is UNAVAILABLE by their own word.
+    """
+    if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
+        yield (
+            f"needs {in_sync} in-sync replicas and has {replicas} in all: brokers older than 3.7 refuse every write,"
+            " later ones count the replicas that there are; lower min.insync.replicas"
+        )
 
 
 def shortened(before: Mapping[str, str], after: Mapping[str, str]) -> str:

@@ -170,13 +170,6 @@ def do_not_compact_dead_letters(one: Refused) -> Iterator[None]:
     one.set(cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
 
 
-@of(Fix.LOWER_IN_SYNC)
-def lower_in_sync(one: Refused) -> Iterator[None]:
-    one.both(copy={"min.insync.replicas": "2"})
-    yield
-    one.set(min_insync_replicas="1")
-
-
 @of(Fix.TAKE_OLD)
 def take_old(one: Refused) -> Iterator[None]:
     one.both(copy={"message.timestamp.before.max.ms": "3600000"})

@@ -154,6 +154,24 @@ def test_groups_follow(pair: tuple[str, str], offsets: Offsets, topic_name: str)
 
 
 @pytest.mark.parametrize("version", TARGETS)
+def test_more_in_sync_replicas_than_there_are(
+    started: Callable[[str, str], str], topic_name: str, version: str
+) -> None:
+    """Brokers before 3.7 refuse every write; later ones take what there is for the minimum."""
+    topic = _legal(topic_name)
+    source, target = started("4.3.0", "source"), started(version, "target")
+    make_topic(source, topic)
+    make_topic(target, topic, configs={"min.insync.replicas": "2"})
+    produce(source, topic, numbered(50))
+    found = mirror_once(source, target, [topic], flow=topic)[TopicPartition(topic, 0)]
+    if version == "3.3.2":
+        assert found.state is State.UNAVAILABLE, found
+        assert "not_enough_replicas" in found.detail, found
+    else:
+        assert found.state is State.CAUGHT_UP, found
+
+
+@pytest.mark.parametrize("version", TARGETS)
 def test_alter_is_enough_for_markers_from_3_8_on(
     started: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
