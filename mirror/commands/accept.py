@@ -7,7 +7,8 @@ Decision: a copy that nothing confirms is taken for whole only where a person sa
 behind a loss has not learned that the copy has records of somebody else by now.
 
 Decision: a stop that stands because the logs are different ones is lifted by what both logs hold. That the copy ends at
-the position which the journal keeps says nothing against it: it did when the stop was met.
+the position which the journal keeps says nothing against it: it did when the stop was met. Nor do records that are the
+source's but for their times, where the target gave them times that nobody asked for.
 """
 
 from __future__ import annotations
@@ -179,6 +180,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
         standing, since = standing_in(records), starts_in(records, target)
         translates = settings.topics.offsets == "translate"
         indexes = await indexes_of(journal) if translates else {}
+        keeps_times = settings.topics.append_time == "source"
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
             begins, losses = since.get(one.target, 0), standing.lost_of(one.target, source.topic_id(topic))
@@ -186,7 +188,9 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
                 attempt = _translated(logs, indexes.get(one.target, OffsetRangeIndex()), begins, losses)
             else:
                 attempt = _preserved(logs, begins, losses)
-            await _settle(one, attempt, source, target, standing, rules, unconfirmed=unconfirmed)
+            await _settle(
+                one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed
+            )
             if one.stop is None:
                 lost = losses_in(records).get(one.target, ())
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
@@ -239,6 +243,7 @@ async def _settle(
     standing: Standing,
     rules: Rules,
     *,
+    keeps_times: bool,
     unconfirmed: bool,
 ) -> None:
     """Find out what has to be accepted so that a partition goes on."""
@@ -259,7 +264,8 @@ async def _settle(
             break
     before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
     if stop is None and one.confirmed is None and stood is not None and stood.concerns(ids[1]):
-        stop = await _still_stands(one, attempt, accepted, last, stood, (source, target))
+        clusters = source, target
+        stop = await _still_stands(one, attempt, accepted, last, stood, clusters, keeps_times=keeps_times)
         if unconfirmed and isinstance(stop, Unconfirmed):
             one.confirmed = _confirmed(stop, last, ids)
             stop = None
@@ -295,16 +301,23 @@ async def _still_stands(
     last: LastPosition | None,
     stood: KnownStop,
     clusters: tuple[Cluster, Cluster],
+    *,
+    keeps_times: bool,
 ) -> PartitionStop | None:
     """What stops a partition for which one of `_UNLIKE` stood, and that could go on by the position which the journal
-    keeps: Unconfirmed where neither log has anything left by which they could be compared.
+    keeps: Unconfirmed where neither log has anything left by which they could be compared, or the copy's last records
+    have times of the target's where it `keeps_times` of the source.
     """
     if stood.state not in _UNLIKE:
         return None
     stop = await _stop_of(attempt, accepted, None)
-    if not isinstance(stop, Unconfirmed):
+    if stop is not None and not isinstance(stop, Unconfirmed):
         return stop
     position = _position(await attempt(accepted, last))
+    if stop is None:
+        if not (position.stamped and keeps_times):
+            return None
+        return Unconfirmed(one.source, position.next_offset, position.end, stood.detail)
     left = f"no record is left by which {clusters[0]} and {clusters[1]} could be compared"
     detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
     return Unconfirmed(one.source, position.next_offset, position.end, detail)

@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument(
         "--repertoire",
         default="clusters",
-        help="one of clusters, disks, settings, around, ways, late, astray, suspended, hung, operated",
+        help="one of clusters, disks, settings, around, ways, late, astray, suspended, hung, operated, asleep",
     )
     parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the operations that are enough")

@@ -4,6 +4,8 @@ for SparkContext runs tasks in threads of the driver. Everything else is the com
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import signal
 import sys
@@ -11,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -40,12 +42,16 @@ def package(folder: Path) -> Iterator[None]:
 class Command:
     """One command that runs or ran: `mirror ARGUMENTS...`."""
 
-    def __init__(self, folder: Path, *arguments: str, late: float = 0.0) -> None:
-        """Start it; what it prints goes to files in `folder`. Its engine's first tasks begin `late`, by seconds."""
+    def __init__(self, folder: Path, *arguments: str, late: float = 0.0, halts_before: int | None = None) -> None:
+        """Start it; what it prints goes to files in `folder`. Its engine's first tasks begin `late`, by seconds. It is
+        suspended right before the order of that number to the target's brokers (`_ORDERS`).
+        """
         self.arguments = arguments
         self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
         ensure_server(PRELOADED)
-        self._process = CONTEXT.Process(target=_main, args=(str(self._output), arguments, late), daemon=True)
+        self._process = CONTEXT.Process(
+            target=_main, args=(str(self._output), arguments, late, halts_before), daemon=True
+        )
         self._process.start()
         self.began = time.time()
 
@@ -59,6 +65,13 @@ class Command:
     def is_alive(self) -> bool:
         """It runs, or is frozen."""
         return self._process.is_alive()
+
+    @property
+    def is_suspended(self) -> bool:
+        """It was stopped by a signal, and waits for another one."""
+        with suppress(OSError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return False
 
     def send(self, number: signal.Signals) -> None:
         """A signal, if it is still there."""
@@ -155,7 +168,49 @@ class _Job:
         return list(rows)
 
 
-def _main(output: str, arguments: Sequence[str], late: float) -> None:
+#: What changes something on a cluster, by module: functions and methods that are called right before.
+_ORDERS: Final = {
+    "mirror.kafka.admin": (
+        "Admin.alter_configs",
+        "Admin.create_partitions",
+        "Admin.create_topics",
+        "Admin.delete_topics",
+    ),
+    "mirror.kafka.groups": ("commit_offsets",),
+    "mirror.kafka.queries": ("delete_records",),
+    "mirror.journal.journal": ("Journal.append", "Journal.append_all"),
+}
+
+
+def _halt_before(number: int) -> None:
+    """Let this process be suspended right before the order of that number, counted from 0."""
+    orders = itertools.count()
+
+    def halting(order: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(order)
+        def given(*args: Any, **options: Any) -> Any:
+            if next(orders) == number:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return order(*args, **options)
+
+        return given
+
+    loaded = [module for name, module in sys.modules.items() if name.startswith("mirror.")]
+    for module, names in _ORDERS.items():
+        for name in names:
+            owner, _, method = name.rpartition(".")
+            if owner:
+                of = getattr(sys.modules[module], owner)
+                setattr(of, method, halting(getattr(of, method)))
+                continue
+            order = getattr(sys.modules[module], name)
+            replacement = halting(order)
+            for one in loaded:  # each that imported it by name
+                if vars(one).get(name) is order:
+                    setattr(one, name, replacement)
+
+
+def _main(output: str, arguments: Sequence[str], late: float, halts_before: int | None) -> None:
     """In the forked process."""
     for number, suffix in ((1, ".out"), (2, ".err")):
         with Path(output).with_suffix(suffix).open("w", buffering=1) as file:
@@ -179,6 +234,8 @@ def _main(output: str, arguments: Sequence[str], late: float) -> None:
     host.find = lambda *_, **__: "java"
     fetcher.FETCH_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # only how long one waits
     writer.ANSWER_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # the same
+    if halts_before is not None:
+        _halt_before(halts_before)
     sys.argv = ["mirror", *arguments]
     code: int | str | None = 0
     try:

@@ -193,6 +193,25 @@ _OPERATED_MOTIFS: Final = (
     ("alike", "run", "cut_source", "alike", "alike", "run"),
     ("alike", "run", "cut_target", "alike", "run"),
 )
+#: What is drawn besides where a command is suspended right before one of its orders: which command, and what somebody
+#: does meanwhile.
+_ASLEEP: Final[dict[str, float]] = {"asleep": 10}
+ASLEEP_KINDS: Final = tuple(
+    f"{command}/{meanwhile}"
+    for command in ("run", "failover", "undo", "accept", "adopt")
+    for meanwhile in ("replaced", "recreated", "overtaken")
+)
+_ASLEEP_MOTIFS: Final = (
+    ("asleep", "run"),
+    ("configure", "asleep", "run"),
+    ("grow", "configure", "asleep", "run"),
+    ("commit", "produce", "asleep", "produce", "run"),
+    ("delete_source", "asleep", "run"),
+    ("cut_source", "run", "produce", "asleep", "run"),
+    ("stranger_topic", "asleep", "run"),
+    ("commit", "failover", "asleep", "run"),
+    ("expire_source", "configure", "asleep", "produce", "run"),
+)
 #: What restarts or hangs a broker, for whoever shares the clusters.
 DISTURBING: Final = frozenset({"cut_source", "cut_target", "cut_journal", "hang", "hung_task"})
 #: After which more records may hide what happened.
@@ -252,6 +271,9 @@ REPERTOIRES: Final[dict[str, Repertoire]] = {
     "hung": Repertoire(WEIGHTS | _HUNG, MOTIFS[::4] + _HUNG_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "operated": Repertoire(
         WEIGHTS | _OPERATED, MOTIFS[::4] + _OPERATED_MOTIFS * 4, ("default", "forever", "week", "compact")
+    ),
+    "asleep": Repertoire(
+        WEIGHTS | _ASLEEP, MOTIFS[::4] + _ASLEEP_MOTIFS * 4, ("default", "forever", "week", "short", "compact")
     ),
     "around": Repertoire(
         WEIGHTS | _AROUND, MOTIFS[::4] + _AROUND_MOTIFS * 2, ("default", "forever", "week", "compact")
@@ -370,5 +392,7 @@ def _drawn(chance: Random, topics: int, name: str, configs: Sequence[str]) -> Op
         kind = chance.choice(tuple(COPY_CONFIGS))
     if name == "reload_good":
         kind = chance.choice(("exclude", "groups", "same"))
+    if name == "asleep":
+        kind = chance.choice(ASLEEP_KINDS)
     # a share, in percent, wherever an amount is one of what is there
     return Op(name, chance.randrange(topics), chance.randrange(2), chance.choice((0, 25, 50, 75, 90, 100)), kind)

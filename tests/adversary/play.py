@@ -22,7 +22,7 @@ from .driving import Command
 from .journal import PASSING, STOPS, Recorded, found_in
 from .judging import Allowed, Finding, differences, moved_differences, text_of, vanished
 from .logs import Log, Reader, Record, Topic
-from .operations import COPY_CONFIGS, JOURNAL_CONFIGS, TOPIC_CONFIGS, Op, Schedule
+from .operations import COPY_CONFIGS, DISTURBING, JOURNAL_CONFIGS, TOPIC_CONFIGS, Op, Schedule
 from .world import SIDES, Side, World
 
 #: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
@@ -42,6 +42,8 @@ RESTORE_SECONDS: Final = 0.3
 REFRESH_SECONDS: Final = 2.5
 #: Within which a task that lasts sees that it lost its connection to the target.
 SEEN_SECONDS: Final = 3.0
+#: Longer than `mirror.suspension` takes for a pause.
+SUSPENDED_SECONDS: Final = 5.5
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
 #: The same of those that outlive a schedule.
@@ -172,6 +174,7 @@ class _Player:
         self._former: dict[tuple[str, int], dict[int, set[Record]]] = {}
         self._copied: dict[tuple[UUID | None, int], dict[int, set[Record]]] = {}
         self._former_settings: dict[tuple[int, int], Mapping[str, str]] = {}
+        self._deleted_settings: dict[str, dict[str, str]] = {}
         self._damaged: dict[Side, dict[Place, set[tuple[int, int]]]] = {side: {} for side in SIDES}
         self._skips_damage = False
         self._crashes = dict(world.crashes)
@@ -286,7 +289,7 @@ class _Player:
     @property
     def _is_over(self) -> bool:
         """The flow was failed over before this operation."""
-        return self._failed_over and not self._schedule.operations[self._place].name.startswith("failover")
+        return self._failed_over and not self._schedule.operations[self._place].name.startswith(("failover", "asleep"))
 
     def _judge_over(self, name: str, before: Topic, now: Topic) -> None:
         for partition, log in before.partitions.items():
@@ -329,6 +332,10 @@ class _Player:
             former = self._former_settings.get((self._place, copy.source), {})  # on their way as the topic was deleted
             changed = {key for key in was.keys() | configs.keys() if was.get(key) != configs.get(key)}
             changed -= {key for key in changed if former.get(key) == configs.get(key)}
+            if self._schedule.operations[self._place].name in DISTURBING:
+                # Kafka 4.3.0 gives a topic the settings of the one that had its name before, once it is restarted.
+                deleted = self._deleted_settings.get(name, {})
+                changed -= {key for key in changed if deleted.get(key) == configs.get(key)}
             text = ", ".join(f"{key}: {was.get(key)} is now {configs.get(key)}" for key in sorted(changed))
             if changed:
                 self._found("I1", "settings were changed", f"{name} ({why}): {text}")
@@ -603,6 +610,8 @@ class _Player:
                 foreign = set() if copy.owned else {"foreign"}
                 causes = REFUSABLE if standing.state == "REFUSED" else CAUSES.get(standing.state, frozenset())
                 met = copy.causes | self._flow_causes | self._source_causes[self._names[copy.source]] | foreign
+                if standing.state == "REFUSED" and copy.compacted and "target deleted" in met:
+                    causes |= {"source expired"}  # what begins behind 0 cannot be compacted
                 if standing.state == "DIVERGED" and met & {"source expired", "target expired"}:
                     causes |= {"journal lost"}  # nothing is left that could confirm the copy
                 if not causes & met:
@@ -776,6 +785,67 @@ class _Player:
             if (states := self._states(now)) not in reported:
                 self._found("I8", "reports went back", f"{reported}, and once the first mirror went on:{states}")
         return f"overtaken: {reported}; went on: exit {code}{self._states(now)}"
+
+    def _op_asleep(self, op: Op) -> str:
+        """A command that is suspended right before one of its orders to the target, and goes on behind what somebody
+        did meanwhile: a stranger's topic in the place of a copy, a source topic made anew, another mirror's whole run.
+        """
+        name, meanwhile = op.kind.split("/")
+        if self._live or (name == "undo") != self._failed_over:
+            return "-"
+        path = str(self._config(epoch_s=ONCE_SECONDS))
+        command = Command(self._folder, *self._asleep_arguments(name, path, op), halts_before=op.amount // 25)
+        while command.is_alive and not command.is_suspended:
+            time.sleep(0.005)
+        if command.is_suspended:
+            self._judge()  # what it did before
+            self._failed_over |= "failover_recorded" in command.logged
+        done = self._meanwhile(meanwhile, op) if command.is_suspended else "fewer orders"
+        time.sleep(SUSPENDED_SECONDS if command.is_suspended and op.partition else 0)
+        command.send(signal.SIGCONT)
+        if (code := command.wait(COMMAND_SECONDS)) is None:
+            self._found("I7", "a suspended command does not end", command.logged[-1500:])
+            command.end()
+        elif code == 1:
+            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        self._read_again()
+        reported = self._recorded()
+        self._judge_states(reported, command)
+        if name in {"failover", "undo"} and code in {0, 4, 7}:
+            self._failed_over = name == "failover"
+        if name == "failover" and code == 0 and meanwhile == "overtaken":
+            self._equal("failover said 0", reported, "I3")
+            self._groups_stand(command)
+        if meanwhile == "recreated" and not op.partition:  # between its last question and its order
+            self._baseline = self._baseline[0], self._configs, self._baseline[2]
+        if name in {"accept", "adopt"} and code in {0, 4}:
+            for copy in self._copies.values():
+                copy.standing.clear()
+                copy.resolved_at = time.monotonic()
+        return f"{done}; exit {code}{self._states(reported)}"
+
+    def _asleep_arguments(self, name: str, path: str, op: Op) -> tuple[str, ...]:
+        match name:
+            case "run":
+                return "run", path, "--once", "--json"
+            case "failover":
+                return "failover", path, "--json"
+            case "undo":
+                return "failover", path, "--undo"
+            case _:
+                return name, path, self._names[op.topic]
+
+    def _meanwhile(self, what: str, op: Op) -> str:
+        match what:
+            case "replaced":
+                deleted = self._op_delete_target(op)
+                return f"{deleted}, {self._op_stranger_topic(replace(op, amount=7))}"
+            case "recreated":
+                return self._op_recreate(replace(op, kind="forever"))
+            case _:
+                self._flow_causes.add("twin")
+                self._op_produce(Op("produce", op.topic, op.partition, 5, "plain"))
+                return self._op_run(replace(op, amount=0))
 
     def _op_hung_task(self, op: Op) -> str:
         """The task of a live mirror hangs: its last report stands. The source is cut and grows to where it ended, and
@@ -1414,6 +1484,7 @@ class _Player:
             return "-"
         name, _, _, copy = found
         copy.causes.add("target deleted")
+        self._deleted_settings.setdefault(name, {}).update(self._configs.get(name, {}))
         self._world.target.delete(name)
         self._forget_damage("target", name)
         self._rebase()

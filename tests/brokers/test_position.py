@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer as Client
 from crashcut import crash_and_cut_all
-from helpers import RECENT_MS, make_topic, mirror_once, produce, remove_topics, settings_between
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, remove_topics, settings_between
 from probe import probing
 from rawbatches import batch
 from samerecords import assert_same_records, read
+from typer.testing import CliRunner
 from watchedtask import WatchedTask
 
-from mirror.errors import MalformedBatch
+from mirror.cli import app
+from mirror.errors import ExitCode, MalformedBatch
 from mirror.journal.journal import journal_topic
 from mirror.kafka import log_reader, queries
-from mirror.kafka.admin import Admin
+from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched, fetch_at
 from mirror.kafka.produce import append
@@ -157,9 +160,14 @@ def test_an_open_transaction_of_somebody_else_hides_nothing(
 
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
 def test_a_copy_that_is_made_to_stamp_records_while_it_is_written(
-    source_cluster: Brokers, target_cluster: Brokers, topic_name: str, monkeypatch: pytest.MonkeyPatch, offsets: str
+    source_cluster: Brokers,
+    target_cluster: Brokers,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    offsets: str,
 ) -> None:
-    """Nothing more is sent than what was on its way, and it stands until a person acts."""
+    """Nothing more is sent than what was on its way, and it stands until a person takes these times for good."""
     source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
     make_topic(source, topic_name)
     make_topic(target, topic_name, configs={"message.timestamp.type": "LogAppendTime"})
@@ -170,6 +178,17 @@ def test_a_copy_that_is_made_to_stamp_records_while_it_is_written(
     assert found.state is State.DIVERGED, found
     assert "the target gave the batch at offset" in found.detail
     assert "a time of its own" in found.detail
+    timed = ConfigChange(topic=topic_name, name="message.timestamp.type", before="LogAppendTime", after="CreateTime")
+    Admin(settings_between(source, target, [topic_name]).target).alter_configs([timed])
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, offsets=offsets)
+
+    def accepted(*options: str) -> ExitCode:
+        return ExitCode(CliRunner().invoke(app, ["accept", str(config), topic_name, *options]).exit_code)
+
+    assert accepted() is ExitCode.DATA_AT_RISK, "both logs hold the records, but for their times"
+    assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.DIVERGED
+    assert accepted("--unconfirmed") is ExitCode.DONE
+    assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
 
 
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
