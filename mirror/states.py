@@ -78,6 +78,7 @@ class Remedy(Enum):
         "To keep the copy and to mirror the topic into another one, name that in topics.naming.rename and send the"
         " mirror SIGHUP"
     )
+    ADOPT = "Where the new topic holds what the copy has, run `mirror adopt CONFIG {topic}`, which compares them"
     SOUND_LEADER = "Move the leader to a replica whose copy is sound"
     INSPECT = "To look at it: `mirror inspect {damaged}:{partition} --config CONFIG --side {side}{begin}`"
     END_WRITER = (
@@ -159,7 +160,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.PAUSED: (Remedy.RESUME,),
     State.UNAVAILABLE: (),
     State.TRUNCATED: (Remedy.EXCLUDE, Remedy.ACCEPT_RESTORED, Remedy.BEGIN_ANEW),
-    State.RECREATED: (Remedy.EXCLUDE, Remedy.RENAME, Remedy.BEGIN_ANEW),
+    State.RECREATED: (Remedy.EXCLUDE, Remedy.RENAME, Remedy.ADOPT, Remedy.BEGIN_ANEW),
     State.RETENTION_GAP: (Remedy.ACCEPT_LOSS, Remedy.BEGIN_ANEW),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.ACCEPT_DAMAGE, Remedy.BEGIN_ANEW, Remedy.INSPECT),
     State.REFUSED: (

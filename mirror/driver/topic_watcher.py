@@ -304,7 +304,7 @@ class Replanner:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
             return NewPlan(left, refused=refused_by(whole), origins=_origins(whole, history))
-        anew = self._begun_anew(whole, history)
+        anew = self._begun_anew(whole, history, current)
         failures: dict[str, MirrorError] = {}
 
         def check() -> None:
@@ -390,13 +390,20 @@ class Replanner:
     def _hold(self, topic: str, why: str) -> None:
         self._held[topic] = why
 
-    def _begun_anew(self, plan: TopicPlan, history: History) -> frozenset[str]:
-        """Target topics that are there, and are to be filled, under another id than the journal knows."""
-        return frozenset(
-            topic
-            for topic, info in plan.target_topics.items()
-            if (seen := history.seen.get(topic)) is not None and not same_id(seen.target_topic_id, info.topic_id)
-        )
+    def _begun_anew(self, plan: TopicPlan, history: History, current: Sequence[Assignment]) -> frozenset[str]:
+        """Target topics that are there, and are to be filled, under another id than the journal knows, or that it names
+        by other ids than they are mirrored by: somebody adopted them.
+        """
+        mirrored = {one.target.topic: (one.topic_id, one.target_topic_id) for one in current}
+
+        def begins(topic: str, topic_id: UUID | None) -> bool:
+            if (seen := history.seen.get(topic)) is None:
+                return False
+            source_id, target_id = mirrored.get(topic, (None, None))
+            named = same_id(seen.topic_id, source_id) and same_id(seen.target_topic_id, target_id)
+            return not named or not same_id(seen.target_topic_id, topic_id)
+
+        return frozenset(topic for topic, info in plan.target_topics.items() if begins(topic, info.topic_id))
 
     def _elsewhere(self) -> History:
         """What journals of other flows say, on both clusters; they are read again when a topic appears on the source,

@@ -42,6 +42,8 @@ RESTORE_SECONDS: Final = 0.3
 REFRESH_SECONDS: Final = 2.5
 #: Within which a task that lasts sees that it lost its connection to the target.
 SEEN_SECONDS: Final = 3.0
+#: Before which of its orders a command is suspended, by an amount: what it changes of topics comes first.
+ORDERS: Final[Mapping[int, int]] = {0: 0, 25: 0, 50: 1, 75: 2, 90: 3, 100: 4}
 #: Longer than `mirror.suspension` takes for a pause.
 SUSPENDED_SECONDS: Final = 5.5
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
@@ -794,7 +796,7 @@ class _Player:
         if self._live or (name == "undo") != self._failed_over:
             return "-"
         path = str(self._config(epoch_s=ONCE_SECONDS))
-        command = Command(self._folder, *self._asleep_arguments(name, path, op), halts_before=op.amount // 25)
+        command = Command(self._folder, *self._asleep_arguments(name, path, op), halts_before=ORDERS[op.amount])
         while command.is_alive and not command.is_suspended:
             time.sleep(0.005)
         if command.is_suspended:

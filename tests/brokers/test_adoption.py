@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -607,41 +607,55 @@ def test_a_topic_that_no_broker_knows_for_a_moment_keeps_its_record(settings: Se
     assert before[topic_name].target_topic_id is not None
 
 
-@pytest.mark.brokers
-def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Settings, topic_name: str) -> None:
-    """As the message of RECREATED advises."""
-    source, target = addresses(settings)
-    assert run_once(settings).exit_code == ExitCode.DONE
+Until = Callable[[Callable[[], bool]], Coroutine[Any, Any, None]]
+States = dict[TopicPartition, PartitionStatus]
+
+
+def beside_a_running_mirror(settings: Settings, story: Callable[[States, Until], Coroutine[Any, Any, None]]) -> None:
+    """What happens while a mirror runs, which fills the states; it ends with the story."""
     asked = policy(settings, interval_s=0.5)
     context: Any = InThisProcess()
-    states: dict[TopicPartition, PartitionStatus] = {}
+    states: States = {}
 
     async def until(condition: Callable[[], bool]) -> None:
         while not condition():
             await asyncio.sleep(0.05)
 
-    async def story() -> None:
+    async def played() -> None:
         flow = replace(await asyncio.to_thread(prepare, asked), epoch_seconds=2.0)
         live = Supervisor(context, flow, states.update, topic_watcher=TopicWatcher(Replanner(asked), lambda: asked))
         run = asyncio.create_task(live.run())
-        at = TopicPartition(topic_name, 0)
-
-        def is_in(state: State, records: int) -> bool:
-            return at in states and states[at].state is state and states[at].next_offset == records
-
         try:
             async with asyncio.timeout(120):
-                await until(lambda: is_in(State.CAUGHT_UP, 100))
-                await asyncio.to_thread(recreate, source, topic_name)
-                await until(lambda: states[at].state in (State.RECREATED, State.TRUNCATED))
-                await asyncio.to_thread(produce, source, topic_name, values(30, "new"))
-                await asyncio.to_thread(delete_topics, target, topic_name)
-                await until(lambda: is_in(State.CAUGHT_UP, 30))
+                await story(states, until)
         finally:
             live._stop()
             await run
 
-    asyncio.run(story())
+    asyncio.run(played())
+
+
+def is_in(states: States, topic: str, state: State, records: int) -> bool:
+    at = TopicPartition(topic, 0)
+    return at in states and states[at].state is state and states[at].next_offset == records
+
+
+@pytest.mark.brokers
+def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Settings, topic_name: str) -> None:
+    """As the message of RECREATED advises."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+
+    async def story(states: States, until: Until) -> None:
+        await until(lambda: is_in(states, topic_name, State.CAUGHT_UP, 100))
+        await asyncio.to_thread(recreate, source, topic_name)
+        at = TopicPartition(topic_name, 0)
+        await until(lambda: states[at].state in (State.RECREATED, State.TRUNCATED))
+        await asyncio.to_thread(produce, source, topic_name, values(30, "new"))
+        await asyncio.to_thread(delete_topics, target, topic_name)
+        await until(lambda: is_in(states, topic_name, State.CAUGHT_UP, 30))
+
+    beside_a_running_mirror(settings, story)
     assert held(target, topic_name) == (0, 30)
     found = journal(settings)[topic_name]
     assert (found.topic_id, found.target_topic_id) == (
@@ -649,6 +663,31 @@ def test_a_running_mirror_begins_anew_when_the_copy_is_deleted(settings: Setting
         admin_of(target).describe([topic_name])[topic_name].topic_id,
     )
     assert run_once(settings).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_a_running_mirror_goes_on_with_a_copy_that_is_adopted_for_a_topic_made_anew(
+    settings: Settings, topic_name: str, tmp_path: Path
+) -> None:
+    """Where the topic was filled again with what the copy has, as behind a way back."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    file = config_file(tmp_path, source, target, [topic_name], settings.flow)
+
+    async def story(states: States, until: Until) -> None:
+        await until(lambda: is_in(states, topic_name, State.CAUGHT_UP, 100))
+        await asyncio.to_thread(recreate, source, topic_name, configs=KEPT)
+        at = TopicPartition(topic_name, 0)
+        await until(lambda: states[at].state in (State.RECREATED, State.TRUNCATED))
+        await asyncio.to_thread(produce, source, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+        done = await asyncio.to_thread(CliRunner().invoke, app, ["adopt", str(file), topic_name])
+        assert done.exit_code == ExitCode.DONE, done.output
+        await asyncio.to_thread(produce, source, topic_name, values(30, "new"))
+        await until(lambda: is_in(states, topic_name, State.CAUGHT_UP, 130))
+
+    beside_a_running_mirror(settings, story)
+    assert held(target, topic_name) == (0, 130)
+    assert CliRunner().invoke(app, ["failover", str(file)]).exit_code == ExitCode.DONE
 
 
 @pytest.mark.brokers

@@ -155,6 +155,21 @@ class AnotherAndBegunAnew(AnotherAndRenamed):
     mend = Trial.begin_anew
 
 
+class AnotherAndAdopted(Trial):
+    """It was filled again with what the copy has, as a flow back does."""
+
+    state, remedy = State.RECREATED, Remedy.ADOPT
+
+    def hurt(self) -> None:
+        self.live.source.delete(self.name)
+        self.live.source.create(self.name, 1, KEPT)
+        self.wanted = self.fill(0, 100)
+
+    def mend(self) -> None:
+        self.live.person.quoted(self.advice, "adopt")
+        self.wanted += self.fill(100, 120, "more ")
+
+
 class GoneAndExcluded(Trial):
     state, remedy = State.RECREATED, Remedy.EXCLUDE
 
@@ -570,6 +585,7 @@ TRIALS: Final[tuple[type[Trial], ...]] = (
     CutAndRestored,
     AnotherAndRenamed,
     AnotherAndBegunAnew,
+    AnotherAndAdopted,
     GoneAndExcluded,
     GoneAndForgotten,
     ExpiredAndAccepted,
