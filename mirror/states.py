@@ -93,6 +93,10 @@ class Remedy(Enum):
     RAISE_MEMORY = (
         "Raise limits.memory_mb and send the mirror SIGHUP: a task opens a record of up to a third of its share of that"
     )
+    RAISE_MEMORY_ANEW = (
+        "Raise limits.memory_mb, and start the mirror again: a task opens a record of up to a third of its share of"
+        " that"
+    )
     FIT_TARGET = (
         "Compare the two topics' configurations, and change {target_topic} so that it takes the batch:"
         " kafka-configs.sh --bootstrap-server {target} --describe --all --entity-type topics --entity-name"
@@ -189,6 +193,6 @@ REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.DIVERGED: (Remedy.REKEY_ANEW,),
     State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
-    State.REFUSED: (Remedy.CHANGE_RULE, Remedy.RAISE_REKEYED),
+    State.REFUSED: (Remedy.CHANGE_RULE, Remedy.RAISE_REKEYED, Remedy.RAISE_MEMORY_ANEW),
     State.FENCED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
 }

@@ -34,9 +34,17 @@ from mirror.policy.rules import Rules
 from mirror.policy.selection import INTERNAL_PREFIX, selects
 from mirror.rendering import print_json
 from mirror.replication.assignment import assign
-from mirror.segments.cluster_logs import METADATA, OFFSETS_TOPIC, ClusterTopics, GroupOffsets, offsets_in, topics_in
+from mirror.segments.cluster_logs import (
+    METADATA,
+    OFFSETS_TOPIC,
+    ClusterTopics,
+    GroupOffsets,
+    InSync,
+    offsets_in,
+    topics_in,
+)
 from mirror.segments.file_cluster import Bounds
-from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
+from mirror.segments.files import cluster_id_of, folder_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
 from mirror.segments.restore import (
@@ -154,16 +162,29 @@ def _behind(
             continue
         mine = [path for path in paths if topic_id_of(path) in (None, topic.topic_id)]
         nodes = {node_of(path.parent) for path in mine}
+        current = {node for path in mine if (node := _broker_of(path.parent, in_sync)) is not None}
         seen = max((epoch for path in mine for epoch, _ in history_of(path)), default=-1)
         if not nodes or None in nodes:
             continue
-        if not nodes & in_sync.brokers and seen <= in_sync.leader_epoch:
+        if not current & in_sync.brokers and seen <= in_sync.leader_epoch:
             brokers = ", ".join(map(str, sorted(in_sync.brokers)))
-            yield at, f"no replica here was in sync in the end, those of brokers {brokers} were: records may be missing"
-        elif may_be_old and (absent := in_sync.brokers - nodes):
+            where = " in other data folders than these" if nodes & in_sync.brokers else ""
+            what = f"no replica here was in sync in the end, those of brokers {brokers} were{where}"
+            yield at, f"{what}: records may be missing"
+        elif may_be_old and (absent := in_sync.brokers - current):
             brokers = ", ".join(map(str, sorted(absent)))
             why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}: records may be missing"
             yield at, f"nobody knows whether brokers {brokers} went on without these replicas; {why}"
+
+
+def _broker_of(data: Path, in_sync: InSync) -> int | None:
+    """The broker whose replica a data folder holds; None where that broker had it in another one, in the end: this one
+    was taken out of it, and others were committed since (T5).
+    """
+    node, folder = node_of(data), folder_id_of(data)
+    if node is None or folder is None:
+        return node
+    return node if in_sync.folders.get(node, folder) == folder else None
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:

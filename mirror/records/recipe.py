@@ -13,6 +13,14 @@ PORTION: Final = 16 * 1024 * 1024
 #: Bytes that one record may have without compression where whoever opens it has no bound of its own. Positions in a
 #: portion are 32-bit.
 LARGEST_RECORD: Final = 1 << 30
+#: The part of a task's memory that one record to be opened may take: it is held as it was, as it is copied and as it is
+#: encoded.
+_A_RECORD: Final = 1 / 3
+
+
+def opened_by(memory_bytes: int) -> int:
+    """Bytes that a task with so much memory opens of one record, without compression."""
+    return min(max(CAP, int(memory_bytes * _A_RECORD)), LARGEST_RECORD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

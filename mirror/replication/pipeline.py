@@ -53,7 +53,7 @@ from mirror.observability.status import PartitionStatus, TaskStatus
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
-from mirror.records.recipe import CAP, LARGEST_RECORD
+from mirror.records.recipe import opened_by
 from mirror.records.transactions import Aborted
 from mirror.replication.assignment import TOMBSTONES, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
 from mirror.replication.classifier import Verdict, classify
@@ -106,8 +106,6 @@ DOUBTFUL_TRIES: Final = 3
 _LEAST_SHARE, _LARGEST_SHARE = 64 * 1024, 4 * 1024 * 1024
 #: The part of a task's memory that batches may take; the rest is for what answers are read into and requests sent from.
 _BATCHES: Final = 2 / 3
-#: The part of it that one record to be rewritten may take: it is held as it was, as it is copied and as it is encoded.
-_A_RECORD: Final = 1 / 3
 #: Seconds between two checks of who leads the target's partitions, and how much more for each of them; and how often
 #: meanwhile the connections to those leaders are checked, which costs no request.
 _LEADERS_SECONDS, _SECONDS_A_LEADER, _CHECKS = 10.0, 0.005, 10
@@ -156,7 +154,7 @@ class Pipeline:
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
-        self._opens = min(max(CAP, int(memory_bytes * _A_RECORD)), LARGEST_RECORD)
+        self._opens = opened_by(memory_bytes)
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds)
 
     async def run(self, seconds: float) -> None:

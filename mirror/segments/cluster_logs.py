@@ -17,7 +17,8 @@ T4  a record that cannot be read is left out and reported. One of a kind that sa
     unread
 T5  which replicas have all that was committed, a controller writes down before anything is committed without the others
     (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
-    (Kafka `PartitionRegistration.merge`)
+    (Kafka `PartitionRegistration.merge`). In which of its folders a broker has its replica, it writes down as well
+    (KIP-858): what another folder of that broker holds, an old disk's, has stood still since
 T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`). What was committed, a majority of
     them has: so many of their logs as meet any majority lack none of it, and fewer may
 
@@ -38,6 +39,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -157,6 +159,10 @@ class Fields:
         """An array of a flexible version; null counts as empty."""
         return tuple(self.int32() for _ in range(self.varint() - 1))
 
+    def uuids(self) -> tuple[UUID, ...]:
+        """The same of ids."""
+        return tuple(self.uuid() for _ in range(self.varint() - 1))
+
     def tags(self) -> dict[int, bytes]:
         """The tagged fields at the end of a flexible message, by their tags."""
         found: dict[int, bytes] = {}
@@ -206,6 +212,9 @@ _NEWEST: Final = {
 }
 #: Tagged fields of both messages about partitions.
 _MADE_ELIGIBLE, _CHANGED_ISR, _CHANGED_LEADER, _CHANGED_ELIGIBLE = 1, 0, 1, 6
+_CHANGED_REPLICAS, _CHANGED_FOLDERS = 2, 8
+#: Kafka `DirectoryId`: below this they are no folder's, but say that nobody knows which one it is, or will be.
+_FIRST_FOLDER: Final = 100
 #: Kafka `ConfigResource.Type.TOPIC`.
 _OF_TOPIC: Final = 2
 
@@ -219,7 +228,8 @@ class TopicMade(NamedTuple):
 
 class PartitionMade(NamedTuple):
     """A topic has this partition, or it was changed as a whole. `in_sync`: the brokers of replicas that have all that
-    was committed; `eligible`: those of others that have it as well (T5).
+    was committed; `eligible`: those of others that have it as well (T5). `replicas`: all its brokers, and `folders` the
+    ids of the folders that these have it in, in their order, where the cluster knows folders (KIP-858).
     """
 
     topic_id: UUID
@@ -227,6 +237,8 @@ class PartitionMade(NamedTuple):
     in_sync: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
     leader_epoch: int = 0
+    replicas: tuple[int, ...] = ()
+    folders: tuple[UUID, ...] = ()
 
 
 class PartitionChanged(NamedTuple):
@@ -237,6 +249,8 @@ class PartitionChanged(NamedTuple):
     in_sync: tuple[int, ...] | None = None
     eligible: tuple[int, ...] | None = None
     elects: bool = False
+    replicas: tuple[int, ...] | None = None
+    folders: tuple[UUID, ...] | None = None
 
 
 class ConfigSet(NamedTuple):
@@ -282,11 +296,16 @@ def decode(value: bytes) -> Message | None:
         case PartitionMade() if tagged := tags.get(_MADE_ELIGIBLE):
             return found._replace(eligible=Fields(tagged).int32s())
         case PartitionChanged():
-            in_sync, eligible = tags.get(_CHANGED_ISR), tags.get(_CHANGED_ELIGIBLE)
+
+            def brokers(tag: int) -> tuple[int, ...] | None:
+                return Fields(tags[tag]).int32s() if tag in tags else None
+
             return found._replace(
-                in_sync=None if in_sync is None else Fields(in_sync).int32s(),
-                eligible=None if eligible is None else Fields(eligible).int32s(),
+                in_sync=brokers(_CHANGED_ISR),
+                eligible=brokers(_CHANGED_ELIGIBLE),
                 elects=_CHANGED_LEADER in tags,
+                replicas=brokers(_CHANGED_REPLICAS),
+                folders=Fields(tags[_CHANGED_FOLDERS]).uuids() if _CHANGED_FOLDERS in tags else None,
             )
         case _:
             return found
@@ -298,13 +317,12 @@ def _message(kind: int, version: int, fields: Fields) -> Message | None:
             return TopicMade(fields.string(flexible=True), fields.uuid())
         case 3:
             partition, topic_id = _partition(fields)
-            fields.int32s()  # all replicas
+            replicas = fields.int32s()
             in_sync = fields.int32s()
             fields.int32s(), fields.int32s(), fields.int32()  # those that leave and come, the leader
             leader_epoch, _ = fields.int32(), fields.int32()
-            for _ in range(fields.varint() - 1 if version else 0):
-                fields.uuid()  # the replicas' folders
-            return PartitionMade(topic_id, partition, in_sync, leader_epoch=leader_epoch)
+            folders = fields.uuids() if version else ()
+            return PartitionMade(topic_id, partition, in_sync, (), leader_epoch, replicas, folders)
         case 4:
             of, resource = fields.int8(), fields.string(flexible=True)
             name, value = fields.string(flexible=True), fields.nullable_string(flexible=True)
@@ -326,10 +344,13 @@ def _partition(fields: Fields) -> tuple[int, UUID]:
 
 
 class InSync(NamedTuple):
-    """The brokers whose replicas of a partition have all that was committed (T5), as of a leader epoch."""
+    """The brokers whose replicas of a partition have all that was committed (T5), as of a leader epoch. `folders`: by
+    broker, the id of the data folder that it has its replica in; one that is left out may have it in any.
+    """
 
     brokers: frozenset[int]
     leader_epoch: int
+    folders: Mapping[int, UUID] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,6 +434,8 @@ class MetadataReplay:
                         in_sync=before.in_sync if message.in_sync is None else message.in_sync,
                         eligible=before.eligible if message.eligible is None else message.eligible,
                         leader_epoch=before.leader_epoch + message.elects,
+                        replicas=before.replicas if message.replicas is None else message.replicas,
+                        folders=before.folders if message.folders is None else message.folders,
                     )
             case ConfigSet(topic, name, None):
                 self._configs.get(topic, {}).pop(name, None)
@@ -436,7 +459,7 @@ class MetadataReplay:
                 partitions=1 + max(self._partitions.get(topic_id, {}), default=-1),
                 configs=dict(sorted(self._configs.get(name, {}).items())),
                 in_sync={
-                    number: InSync(frozenset(one.in_sync + one.eligible), one.leader_epoch)
+                    number: InSync(frozenset(one.in_sync + one.eligible), one.leader_epoch, _folders(one))
                     for number, one in sorted(self._partitions.get(topic_id, {}).items())
                 },
             )
@@ -444,6 +467,12 @@ class MetadataReplay:
         }
         removed, gone = frozenset(self._removed), frozenset(self._gone)
         return ClusterTopics(topics=topics, removed=removed, gone=gone, end=end, notes=tuple(notes), voters=self.voters)
+
+
+def _folders(one: PartitionMade) -> dict[int, UUID]:
+    """By broker, where it has its replica, as far as that is known."""
+    named = zip(one.replicas, one.folders, strict=True) if len(one.replicas) == len(one.folders) else ()
+    return {broker: folder for broker, folder in named if folder.int >= _FIRST_FOLDER}
 
 
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:

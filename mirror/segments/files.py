@@ -215,6 +215,18 @@ def node_of(folder: Path) -> int | None:
     return None
 
 
+def folder_id_of(folder: Path) -> UUID | None:
+    """The id of a data folder itself, by its `meta.properties` (KIP-858); None where that says nothing."""
+    try:
+        for line in _lines(folder / "meta.properties", _OF_ONE):
+            name, _, value = line.partition(b"=")
+            if name.strip() == b"directory.id" and _ID.fullmatch(value := value.strip()):
+                return UUID(bytes=base64.urlsafe_b64decode(value + b"=="))
+    except (OSError, ValueError):
+        return None
+    return None
+
+
 def history_of(folder: Path) -> list[tuple[int, int]]:
     """(leader epoch, first offset) by `leader-epoch-checkpoint`, both rising (KIP-101); nothing where they do not."""
     try:

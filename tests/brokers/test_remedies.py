@@ -636,6 +636,10 @@ REKEYED: Final[Mapping[Key, str]] = {
     (State.CORRUPT, Remedy.INSPECT): "test_remedies.py::DamagedAndInspected",
     (State.REFUSED, Remedy.CHANGE_RULE): "test_rekey.py::test_a_record_that_cannot_be_re_keyed",
     (State.REFUSED, Remedy.RAISE_REKEYED): "test_rekey.py::test_a_record_that_is_too_large_for_the_target",
+    (
+        State.REFUSED,
+        Remedy.RAISE_MEMORY_ANEW,
+    ): "test_rekey.py::test_records_of_batches_that_are_too_large_to_be_opened_whole",
     (State.FENCED, Remedy.END_REKEYER): "test_rekey_plans.py::test_a_late_task_of_a_plan_that_was_abandoned",
     (State.FENCED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
 }

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, produce, remove_topics, stored_batches
+from rawbatches import batch, raw
+from recordoracle import Record, encoded
 from rekeychecker import Seen, complaints, read_committed
 from running import TIMEOUT, running, wait_for
 from sparkless import run_once
@@ -33,8 +36,12 @@ from mirror.config import ClusterSettings, Settings, load
 from mirror.driver.flow import Flow, prepare
 from mirror.errors import ConfigError, ExitCode, MirrorError
 from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.produce import append
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
+from mirror.records.codecs import compress
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Stopped
 
@@ -442,6 +449,47 @@ def test_a_record_that_is_too_large_for_the_target(
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DONE, log
     assert Counter(one.value for one in read_committed(target, topic_name)) == Counter([*small, large])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rule", [{}, {"rekey": "value"}], ids=["whole", "by an expression"])
+def test_records_of_batches_that_are_too_large_to_be_opened_whole(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, rule: dict[str, str]
+) -> None:
+    """A hundred megabytes in some thousand bytes; and one record that a task opens with more memory."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, configs={"max.message.bytes": "2000000", "retention.ms": "-1"})
+    many, one = [bytes(1 << 20)] * 100, [bytes(70 << 20)]
+    append_zeros(source, topic_name, many)
+    more: dict[str, Any] = {"rules": [{"match": topic_name, "partitions": 2, **rule}]}
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, **more)
+    little = json.loads(config.read_text()) | {"limits": {"memory_mb": 64}}
+    config.write_text(json.dumps(little))
+    code, log = rekeyed(tmp_path, config)
+    assert code == ExitCode.DONE, log
+    if not rule:
+        append_zeros(source, topic_name, one)
+        code, log = rekeyed(tmp_path, config)
+        assert (code, "Raise limits.memory_mb" in log) == (ExitCode.DATA_AT_RISK, True), log
+        config.write_text(json.dumps(little | {"limits": {"memory_mb": 300}}))
+        code, log = rekeyed(tmp_path, config)
+        assert code == ExitCode.DONE, log
+    sizes = Counter(len(found.value or b"") for found in read_committed(target, topic_name))
+    assert sizes == Counter(map(len, many if rule else [*many, *one]))
+
+
+def append_zeros(bootstrap: str, topic: str, values: Sequence[bytes]) -> None:
+    """One batch of them, each with the same key, which no client would make so large."""
+    records = [Record(at, at, b"k", value, ()) for at, value in enumerate(values)]
+    made = raw(batch(payload=compress(4, encoded(records)), count=len(records), attributes=4))
+    host, port = bootstrap.split(":")
+
+    async def appended() -> None:
+        async with Wire(Endpoint("any", ((host, int(port)),))) as cluster:
+            await cluster.refresh([topic])
+            await append(cluster, TopicPartition(topic, 0), (made.data,), doing="zeros")
+
+    asyncio.run(appended())
 
 
 @pytest.mark.soak

@@ -29,6 +29,7 @@ from mirror.errors import ConfigError
 from mirror.kafka.cluster import Cluster, Endpoint, Topic
 from mirror.policy.selection import Rekeying
 from mirror.records import columns
+from mirror.records.codecs import compress
 from mirror.records.columns import decode, read
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.spark.rekey import driver as rekey_driver
@@ -125,6 +126,12 @@ KEYS = st.none() | st.sampled_from([b"a", b"b", b"c"]) | st.binary(max_size=9)
 HEADERS = st.lists(st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=4)), max_size=3)
 
 
+def take(packer: Packer, one: RawBatch, made: pa.StructArray | None = None) -> None:
+    """A batch, portion by portion, where nothing or one portion is judged."""
+    for wanted in packer.wanted(one):
+        packer.take(one, wanted, made)
+
+
 def unpacked(packer: Packer) -> list[tuple[int, int, list[tuple[int, bytes | None, bytes | None, Any]]]]:
     """Slot, target partition and records of each slice, in the order in which they are written."""
     found = []
@@ -155,7 +162,7 @@ def test_slices_hold_every_record_of_the_range_in_order(
     # with another codec than the source's no batch stays whole
     packer = Packer(work(replace(RULE, codec=data.draw(st.sampled_from([None, 4]))), begin, until), 2)
     for one_batch in raws:
-        packer.take(one_batch, packer.wanted(one_batch))
+        take(packer, one_batch)
     wanted = {one.value: one for one in every if begin <= one.offset < until}
     order: dict[tuple[int, bytes | None], int] = {}
     seen = []
@@ -177,7 +184,7 @@ def test_a_batch_that_stays_together_keeps_its_bytes() -> None:
     apart = stored([Record(n, n, str(n).encode(), b"v", ()) for n in range(4, 20)])
     packer = Packer(work(RULE, 0, 20), 2)
     for one in (together, apart):
-        packer.take(one, packer.wanted(one))
+        take(packer, one)
     (made,) = packer.drain(all_of_it=True)
     kinds = [(Kind(row["kind"]), row["records"]) for row in made.to_pylist()]
     assert kinds[0] == (Kind.BATCH, 4)
@@ -189,7 +196,7 @@ def test_a_batch_with_its_broker_s_times_does_not_stay_whole() -> None:
     """Its records' own times are others; each record gets the batch's, as a reader of the source sees it."""
     held = stored([Record(n, n, b"one key", b"v", ()) for n in range(4)], attributes=APPEND_TIME)
     packer = Packer(work(RULE, 0, 4), 2)
-    packer.take(held, packer.wanted(held))
+    take(packer, held)
     (made,) = packer.drain(all_of_it=True)
     assert [Kind(row["kind"]) for row in made.to_pylist()] == [Kind.RECORDS]
     assert {row["base_timestamp"] for row in made.to_pylist()} == {3}
@@ -198,7 +205,7 @@ def test_a_batch_with_its_broker_s_times_does_not_stay_whole() -> None:
 def test_a_batch_of_which_a_part_is_wanted_does_not_stay_whole() -> None:
     whole = stored([Record(n, n, b"one key", b"v", ()) for n in range(4)])
     packer = Packer(work(RULE, 1, 4), 2)
-    packer.take(whole, packer.wanted(whole))
+    take(packer, whole)
     (made,) = packer.drain(all_of_it=True)
     assert [(Kind(row["kind"]), row["records"], row["first_offset"]) for row in made.to_pylist()] == [
         (Kind.RECORDS, 3, 1)
@@ -216,7 +223,7 @@ def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> N
     rule = replace(RULE, rekey="x", on_bad_record=policy, dead_letter="dead" if policy == "dead-letter" else "")
     held = stored([Record(n, n, b"k", str(n).encode(), ((b"h", None),)) for n in range(5)])
     packer = Packer(work(rule, 0, 5), 2)
-    packer.take(held, packer.wanted(held), judgement((True, b"a"), None, (False, None), (True, None), (True, b"b")))
+    take(packer, held, judgement((True, b"a"), None, (False, None), (True, None), (True, b"b")))
     (made,) = packer.drain(all_of_it=True)
     rows = made.to_pylist()
     assert sum(row["records"] for row in rows if row["kind"] == Kind.RECORDS) == 2
@@ -236,7 +243,7 @@ def test_the_first_bad_record_stops_where_the_rule_says_so() -> None:
     made = judgement((True, b"a"), (True, b"b"), None, (True, None), (True, b"b"))
     packer = Packer(work(replace(RULE, rekey="x"), 10, 15), 2)
     with pytest.raises(Stopped) as stop:
-        packer.take(held, packer.wanted(held), made)
+        take(packer, held, made)
     assert (stop.value.state, stop.value.partition, stop.value.offset) == (State.REFUSED, 2, 12)
 
 
@@ -244,25 +251,41 @@ def test_no_record_without_a_key_goes_to_a_compacted_topic() -> None:
     held = stored([Record(0, 0, b"k", b"v", ()), Record(1, 0, None, b"v", ())])
     packer = Packer(work(replace(RULE, compacted=True), 0, 2), 2)
     with pytest.raises(Stopped, match="no key") as stop:
-        packer.take(held, packer.wanted(held))
+        take(packer, held)
     assert stop.value.offset == 1
 
 
 def test_a_payload_that_cannot_be_decoded_stops() -> None:
     broken = raw(batch(7, payload=b"nothing of the kind", count=3))
     with pytest.raises(Stopped) as stop:
-        Packer(work(RULE, 7, 10), 2).wanted(broken)
-    assert (stop.value.state, stop.value.offset) == (State.REFUSED, 7)
+        list(Packer(work(RULE, 7, 10), 2).wanted(broken))
+    assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 7)
+
+
+def test_a_batch_of_any_size_is_opened_in_portions() -> None:
+    """As the copy of a topic that keeps its partitions is; a record that takes more than a task has stops before it."""
+    every = [Record(n, n, b"k%d" % (n % 2), bytes(30 << 20), ()) for n in range(10, 13)]
+    payload = compress(4, encoded([replace(one, offset=one.offset - 10) for one in every]))
+    large = raw(batch(10, payload=payload, count=3, attributes=4, base_timestamp=0, max_timestamp=12))
+    assert large.header.size < 100_000
+    packer = Packer(replace(work(replace(RULE, codec=None, max_bytes=1 << 30), 11, 13), opens=40 << 20), 2)
+    take(packer, large)
+    found = [(one[1], len(one[2] or b"")) for _, _, records_ in unpacked(packer) for one in records_]
+    assert sorted(found, key=str) == [(b"k0", 30 << 20), (b"k1", 30 << 20)], "of the range alone"
+    packer = Packer(replace(work(RULE, 11, 13), opens=20 << 20), 2)
+    with pytest.raises(Stopped, match=r"limits\.memory_mb|a record of") as stop:
+        take(packer, large)
+    assert (stop.value.state, stop.value.remedies) == (State.REFUSED, (Remedy.RAISE_MEMORY_ANEW,))
 
 
 def test_a_compressed_set_that_cannot_be_decoded_stops_before_its_first_record() -> None:
     """It is stored by its last offset, 11: a range up to there would hold it again."""
     broken = raw(wrapper(11, 1, [wrapper(0, 1, [message(0, 1)])]))
     packer = Packer(work(RULE, 4, 20), 2)
-    packer.wanted(stored([Record(n, n, b"k", b"v", ()) for n in range(4, 7)]))
+    next(packer.wanted(stored([Record(n, n, b"k", b"v", ()) for n in range(4, 7)])))
     with pytest.raises(Stopped) as stop:
-        packer.wanted(broken)
-    assert (stop.value.state, stop.value.offset) == (State.REFUSED, 7)
+        list(packer.wanted(broken))
+    assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 7)
 
 
 @pytest.mark.parametrize(("codec", "is_stopped"), [(None, True), (4, False)])
@@ -271,11 +294,11 @@ def test_a_record_that_fits_into_no_batch_stops_at_its_offset(codec: int | None,
     packer = Packer(work(replace(RULE, codec=codec, max_bytes=1000), 10, 15), 2)
     held = stored(every)
     if not is_stopped:  # compressed, it does
-        packer.take(held, packer.wanted(held))
+        take(packer, held)
         assert sum(len(records_) for _, _, records_ in unpacked(packer)) == 5
         return
     with pytest.raises(Stopped, match=r"takes 3\d+ bytes alone, .* a batch of orders-by-user") as stop:
-        packer.take(held, packer.wanted(held))
+        take(packer, held)
     assert (stop.value.state, stop.value.offset) == (State.REFUSED, 12)
 
 

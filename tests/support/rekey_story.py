@@ -143,7 +143,8 @@ class Story:
         for partition, begin, until in plan.ranges:
             packer = Packer(work, partition)
             for raw in sound_batches(work, partition, begin, until):
-                packer.take(raw, packer.wanted(raw))
+                for wanted in packer.wanted(raw):
+                    packer.take(raw, wanted)
             rows += [row for made in packer.drain(all_of_it=True) for row in made.to_pylist() if row["slot"] == slot]
         rows.sort(key=lambda row: [row[name] for name in ORDER])
         return iter([pa.RecordBatch.from_pylist(rows, SLICE)])

@@ -48,6 +48,7 @@ from mirror.kafka.retry import Backoff
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, rekeyed_by
+from mirror.records.recipe import opened_by
 from mirror.replication.position import inspecting
 from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work, advice_values
@@ -387,6 +388,7 @@ class Rekeyer:
             source=self._bounded_source(plan),
             target=self._flow.target,
             slots=self._plans.slots,
+            opens=opened_by(self._flow.memory_bytes),
         )
         self._trial = plan
         began = time.monotonic()

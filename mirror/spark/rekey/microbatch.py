@@ -16,6 +16,7 @@ from mirror.kafka.log_reader import Log, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
+from mirror.records.recipe import CAP
 from mirror.states import REKEYED_BY, Remedy, State
 
 # --- How a task reports to the driver why it gave up-------------------------------------------------------------------
@@ -57,6 +58,9 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
     """What the advice of any stop of a re-keyed topic names (`Stopped.text`)."""
     return {
         "topic": rule.source,
+        "damaged": rule.source,
+        "side": "source",
+        "begin": "",
         "target_topic": rule.target,
         "progress": rule.progress,
         "written_to": rule.writes_records_to,
@@ -144,13 +148,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What tasks need besides their rows: the plan, both clusters, and how many slots there are (R5)."""
+    """What tasks need besides their rows: the plan, both clusters, and how many slots there are (R5). `opens`: bytes
+    that one record may have without compression.
+    """
 
     flow: str
     plan: Plan
     source: Endpoint
     target: Endpoint
     slots: int
+    opens: int = CAP
 
 
 # --- The progress topic of a re-keyed topic ---------------------------------------------------------------------------

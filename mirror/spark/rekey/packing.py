@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from mirror.errors import BadRecords
+from mirror.errors import BadRecords, TooManyBytes
 from mirror.records.columns import Records, encode, encode_headers, headers, joined, partitions_of
 from mirror.records.header import APPEND_TIME, RawBatch
-from mirror.records.rewrite import build, read
+from mirror.records.rewrite import build, portions
 from mirror.spark.rekey.expressions import IT
 from mirror.spark.rekey.microbatch import Stopped, Work, slot_of
 from mirror.states import Remedy, State
@@ -95,18 +95,26 @@ class Packer:
         self._left_out: Counter[str] = Counter()
         self._next = self._begin
 
-    def wanted(self, raw: RawBatch) -> Records:
-        """The records of a batch that belong to the range. Raises Stopped for a payload that cannot be decoded."""
+    def wanted(self, raw: RawBatch) -> Iterator[Records]:
+        """The records of a batch that belong to the range, in portions: a batch may decompress to any size. Raises
+        Stopped for a payload that cannot be decoded, and for a record that takes more memory than a task has.
+        """
         header, first = raw.header, self._next
         self._next = header.next_offset
+        # a compressed set of magic 0 or 1 is stored by its last offset
+        at = header.base_offset if header.magic == 2 else first
         try:
-            every = read(raw)
+            for every in portions(raw, self._work.opens):
+                first, last = np.searchsorted(every.offsets, (self._begin, self._until)).tolist()
+                if first < last:
+                    at = int(every.offsets[last - 1]) + 1
+                    yield every.rows(first, last)
+                if at >= self._until:
+                    return
+        except TooManyBytes as problem:
+            raise Stopped(State.REFUSED, self.partition, at, problem.detail, Remedy.RAISE_MEMORY_ANEW) from None
         except BadRecords as problem:
-            # a compressed set of magic 0 or 1 is stored by its last offset
-            at = header.base_offset if header.magic == 2 else first
-            raise Stopped(State.REFUSED, self.partition, at, problem.detail, Remedy.CHANGE_RULE) from None
-        first, last = np.searchsorted(every.offsets, (self._begin, self._until)).tolist()
-        return every.rows(first, last)
+            raise Stopped(State.CORRUPT, self.partition, at, problem.detail) from None
 
     def take(self, raw: RawBatch, wanted: Records, made: pa.StructArray | None = None) -> None:
         """Add a batch: its `wanted` records, and what the expressions gave for each of them, if there are any. Raises

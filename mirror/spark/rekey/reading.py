@@ -22,8 +22,8 @@ from mirror.states import State
 if TYPE_CHECKING:
     from mirror.records.columns import Records
 
-#: Columns of the rows that leave this step besides those that expressions look at. The first row of each source batch
-#: has its bytes as stored, and how many rows there are of it.
+#: Columns of the rows that leave this step besides those that expressions look at. The first row of each portion of a
+#: source batch says how many rows there are of it; that of the first portion has the batch's bytes as stored.
 CARRIED: Final = {"source_partition": "int", "batch": "binary", "rows": "int"}
 
 
@@ -66,8 +66,9 @@ def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
         for partition, begin, until in _ranges(work, numbers):
             packer = Packer(work, partition)
             for raw in sound_batches(work, partition, begin, until):
-                packer.take(raw, packer.wanted(raw))
-                yield from packer.drain()
+                for wanted in packer.wanted(raw):
+                    packer.take(raw, wanted)
+                    yield from packer.drain()
             yield from packer.drain(all_of_it=True)
 
     return step
@@ -82,9 +83,10 @@ def rows(work: Work, used: frozenset[str]) -> Callable[[Iterator[pa.RecordBatch]
         for partition, begin, until in _ranges(work, numbers):
             packer = Packer(work, partition)
             for raw in sound_batches(work, partition, begin, until):
-                wanted = packer.wanted(raw)
-                if len(wanted):
-                    yield _columns(work, partition, raw, wanted, used)
+                data: memoryview | None = raw.data
+                for wanted in packer.wanted(raw):
+                    yield _columns(work, partition, data, wanted, used)
+                    data = None
 
     return step
 
@@ -100,13 +102,15 @@ def repacked(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
     def step(judged: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from mirror.spark.rekey.packing import Packer  # noqa: PLC0415 -- loads the compiler
 
-        packer = None
+        packer, current = None, None
         for partition, raw, made in _regrouped(judged):
             if packer is None or packer.partition != partition:
                 if packer is not None:
                     yield from packer.drain(all_of_it=True)
                 packer = Packer(work, partition)
-            packer.take(raw, packer.wanted(raw), made)
+            if raw is not current:
+                current, wanted = raw, packer.wanted(raw)
+            packer.take(raw, next(wanted), made)
             yield from packer.drain()
         if packer is not None:
             yield from packer.drain(all_of_it=True)
@@ -115,15 +119,19 @@ def repacked(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 def _regrouped(judged: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RawBatch, pa.StructArray]]:
-    """Source batches with what was made of their records: Spark hands rows on in pieces of its own."""
+    """Portions of source batches, by these, with what was made of their records: Spark hands rows on in pieces of its
+    own.
+    """
     raw, partition, missing, parts = None, -1, 0, list[Any]()
     for batch in judged:
         partitions, stored, counts, made = batch.columns
         at = 0
         while at < len(made):
             if not missing:
-                data = memoryview(stored[at].as_buffer())
-                raw, partition, missing = RawBatch(parse_header(data), data), partitions[at].as_py(), counts[at].as_py()
+                partition, missing = partitions[at].as_py(), counts[at].as_py()
+                if stored[at].is_valid:
+                    data = memoryview(stored[at].as_buffer())
+                    raw = RawBatch(parse_header(data), data)
             step = min(missing, len(made) - at)
             parts.append(made.slice(at, step))
             at, missing = at + step, missing - step
@@ -137,13 +145,15 @@ def _seen(used: frozenset[str]) -> dict[str, str]:
     return {name: kind for name, kind in RECORD.items() if name in used}
 
 
-def _columns(work: Work, partition: int, raw: RawBatch, wanted: Records, used: frozenset[str]) -> pa.RecordBatch:
+def _columns(
+    work: Work, partition: int, data: memoryview | None, wanted: Records, used: frozenset[str]
+) -> pa.RecordBatch:
     from mirror.records.columns import column, header_columns  # noqa: PLC0415 -- loads the compiler
 
     count = len(wanted)
     columns: dict[str, pa.Array] = {
         "source_partition": pa.array(np.full(count, partition, np.int32)),
-        "batch": _on_top(pa.array([raw.data], pa.binary()), count),
+        "batch": _on_top(pa.array([data], pa.binary()), count),
         "rows": _on_top(pa.array([count], pa.int32()), count),
     }
     makers: dict[str, Callable[[], pa.Array]] = {

@@ -33,6 +33,7 @@ from mirror.kafka.log_reader import Log, driven, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
+from mirror.records.recipe import LARGEST_RECORD
 from mirror.spark.rekey.driver import session_of, slices_of
 from mirror.spark.rekey.expressions import map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
@@ -230,6 +231,7 @@ def _compared(session: SparkSession, subject: Subject, extent: Extent) -> tuple[
         source=subject.source,
         target=subject.target,
         slots=1,
+        opens=LARGEST_RECORD,
     )
     # what is ahead of the plan may be there, whatever the rule says of bad records
     lenient = replace(rule, on_bad_record="dead-letter" if rule.dead_letter else "drop")
@@ -408,15 +410,15 @@ def _stored(session: SparkSession, subject: Subject, extent: Extent) -> DataFram
     target, dated = subject.target, not subject.dates_itself
 
     def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from mirror.records.rewrite import read  # noqa: PLC0415 -- loads the compiler
+        from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler
 
         for batch in numbers:
             for each in batch.column(0).to_pylist():
                 topic, number, begin, end = ranges[each]
                 place = BURIED if topic != rule.target else number
                 for raw in driven(_batches(target, TopicPartition(topic, number), begin, end)):
-                    records = read(raw)
-                    yield _rows(records, place, -1, records.offsets.tolist(), dated, False)
+                    for records in portions(raw):
+                        yield _rows(records, place, -1, records.offsets.tolist(), dated, False)
 
     return map_in_arrow(session.range(0, len(ranges), 1, len(ranges)), step, _DDL)
 
