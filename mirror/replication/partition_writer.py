@@ -392,14 +392,6 @@ class PartitionWriter:
         loss = Loss(self.source, self.target, first, next_offset, reason, detail)
         return Unwritable(loss, detail, *remedies)
 
-    def stamped(self, offset: int, landed: int) -> PartitionStop:
-        """The stop for a copy whose records have other times than the source's."""
-        detail = (
-            f"the target gave the batch at offset {landed} a time of its own, and topics.append_time is source:"
-            " somebody set message.timestamp.type=LogAppendTime on the copy"
-        )
-        return self.refuse(offset, detail, *RESOLVED_BY[State.DIVERGED], state=State.DIVERGED)
-
     def misplaced(self, offset: int, landed: int, failed: str) -> PartitionStop:
         """The stop for a copy into which the leader took a batch although it had failed the one before."""
         before = f" ({failed})" if failed else ""
@@ -412,3 +404,12 @@ class PartitionWriter:
     def contended(self, offset: int, detail: str) -> PartitionStop:
         """The stop for a partition that somebody else writes to."""
         return self.refuse(offset, detail, Remedy.END_WRITER, state=State.FENCED)
+
+
+def stamped(source: TopicPartition, offset: int, landed: int) -> PartitionStop:
+    """The stop for a copy whose records have other times than the source's."""
+    detail = (
+        f"the target gave the batch at offset {landed} a time of its own, and topics.append_time is source:"
+        " somebody set message.timestamp.type=LogAppendTime on the copy"
+    )
+    return PartitionStop(State.DIVERGED, *source, offset, detail, *RESOLVED_BY[State.DIVERGED])

@@ -62,7 +62,7 @@ from mirror.replication.fetcher import Arrival, Cursor, Fetcher
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
 from mirror.replication.partition_task import PartitionTask
-from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable
+from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable, stamped
 from mirror.replication.position import Position, inspecting, located, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import Writer
@@ -618,8 +618,10 @@ class Pipeline:
                 found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
             else:
                 found, offset_map = await resume(*logs, accepted, *more), None
-            if (former := partition_task.partition_writer) is not None and former.mistimed and found.stamped:
-                raise former.stamped(found.next_offset, found.end - 1)
+            former = partition_task.partition_writer
+            is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
+            if found.stamped and not mine.rules.target_append_time and (is_new or (former and former.mistimed)):
+                raise stamped(mine.source, found.next_offset, found.end - 1)
             if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
                 detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
                 raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)

@@ -24,6 +24,8 @@
         goes with another offset of the source, no record is compared, and none is written
     P10 where what the flow wrote is not the source's, the target is to blame if the source kept the leader epoch that
         was mirrored, and the target's leader has nothing of the one in which it acknowledged: an old leader came back
+    P11 a copy whose last batch the target gave a time of its own, where nobody asked for that, is no copy of its source
+        if the journal does not know that batch yet: whoever wrote it was killed before it could say so
 
 Decision: the stamp is read from the batch at the log's end, and is not asked of the leader. A number that the leader
 names a moment after the log's end was read could be one batch further, if a zombie appended in between, and the batch

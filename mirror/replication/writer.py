@@ -77,6 +77,7 @@ from mirror.replication.partition_writer import (
     PartitionWriter,
     PendingBatch,
     Suspect,
+    stamped,
 )
 from mirror.states import Remedy, State
 from mirror.suspension import SuspensionDetector
@@ -604,7 +605,7 @@ class Writer:
         elif (
             ack.append_time_ms not in (-1, header.max_timestamp) and not partition_writer.rules.target_append_time
         ):  # W12
-            self._stopped(partition_writer, partition_writer.stamped(header.base_offset, ack.base_offset))
+            self._stopped(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
         else:
             partition_writer.known = True
             partition_writer.seen_at = sent_at

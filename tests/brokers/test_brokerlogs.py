@@ -44,13 +44,23 @@ from mirror.segments.cluster_logs import (
     topics_in,
 )
 
-IDS = [UUID(int=number) for number in range(1, 5)]
+IDS = [UUID(int=number) for number in range(1001, 1005)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
 replicas = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)
+numbers, folders = st.integers(0, 5), st.lists(ids, max_size=4).map(tuple)
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(TopicMade, names, ids),
-    st.builds(PartitionMade, ids, st.integers(0, 5), replicas, replicas, st.integers(0, 2**31 - 1)),
-    st.builds(PartitionChanged, ids, st.integers(0, 5), st.none() | replicas, st.none() | replicas, st.booleans()),
+    st.builds(PartitionMade, ids, numbers, replicas, replicas, st.integers(0, 2**31 - 1), replicas, folders),
+    st.builds(
+        PartitionChanged,
+        ids,
+        numbers,
+        st.none() | replicas,
+        st.none() | replicas,
+        st.booleans(),
+        st.none() | replicas,
+        st.none() | folders,
+    ),
     st.builds(ConfigSet, names, st.sampled_from(["retention.ms", "cleanup.policy"]), st.none() | st.text(max_size=200)),
     st.builds(TopicRemoved, ids),
     st.builds(Transaction, st.sampled_from([None, True, False])),
@@ -133,6 +143,19 @@ def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
     ):
         replay.learn(message)
     assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6)}
+
+
+def test_in_which_folder_a_broker_has_its_replica_is_known_as_far_as_it_says_so() -> None:
+    replay = MetadataReplay()
+    for message in (
+        TopicMade("orders", IDS[0]),
+        PartitionMade(IDS[0], 0, (1, 2), replicas=(1, 2), folders=(IDS[0], IDS[1])),
+        PartitionChanged(IDS[0], 0, replicas=(2, 3), folders=(UUID(int=0), IDS[2])),
+        PartitionMade(IDS[0], 1, (1,), replicas=(1,)),
+    ):
+        replay.learn(message)
+    found = replay.found().topics["orders"].in_sync
+    assert (found[0].folders, found[1].folders) == ({3: IDS[2]}, {}), "the first hundred ids are no folder's"
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,24 @@ def test_a_copy_that_is_made_to_stamp_records_while_it_is_written(
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.DIVERGED
     assert accepted("--unconfirmed") is ExitCode.DONE
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
+
+
+def test_a_copy_that_was_made_to_stamp_records_as_its_task_was_killed(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str
+) -> None:
+    """It had not heard of its batch, nobody has reported what the target did, and the setting is as it was before."""
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(10))
+    assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
+    produce(source, topic_name, values(10))
+    admin = Admin(settings_between(source, target, [topic_name]).target)
+    change = ConfigChange(topic=topic_name, name="message.timestamp.type", before=None, after="LogAppendTime")
+    admin.alter_configs([change])
+    assert asyncio.run(append_as_a_zombie(topic_name, source, target, topic_name, 10)) == 10
+    admin.alter_configs([replace(change, after=None)])
+    found = mirror_once(source, target, [topic_name], topic_name)[at]
+    assert (found.state, "a time of its own" in found.detail) == (State.DIVERGED, True), found
 
 
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])

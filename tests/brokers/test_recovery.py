@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -17,6 +18,7 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient, NewTopic
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, produce, settings_between
+from running import wait_for
 from samerecords import read
 from transactional import transactions
 
@@ -236,6 +238,53 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
     assert f"the metadata logs of controllers {first}, {other}: records may be missing" in str(found["notes"])
     assert restore(first, behind, other, dry_run=True)[0] == ExitCode.CHANGES
     code, found = restore(first, behind, other)
+    assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_an_old_disk_of_a_broker_is_no_replica_of_it(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was replaced, the broker fetched all again and was in sync with what it has now. Both disks: all is there."""
+    with Cluster.start(nodes=3, name="replaced", folder=tmp_path / "replaced") as lost:
+        client = AdminClient({"bootstrap.servers": lost.bootstrap})
+        numbers = [node.id for node in lost.nodes]
+        client.create_topics([NewTopic(topic_name, 1, replica_assignment=[numbers[1:]])])[topic_name].result(60)
+        produce(lost.bootstrap, topic_name, [b"before"] * 20)
+        lost.kill(2)
+        shelf = tmp_path / "shelf"
+        shutil.copytree(lost.nodes[2].data, shelf)
+        for entry in lost.nodes[2].data.glob(f"{topic_name}-*"):
+            shutil.rmtree(entry)
+        meta = lost.nodes[2].data / "meta.properties"
+        anew = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        meta.write_text(re.sub("directory.id=.*", f"directory.id={anew}", meta.read_text()))
+        lost.restart(2)
+        wait_for(
+            lambda: len(client.list_topics(topic_name, timeout=10).topics[topic_name].partitions[0].isrs) == 2,
+            60,
+            lambda: "the broker did not catch up",
+        )
+        produce(lost.bootstrap, topic_name, [b"since"] * 10)
+        for number in range(3):
+            lost.kill(number)
+    for node in lost.nodes[1:]:
+        shutil.move(node.data / f"{topic_name}-0", tmp_path / f"current-{node.id}")
+    config = load(config_file(tmp_path, lost.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name))
+    folders = [shelf, *(node.data for node in lost.nodes)]
+
+    def restore(*, dry_run: bool = False) -> tuple[int, Any]:
+        capsys.readouterr()
+        code = command.restore(config, folders, command.Wanted(dry_run=dry_run), as_json=True)
+        (found,) = json.loads(capsys.readouterr().out)["partitions"]
+        return code, found
+
+    code, found = restore(dry_run=True)
+    assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True)
+    assert "were in other data folders than these" in str(found["notes"])
+    shutil.move(tmp_path / f"current-{numbers[2]}", lost.nodes[2].data / f"{topic_name}-0")
+    code, found = restore()
     assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
 
 
