@@ -39,6 +39,7 @@ from mirror.replication.offset_map_recovery import holding, resume_translated
 from mirror.replication.position import Position, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
+from mirror.suspension import Clearance, beating, never
 from mirror.topics.apply import ensure_flow_topic, rules_for
 from mirror.topics.history import keeping_to_known
 
@@ -84,7 +85,12 @@ def accept(
 
     Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
     """
-    found = asyncio.run(_accept(settings, topic, partitions, unconfirmed=unconfirmed))
+    with beating() as detector:  # what was found in both logs may be so no longer behind a suspension (Z1)
+        clearance = Clearance(detector, never)
+        if is_rekeyed(topic, settings.topics):
+            found = asyncio.run(_accept_rekeyed(settings, topic, partitions, clearance))
+        else:
+            found = asyncio.run(_accept(settings, topic, partitions, clearance, unconfirmed=unconfirmed))
     stays = [one for one in found if one.stop is not None]
     if as_json:
         losses = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]
@@ -150,9 +156,9 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
     }
 
 
-async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool) -> list[Accepted]:
-    if is_rekeyed(topic, settings.topics):
-        return await _accept_rekeyed(settings, topic, partitions)
+async def _accept(
+    settings: Settings, topic: str, partitions: tuple[int, ...], clearance: Clearance, *, unconfirmed: bool
+) -> list[Accepted]:
     settings = await keeping_to_known(settings)
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow)
@@ -170,7 +176,7 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
             Accepted(TopicPartition(topic, number), TopicPartition(target_topic, number))
             for number in sorted(partitions or known)
         ]
-        journal = Journal(target, settings.flow)
+        journal = Journal(target, settings.flow, clearance)
         records = await journal.newest()
         seen = seen_in(records).get(target_topic)
         if seen is not None and (became := other_topic(source, topic, seen.topic_id)):
@@ -198,12 +204,14 @@ async def _accept(settings: Settings, topic: str, partitions: tuple[int, ...], *
         return found
 
 
-async def _accept_rekeyed(settings: Settings, topic: str, partitions: tuple[int, ...]) -> list[Accepted]:
+async def _accept_rekeyed(
+    settings: Settings, topic: str, partitions: tuple[int, ...], clearance: Clearance
+) -> list[Accepted]:
     """Of a re-keyed topic, what its copy may lack. Raises ConfigError where nothing of the kind is on record."""
     target_topic = settings.topics.naming.target_of(topic)
     async with Cluster(Endpoint.of(settings.target)) as target:
         await target.refresh([journal_topic(settings.flow)])
-        journal = Journal(target, settings.flow)
+        journal = Journal(target, settings.flow, clearance)
         known = losses_in(await journal.newest() if journal.partition.topic in target.topics else {})
         found = [
             Accepted(TopicPartition(topic, at.partition), at, possible=possible)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,13 +16,15 @@ from syncing import delete_topics
 from typer.testing import CliRunner
 
 from mirror.cli import app
-from mirror.errors import ConfigError, ExitCode
+from mirror.commands import accept as accept_command
+from mirror.errors import ConfigError, ExitCode, FlowLost
 from mirror.journal.entries import Accepted, accept_entry, accepted_for, accepted_in, read_accepted
 from mirror.journal.journal import Entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, Loss
+from mirror.suspension import SuspensionDetector
 
 AT = TopicPartition("orders.eu/1", 12)
 
@@ -115,3 +118,33 @@ def test_a_loss_is_accepted_once_and_again_for_a_topic_made_anew(
     delete_topics(target, topic_name)
     lose()
     assert accepted("--json") == fields | {"losses": [loss | {"was_accepted": False}]}, "of other records"
+
+
+@pytest.mark.brokers
+def test_an_accept_that_was_suspended_records_nothing(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it found in both logs may be so no longer (Z1)."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    config = config_file(tmp_path, source, target, [topic_name], topic_name)
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"mirrored"] * 100)
+    assert mirror_once(source, target, [topic_name], topic_name)
+    produce(source, topic_name, [b"lost"] * 50)
+    admin = AdminClient({"bootstrap.servers": source})
+    for deleted in admin.delete_records([Confluent(topic_name, 0, 150)]).values():
+        deleted.result(60)
+    real, detector = accept_command._settle, SuspensionDetector()
+
+    async def suspended(*values: Any, **named: Any) -> None:
+        await real(*values, **named)
+        detector.suspensions += 1
+
+    with monkeypatch.context() as sleeping:
+        sleeping.setattr(accept_command, "_settle", suspended)
+        sleeping.setattr(accept_command, "beating", lambda: nullcontext(detector))
+        done = CliRunner().invoke(app, ["accept", str(config), topic_name])
+    assert isinstance(done.exception, FlowLost), done.output
+    done = CliRunner().invoke(app, ["accept", str(config), topic_name, "--json"])
+    (loss,) = json.loads(done.stdout)["losses"]
+    assert not loss["was_accepted"]
