@@ -26,7 +26,15 @@ from mirror.policy.selection import Rekeying, selects
 from mirror.replication.assignment import COMPACTION, Assignment, Loss, assign, log_loss
 from mirror.states import State
 from mirror.topics.adoption import Gate
-from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, ensure_heartbeats, rules_from, rules_of
+from mirror.topics.apply import (
+    TopicPlan,
+    apply,
+    ensure_flow_topic,
+    ensure_heartbeats,
+    keep_progress,
+    rules_from,
+    rules_of,
+)
 from mirror.topics.configs import follows
 from mirror.topics.history import Claim, claims_of_others, read_history, read_own
 
@@ -175,6 +183,7 @@ def prepare(
         if finding.severity is not Severity.REFUSE:
             log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
     ensure_flow_topic(target, settings.flow)
+    keep_progress(target, whole.rekeyed)
     failures: dict[str, MirrorError] = {}
     ownership = OwnershipCheck(place=own.place)
 

@@ -51,7 +51,7 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
 from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, plan_topics
+from mirror.topics.apply import TopicPlan, apply, keep_progress, plan_topics
 from mirror.topics.history import History, Own, copies_of_others, gone_topics, read_history, read_own
 from mirror.topics.plan import followed_groups
 
@@ -311,6 +311,8 @@ class Replanner:
             self._refuse_lost()
             record_compaction(target, whole.allowed(), self.settings)
 
+        if whole.rekeyed:
+            keep_progress(target, whole.rekeyed)
         made = apply(target, whole.allowed(), failures, check, self._source)
         self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)

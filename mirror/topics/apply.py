@@ -388,6 +388,14 @@ def ensure_flow_topic(target: Admin, flow: str) -> str:
     return name
 
 
+def keep_progress(target: Admin, rekeyed: Iterable[Rekeying]) -> None:
+    """The same of what the flow keeps of re-keyed topics, as far as that is there: without its plans a topic cannot go
+    on.
+    """
+    for name in target.describe([one.progress for one in rekeyed]):
+        _keep(target, name)
+
+
 def _keep(target: Admin, journal: str) -> None:
     """Let nothing of a flow's journal expire, and let it take records of machines whose clocks are wrong."""
     try:

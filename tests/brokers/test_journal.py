@@ -29,8 +29,9 @@ from mirror.kafka.cluster import Cluster, Endpoint, Leader
 from mirror.kafka.protocol import PRODUCE
 from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, list_offset
 from mirror.lab.embedded import Cluster as EmbeddedCluster
+from mirror.policy.selection import Rekeying
 from mirror.records.header import CONTROL
-from mirror.topics.apply import ensure_flow_topic
+from mirror.topics.apply import ensure_flow_topic, keep_progress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -366,6 +367,20 @@ def test_a_clock_that_is_hours_ahead_keeps_nobody_from_writing(
     for flow in (topic_name, older):
         ensure_flow_topic(admin, flow)
         assert [one.key for one in asyncio.run(written(flow))] == [b"key"]
+
+
+@pytest.mark.brokers
+def test_what_the_flow_keeps_of_a_re_keyed_topic_does_not_expire(
+    target_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """Somebody set that on its topic: without its plans the topic could not go on."""
+    bootstrap = target_cluster.bootstrap
+    admin = Admin(settings_between(bootstrap, bootstrap, ["x"], topic_name).target)
+    rule = Rekeying(source="x", target="y", partitions=1, progress=f"mirror.{topic_name}.rekey.y")
+    keep_progress(admin, [rule])  # it is not there yet
+    make_topic(bootstrap, rule.progress, 2, {"cleanup.policy": "delete", "retention.ms": "1000"})
+    keep_progress(admin, [rule])
+    assert admin.topic_configs([rule.progress])[rule.progress]["cleanup.policy"].value == "compact"
 
 
 @pytest.mark.brokers
