@@ -578,6 +578,7 @@ class _FailoverRun:
         doubts = {at: doubt.reason for at, doubt in self._doubts.items()}
         topics = {one.topic: one.target_topic for one in known.figures.values()}
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
+        deadline = time.monotonic() + GROUPS_SECONDS  # one round takes longer where a broker answers nothing
         for tries in range(GAP_TRIES):
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
@@ -585,7 +586,8 @@ class _FailoverRun:
                 await self._sync_groups(sync, known)
             gaps, blockers = await sync.gaps(self._synced.planned, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
-            if not gaps and not any(blocker.passing for blocker in blockers):
+            is_settled = not gaps and not any(blocker.passing for blocker in blockers)
+            if is_settled or time.monotonic() > deadline:
                 break
         self._warn_of_blockers(blockers)
 
