@@ -24,7 +24,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
 from mirror.errors import AccessDenied, ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
-from mirror.journal.entries import Lost, loss_entry, same_id
+from mirror.journal.entries import Lost, loss_entry, same_id, starts_in
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import Owner, OwnershipCheck
@@ -180,8 +180,9 @@ async def _compared(
     """
     journal = Journal(target, portion.flow)
     await target.refresh([journal.partition.topic, found.assignment.target.topic])
-    standing = standing_in(await journal.newest() if journal.partition.topic in target.topics else {})
-    mine = standing.updated(found.assignment)
+    records = await journal.newest() if journal.partition.topic in target.topics else {}
+    standing, since = standing_in(records), starts_in(records, target).get(found.assignment.target, 0)
+    mine = replace(standing.updated(found.assignment), since=since)
     ids = mine.topic_id, target.topic_id(mine.target.topic)
     losses = tuple(sorted({*mine.losses, *((loss.first, loss.next_offset) for loss in found.lost)}))
     accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
@@ -193,9 +194,9 @@ async def _compared(
     try:
         if mine.rules.translates:
             recall = OffsetMapStore(journal, {}, None).recall
-            position = (await resume_translated(*logs, accepted, recall, last=last, losses=losses))[0]
+            position = (await resume_translated(*logs, accepted, recall, since, last, losses))[0]
         else:
-            position = await resume(*logs, accepted, last=last, losses=losses)
+            position = await resume(*logs, accepted, since, last, losses)
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,
@@ -215,7 +216,30 @@ async def _compared(
     if position.last is not None and position.last.batch is not None:  # L4: what a copy has may have been deleted since
         kept_ms = _TOMBSTONES_MS if mine.tombstones_ms is None else mine.tombstones_ms
         mine = replace(mine, rules=replace(mine.rules, tombstones_ms=kept_ms))
-    return _with_losses(replace(found, assignment=mine, lost=named), log, position.next_offset, before)
+    found = _with_losses(replace(found, assignment=mine, lost=named), log, position.next_offset, before)
+    begins = position.last.begins if position.last is not None else 0
+    return _with_beginning(found, log, since, min(begins, position.next_offset))
+
+
+def _with_beginning(found: Restored, log: PartitionLog, since: int, begins: int) -> Restored:
+    """The same with what the files have before the copy, which begins at source offset `begins`, and was begun `since`
+    one: it is there already, and nothing can be put in front of it.
+    """
+    lacking: list[tuple[int, int]] = []
+    notes: list[str] = []
+    for first, until, why in (
+        (log.start, min(since, begins), f"the flow began at offset {since}"),
+        (max(log.start, since), begins, "the target has deleted them"),
+    ):
+        if first < (until := min(until, log.stable)):
+            lacking.append((first, until))
+            notes.append(
+                f"the copy lacks offsets {first} to {until - 1}, which these files have: {why}. To have them, name"
+                " another copy in topics.naming, and restore again"
+            )
+    if not lacking:
+        return found
+    return replace(found, lacking=(*lacking, *found.lacking), notes=(*found.notes, *notes), at_risk=True)
 
 
 def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
@@ -332,8 +356,8 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
             text = "keys that were deleted on the source may live on in the copy: it was behind for so long that these"
             found = replace(found, at_risk=True, notes=(*found.notes, f"{text} files may have no deletion of them"))
         begins = await _log_start(target, mine.target)
-    if not mine.rules.translates:  # a log may begin earlier than its files: somebody had copied more of it
-        began = min(log.start, log.stable)
+    if not mine.rules.translates:  # a new copy is made to begin where its files do
+        began = max(began, min(log.start, log.stable))
     if figures.next_offset <= began:  # nothing was copied that could be gone
         begins = began
     elif begins < 0:

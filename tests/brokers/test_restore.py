@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+from compared_logs import delete_before
 from crashcut import crash_and_cut
 from groupoffsets import commit, committed
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, remove_topics, stored_batches
@@ -542,8 +544,51 @@ def test_records_that_the_target_deletes_meanwhile_do_not_count_as_restored(
     capsys.readouterr()
     assert command.restore(config, [folder], command.Wanted(dry_run=False), as_json=False) == 4
     output = capsys.readouterr().out
-    assert "the target has deleted offsets 0 to 59 since; they cannot be put back at these offsets" in output
+    assert "the copy lacks offsets 0 to 59, which these files have: the target has deleted them" in output
     assert "0 of 1 partition restored whole" in output
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize(
+    ("start", "gone", "why"),
+    [("earliest", 10, "0 to 9, .*the target has deleted"), ("latest", 0, "0 to 29, .*began at offset 30")],
+)
+def test_a_copy_that_begins_behind_the_files_is_not_whole(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    offsets: str,
+    start: str,
+    gone: int,
+    why: str,
+) -> None:
+    """Whatever offsets it has; a dry run foresees it. Nor is a group put behind records that it has not read."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(30))
+    more: dict[str, Any] = {"flow": topic_name, "offsets": offsets, "start": start}
+    config = load(config_file(tmp_path, source, target, [topic_name], **more))
+    assert run_once(config).exit_code == ExitCode.DONE
+    produce(source, topic_name, values(30))
+    assert run_once(config).exit_code == ExitCode.DONE
+    if gone:
+        delete_before(target_cluster, topic_name, gone)
+    commit(source, topic_name, topic_name, 5)
+    for path in source_cluster.nodes[0].data.glob("__consumer_offsets-*"):
+        shutil.copytree(path, tmp_path / "disk" / path.name)
+    disk = disk_of(source_cluster, topic_name, tmp_path / "disk")
+    for dry_run in (True, False):
+        capsys.readouterr()
+        code = command.restore(config, [disk], command.Wanted(dry_run=dry_run), as_json=True)
+        report = json.loads(capsys.readouterr().out)
+        (found,) = report["partitions"]
+        assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True), found
+        assert re.search(f"lacks offsets {why}", str(found["notes"])), found
+    assert start == "earliest" or committed(target, topic_name, topic_name) < 0, report["groups"]
 
 
 @pytest.mark.brokers
