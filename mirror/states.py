@@ -59,8 +59,8 @@ class Remedy(Enum):
 
     `{topic}` and `{partition}` are the source's, `{target_topic}` is the copy; `{source}` and `{target}` are bootstrap
     servers; `{damaged}` is the topic on that `{side}` whose log cannot be read. Of a re-keyed topic, `{progress}` is
-    the flow's own topic for it, and `{written_to}` what its records go to. CONFIG stands for the flow's configuration
-    file, PRINCIPAL for the mirror's name on a cluster.
+    the flow's own topic for it, `{written_to}` what its records go to, and `{dead_letter}` its dead-letter topic.
+    CONFIG stands for the flow's configuration file, PRINCIPAL for the mirror's name on a cluster.
     """
 
     ACCEPT_LOSS = "Run `mirror accept CONFIG {topic} --partition {partition}` to go on behind them"
@@ -124,6 +124,10 @@ class Remedy(Enum):
     KEEP_TIMES = (
         "Let the copy keep the times that records have: kafka-configs.sh --bootstrap-server {target} --alter"
         " --entity-type topics --entity-name {target_topic} --add-config message.timestamp.type=CreateTime"
+    )
+    KEEP_LETTER_TIMES = (
+        "Let the dead-letter topic keep the times that records have: kafka-configs.sh --bootstrap-server {target}"
+        " --alter --entity-type topics --entity-name {dead_letter} --add-config message.timestamp.type=CreateTime"
     )
     UPGRADE = "No reader of today knows the format of the batch: start a release of the mirror that does"
     SEE_BROKER = "See the log of the target's broker, which answers each try with an error"
@@ -193,6 +197,12 @@ REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.DIVERGED: (Remedy.REKEY_ANEW,),
     State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
-    State.REFUSED: (Remedy.CHANGE_RULE, Remedy.RAISE_REKEYED, Remedy.RAISE_MEMORY_ANEW),
+    State.REFUSED: (
+        Remedy.CHANGE_RULE,
+        Remedy.RAISE_REKEYED,
+        Remedy.RAISE_MEMORY_ANEW,
+        Remedy.KEEP_TIMES,
+        Remedy.KEEP_LETTER_TIMES,
+    ),
     State.FENCED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
 }

@@ -76,6 +76,8 @@ class Transaction:
         self._next: dict[TopicPartition, ProducerState] = {}
         self._sequences: dict[TopicPartition, ProducerState] = {}
         self._named = self._doubtful = self._over = False
+        #: Where a leader gave records times of its own: the offset of the first batch of which it says so.
+        self.stamped: dict[TopicPartition, int] = {}
 
     @classmethod
     async def begin(cls, cluster: Cluster, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
@@ -158,11 +160,13 @@ class Transaction:
             assert not raw.header.is_control, f"{at}: a marker"
             waiting[at] = restamp(raw, self._next[at], transactional=True), raw.records
         self._doubtful, before = True, self._doubtful
-        offsets = await self._appended(waiting)
+        acks = await self._appended(waiting)
         self._doubtful = before
         for at, raw in batches.items():
             self._next[at] = self._next[at].after(raw.header.last_offset_delta)
-        return offsets
+            if acks[at].append_time_ms not in (-1, raw.header.max_timestamp):
+                self.stamped.setdefault(at, acks[at].base_offset)
+        return {at: ack.base_offset for at, ack in acks.items()}
 
     async def commit(self) -> None:
         """Have all of it seen. Returns once that is decided; leaders get their markers within moments.
@@ -206,11 +210,11 @@ class Transaction:
         await self._coordinator.ask(END_TXN, build, code, doing, self._timeout)
         self._over = True
 
-    async def _appended(self, waiting: dict[TopicPartition, Parts]) -> dict[TopicPartition, int]:
+    async def _appended(self, waiting: dict[TopicPartition, Parts]) -> dict[TopicPartition, Ack]:
         """Send until every batch is acknowledged; `waiting` is emptied."""
         deadline = time.monotonic() + self._timeout
         backoff = Backoff()
-        offsets: dict[TopicPartition, int] = {}
+        acks: dict[TopicPartition, Ack] = {}
         if any(self._cluster.leader(at).node < 0 for at in waiting):
             await self._cluster.refresh({at.topic for at in waiting}, self._timeout)
         while waiting:
@@ -223,7 +227,7 @@ class Transaction:
                 elif isinstance(answer, BaseException):
                     raise answer
                 else:
-                    problem = self._take(answer, waiting, offsets) or problem
+                    problem = self._take(answer, waiting, acks) or problem
             if not waiting:
                 break
             if time.monotonic() > deadline:
@@ -233,11 +237,9 @@ class Transaction:
                 )
             await asyncio.sleep(backoff.next())
             await self._cluster.refresh({at.topic for at in waiting}, max(0.1, deadline - time.monotonic()))
-        return offsets
+        return acks
 
-    def _take(
-        self, acks: Iterable[Ack], waiting: dict[TopicPartition, Parts], offsets: dict[TopicPartition, int]
-    ) -> str:
+    def _take(self, acks: Iterable[Ack], waiting: dict[TopicPartition, Parts], taken: dict[TopicPartition, Ack]) -> str:
         """Note what was appended; what is to be sent again, and why, or the empty string."""
         problem = ""
         for ack in acks:
@@ -248,7 +250,7 @@ class Transaction:
                 self._coordinator.judge(ack.error_code, doing, ack.partition.topic, ack.message)
                 problem = f"{ack.partition}: {int(ack.error_code)} {ack.error_code.name}"
             else:
-                offsets[ack.partition] = ack.base_offset
+                taken[ack.partition] = ack
                 del waiting[ack.partition]
         return problem
 

@@ -249,8 +249,8 @@ def _advice_on_times(source: Mapping[str, str], target: Mapping[str, str]) -> It
         )
     elif rules.target_append_time:
         yield (
-            "stamps records itself: the source's timestamps are lost where topics.append_time is target, and else its"
-            " partitions are DIVERGED; message.timestamp.type=CreateTime keeps them"
+            "stamps records itself: the source's timestamps are lost where topics.append_time is target, and else"
+            " nothing is written to it (REFUSED); message.timestamp.type=CreateTime keeps them"
         )
     if not rules.target_append_time and rules.timestamp_after_max_ms < NO_LIMIT:
         yield (

@@ -39,7 +39,8 @@ class Rekeying:
     record for which an expression fails, or gives no key, goes by `on_bad_record`; `dead_letter` is the target topic
     for such. `progress`: the flow's own topic that holds how far all this has come. `compacted`: the target is, and
     takes no record without a key. `max_bytes`: the largest batch that it takes, and `dead_letter`. `tombstones_ms`: how
-    long the source keeps tombstones; None where it is not compacted.
+    long the source keeps tombstones; None where it is not compacted. `may_stamp`: the target may give records times of
+    its own, as the source does, or somebody has asked for it.
     """
 
     source: str
@@ -57,6 +58,7 @@ class Rekeying:
     max_bytes: int = 1_048_588
     continues_on_loss: bool = False
     tombstones_ms: int | None = None
+    may_stamp: bool = False
 
     @property
     def expressions(self) -> dict[str, str]:
@@ -69,9 +71,14 @@ class Rekeying:
         return {self.target, self.progress, self.dead_letter} - {""}
 
     @property
+    def record_topics(self) -> list[str]:
+        """The topics of the target that get records."""
+        return [topic for topic in (self.target, self.dead_letter) if topic]
+
+    @property
     def writes_records_to(self) -> str:
         """The topics of the target that get records, for people."""
-        return " and ".join(topic for topic in (self.target, self.dead_letter) if topic)
+        return " and ".join(self.record_topics)
 
     @property
     def keeps_records(self) -> bool:

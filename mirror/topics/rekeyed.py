@@ -13,13 +13,21 @@ from mirror import names
 from mirror.config import Settings
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import Finding, Rules, is_compacted, preflight_rekeyed, refused, tombstones_kept_ms
+from mirror.policy.rules import (
+    Finding,
+    Rules,
+    is_compacted,
+    is_stamped,
+    preflight_rekeyed,
+    refused,
+    tombstones_kept_ms,
+)
 from mirror.policy.selection import Rekeying, TopicPair
-from mirror.topics.configs import OWN_COMPACTED, any_time, configs_for
+from mirror.topics.configs import OWN_COMPACTED, TIMESTAMP_TYPE, any_time, configs_for
 
 _FEWEST_SLOTS: Final = 2
 #: A topic for records that somebody is to look at, however long that takes.
-_DEAD_LETTER: Final = {"compression.type": "producer", "retention.ms": "-1"}
+_DEAD_LETTER: Final = {"compression.type": "producer", "retention.ms": "-1", TIMESTAMP_TYPE: "CreateTime"}
 
 
 def progress_topic(flow: str, target: str) -> str:
@@ -101,6 +109,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
                 max_bytes=max_bytes,
                 continues_on_loss=settings.topics.on_data_loss == "continue",
                 tombstones_ms=tombstones_kept_ms(of_source),
+                may_stamp=settings.topics.append_time == "target" or is_stamped(of_source),
             )
         )
     return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))

@@ -16,6 +16,8 @@ D6  a target whose log ends below what a slot had committed there is TARGET_LOST
     these were but by re-keying all of them
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
     aborted records alone, which a driver that starts looks at, and each slot before it commits
+D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for
+    (REFUSED): its settings are asked before each micro-batch, and a slot aborts its transaction where an ack says so
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from mirror.policy.selection import Rekeying, rekeyed_by
 from mirror.records.recipe import opened_by
 from mirror.replication.position import inspecting
 from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
-from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work, advice_values
+from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work, advice_values, stamping_in
 from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
@@ -148,11 +150,11 @@ class Rekeyer:
         """How each source partition stands now."""
         return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
 
-    def keeps_tombstones(self, kept_ms: int | None) -> None:
-        """The source keeps tombstones for so long now, in ms; None where it is not compacted."""
-        self._rule = self._side.rule = replace(self._rule, tombstones_ms=kept_ms)
+    def learns(self, rule: Rekeying) -> None:
+        """What the rule says now of how the source keeps tombstones, and of whether the target may stamp records."""
+        self._rule = self._side.rule = replace(self._rule, tombstones_ms=rule.tombstones_ms, may_stamp=rule.may_stamp)
         for part in self._parts.values():
-            part.tombstones.keeps(kept_ms)
+            part.tombstones.keeps(rule.tombstones_ms)
 
     @property
     def unfinished(self) -> Iterator[str]:
@@ -236,6 +238,7 @@ class Rekeyer:
     async def _go_on(self, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
         """One micro-batch after another, the first of them that which was begun and not finished."""
         plan = await self._take_over()
+        await self._check_times()
         while not stopping.is_set():
             if plan is None and self._rule.source in paused():
                 await self._report(State.PAUSED)
@@ -243,6 +246,7 @@ class Rekeyer:
                 continue
             plan = plan or await self._planned()
             if plan is not None:
+                await self._check_times()
                 for one in plan.ranges:
                     await self._side.miss_tombstones(*one)
                 await self._record_losses()
@@ -254,6 +258,11 @@ class Rekeyer:
                     return
                 await _pause(stopping, POLL_SECONDS)
             plan = None
+
+    async def _check_times(self) -> None:
+        """Raises Stopped where the target would give records times of its own that nobody has asked for (D8)."""
+        if (stop := await stamping_in(self._target, self._rule)) is not None:
+            raise stop
 
     async def _take_over(self) -> Plan | None:
         """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None."""
@@ -315,7 +324,7 @@ class Rekeyer:
         batches, or what the source lost may be passed over.
         """
         begin = {number: max(offset, self._parts[number].at) for number, offset in plan.begin.items()}
-        rule = replace(plan.rule, max_bytes=self._rule.max_bytes)
+        rule = replace(plan.rule, max_bytes=self._rule.max_bytes, may_stamp=self._rule.may_stamp)
         until = {number: max(offset, begin[number]) for number, offset in plan.until.items()}
         return replace(plan, rule=rule, begin=begin, until=until)
 
@@ -452,7 +461,7 @@ class Rekeyer:
             known = self._source.topics.get(self._rule.source)
             for number in known.leaders if known is not None else ():
                 self._parts.setdefault(number, Standing(0))
-            self._side.stop_all(stop.state, stop.detail)
+            self._side.stop_all(stop)
             return True
         self._stops_since = time.monotonic()
         part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
@@ -532,7 +541,7 @@ class Queries:
         """Re-key these topics, too. Those that are have their query already, which learns a setting of now."""
         for rule in rules:
             if (known := self._rekeyers.get(rule.source)) is not None:
-                known.keeps_tombstones(rule.tombstones_ms)
+                known.learns(rule)
             elif self._make is not None:
                 made = self._rekeyers[rule.source] = self._make(rule)
                 if self._begin is not None:

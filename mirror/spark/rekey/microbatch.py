@@ -11,9 +11,10 @@ from typing import Any, Final, Self
 
 from mirror.errors import ConfigError, MirrorError
 from mirror.journal.journal import decode, encode, newest
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, topic_configs
 from mirror.kafka.log_reader import Log, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset
+from mirror.policy.rules import is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
 from mirror.records.recipe import CAP
@@ -64,6 +65,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
         "target_topic": rule.target,
         "progress": rule.progress,
         "written_to": rule.writes_records_to,
+        "dead_letter": rule.dead_letter,
         "source": source.servers,
         "target": target.servers,
     }
@@ -252,6 +254,23 @@ async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) 
         offset = max(begin, raw.header.base_offset)
         return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic says"
     return ""
+
+
+async def stamping_in(target: Cluster, rule: Rekeying) -> Stopped | None:
+    """The stop where a topic that is to get records would give them times of its own, by its settings of now."""
+    if rule.may_stamp:
+        return None
+    for topic, configs in (await topic_configs(target, rule.record_topics)).items():
+        # of one whose settings are not to be seen, the acks say it
+        if isinstance(configs, tuple) and is_stamped({one.name: one.value or "" for one in configs}):
+            return stamped(rule, topic, f"{topic} has message.timestamp.type=LogAppendTime")
+    return None
+
+
+def stamped(rule: Rekeying, topic: str, what: str) -> Stopped:
+    """The stop where one of the target's topics gives records times that nobody has asked for."""
+    remedy = Remedy.KEEP_TIMES if topic == rule.target else Remedy.KEEP_LETTER_TIMES
+    return Stopped(State.REFUSED, -1, -1, f"{what}, and topics.append_time is source", remedy)
 
 
 def planned(plan: Plan) -> RawBatch:

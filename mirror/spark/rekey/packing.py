@@ -64,20 +64,24 @@ SLICE: Final = pa.schema(
         ("base_timestamp", pa.int64()),
         ("max_timestamp", pa.int64()),
         ("reason", pa.string()),
+        ("is_stamped", pa.bool_()),
         ("data", pa.binary()),
     ]
 )
 SLICE_DDL: Final = (
     "slot int, kind int, target_partition int, source_partition int, first_offset bigint, records int, codec int,"
-    " base_timestamp bigint, max_timestamp bigint, reason string, data binary"
+    " base_timestamp bigint, max_timestamp bigint, reason string, is_stamped boolean, data binary"
 )
 
 
 @dataclass(slots=True)
 class _Group:
-    """Records of one source partition, of batches of one codec, and the target partition of each."""
+    """Records of one source partition, of batches of one codec, and the target partition of each. `is_stamped`: their
+    times are those at which the source's broker took them.
+    """
 
     codec: int
+    is_stamped: bool = False
     parts: list[Records] = field(default_factory=list)
     places: list[np.ndarray] = field(default_factory=list)
     bytes: int = 0
@@ -94,6 +98,7 @@ class Packer:
         self._bytes = 0
         self._left_out: Counter[str] = Counter()
         self._next = self._begin
+        self._is_stamped = False  # the batch at hand
 
     def wanted(self, raw: RawBatch) -> Iterator[Records]:
         """The records of a batch that belong to the range, in portions: a batch may decompress to any size. Raises
@@ -120,6 +125,7 @@ class Packer:
         """Add a batch: its `wanted` records, and what the expressions gave for each of them, if there are any. Raises
         Stopped at the first record that cannot be re-keyed, where the rule says so.
         """
+        self._is_stamped = bool(raw.header.attributes & APPEND_TIME)
         changed, kept = self._changed(wanted, made)
         places = partitions_of(changed, self._rule.partitions)
         keyless = places < 0
@@ -135,11 +141,12 @@ class Packer:
         self._check_sizes(changed, codec)
         if self._is_whole(raw, len(changed), codec) and (places == places[0]).all():
             self._flush()
-            self._add(Kind.BATCH, int(places[0]), changed, codec, bytes(raw.data))
+            self._add(Kind.BATCH, int(places[0]), changed, codec, False, bytes(raw.data))
             return
-        if codec != self._group.codec or self._group.bytes >= GROUP_BYTES:
+        kind, group = (codec, self._is_stamped), self._group
+        if kind != (group.codec, group.is_stamped) or group.bytes >= GROUP_BYTES:
             self._flush()
-            self._group = _Group(codec)
+            self._group = _Group(*kind)
         self._group.parts.append(changed)
         self._group.places.append(places)
         self._group.bytes += len(changed.data)
@@ -149,7 +156,7 @@ class Packer:
         if all_of_it:
             self._flush()
             for reason, count in (+self._left_out).items():
-                self._row(Kind.COUNTERS, NOWHERE, self._begin, count, 0, -1, -1, reason, b"")
+                self._row(Kind.COUNTERS, NOWHERE, self._begin, count, 0, -1, -1, reason, False, b"")
             self._left_out.clear()
         if self._rows and (all_of_it or len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES):
             columns = zip(*self._rows, strict=True)
@@ -221,7 +228,7 @@ class Packer:
         data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
         buried = replace(bad, data=data, headers_at=begin, headers_end=end, header_count=count)
         self._check_sizes(buried, 0)
-        self._add(Kind.DEAD, BURIED, buried, 0)
+        self._add(Kind.DEAD, BURIED, buried, 0, self._is_stamped)
 
     def _check_sizes(self, every: Records, codec: int) -> None:
         """Raises Stopped at the first record that takes more than a batch, even alone: here, no slot has begun yet."""
@@ -251,14 +258,16 @@ class Packer:
         order = np.argsort(places, kind="stable")
         edges = np.flatnonzero(np.diff(places[order])) + 1
         for rows in np.split(order, edges):
-            self._add(Kind.RECORDS, int(places[rows[0]]), every.taken(rows), group.codec)
+            self._add(Kind.RECORDS, int(places[rows[0]]), every.taken(rows), group.codec, group.is_stamped)
 
-    def _add(self, kind: Kind, place: int, held: Records, codec: int, data: bytes | None = None) -> None:
+    def _add(
+        self, kind: Kind, place: int, held: Records, codec: int, is_stamped: bool, data: bytes | None = None
+    ) -> None:
         base = int(held.timestamps[0])
         if data is None:
             data = bytes(encode(held, base))
         newest = int(held.timestamps.max())
-        self._row(kind, place, int(held.offsets[0]), len(held), codec, base, newest, "", data)
+        self._row(kind, place, int(held.offsets[0]), len(held), codec, base, newest, "", is_stamped, data)
 
     def _row(
         self,
@@ -270,10 +279,12 @@ class Packer:
         base: int,
         newest: int,
         reason: str,
+        is_stamped: bool,
         data: bytes,
     ) -> None:
         slot = slot_of(place, self._work.slots) if kind in (Kind.RECORDS, Kind.BATCH) else 0
-        self._rows.append((slot, kind, place, self.partition, first, count, codec, base, newest, reason, data))
+        about = (first, count, codec, base, newest, reason, is_stamped, data)
+        self._rows.append((slot, kind, place, self.partition, *about))
         self._bytes += len(data)
 
 

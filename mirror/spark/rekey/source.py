@@ -242,10 +242,10 @@ class Source:
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 
-    def stop_all(self, state: State, detail: str) -> None:
+    def stop_all(self, stop: Stopped) -> None:
         """No partition gets any further."""
         for number, part in self.parts.items():
-            part.stop = Stopped(state, number, part.at, detail)
+            part.stop = Stopped(stop.state, number, part.at, stop.detail, *stop.remedies)
 
     async def _later(self, number: int, end: int) -> int:
         """Where a partition that ends at `end` begins, as `topics.start` asks for it."""

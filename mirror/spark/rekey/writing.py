@@ -27,6 +27,7 @@ from mirror.spark.rekey.microbatch import (
     number_at,
     numbered,
     reached_in,
+    stamped,
     transactional_id,
 )
 from mirror.states import State
@@ -200,7 +201,11 @@ class _Writer:
         self._sending = asyncio.create_task(self._append(place, batch))
 
     async def _append(self, place: TopicPartition, batch: RawBatch) -> None:
-        offset = (await self._transaction.append({place: batch}))[place]
+        transaction, rule = self._transaction, self._work.plan.rule
+        offset = (await transaction.append({place: batch}))[place]
+        if not rule.may_stamp and (landed := transaction.stamped.get(place)) is not None:  # D8
+            await transaction.abort()
+            raise stamped(rule, place.topic, f"{place} gave the batch at offset {landed} a time of its own")
         if offset < 0:  # the leader does not say where it is: at the end of the log
             self._landed[place] = await list_offset(self._cluster, place, LATEST)
             return
