@@ -27,7 +27,7 @@ from mirror.journal.journal import Journal, newest
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.positions import stops_in
 from mirror.journal.snapshot import Pulse, Status, status_of
-from mirror.kafka.admin import Admin, TopicInfo, plain_values
+from mirror.kafka.admin import Admin, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.names import did_you_mean
@@ -136,7 +136,7 @@ def verify_flow(
     try:
         planned = plan_topics(source, target, settings).rekeyed if computed else ()
         rules = [rule for rule in planned if rule.source in computed]
-        rekeyed = _rekeyed(settings, rules, target, means.wait if recorded.status.pulse is Pulse.RUNNING else 0.0)
+        rekeyed = _rekeyed(settings, rules, means.wait if recorded.status.pulse is Pulse.RUNNING else 0.0)
         if spark:
             reports, unread = _on_spark(settings, proof, kept, watch)
         else:
@@ -206,18 +206,14 @@ def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: 
 
 
 def _rekeyed(
-    settings: Settings, rules: Sequence[Rekeying], target: Admin, wait: float
+    settings: Settings, rules: Sequence[Rekeying], wait: float
 ) -> Sequence[tuple[RekeyedReport | None, list[Shortfall]]]:
     """Prove re-keyed topics, on Spark. `wait` is in seconds, see `Means`."""
     if not rules:
         return ()
     from mirror.spark.rekey.verify import proofs  # noqa: PLC0415 -- who needs no Spark does not wait for its import
 
-    kinds = target.topic_configs(rule.target for rule in rules)
-    own_times = {
-        topic for topic, found in kinds.items() if plain_values(found).get("message.timestamp.type") == "LogAppendTime"
-    }
-    return proofs(settings, rules, own_times, wait)
+    return proofs(settings, rules, wait)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,8 @@ def rekeyed(one: RekeyedReport) -> str:
     buried = f", {number(one.buried)} of them in the dead-letter topic" if one.buried else ""
     found = count(one.different, "difference") if one.different else "each once, as the rule says, in its order"
     text = f"{count(one.records, 'record')} computed once more and looked for{buried}"
-    return f"{plain(one.topic)} → {plain(one.target)}, re-keyed: {text}: {found}"
+    stamped = f"; {number(one.own_timestamps)} with the target's own timestamps" if one.own_timestamps else ""
+    return f"{plain(one.topic)} → {plain(one.target)}, re-keyed: {text}: {found}{stamped}"
 
 
 def _shortfalls(report: VerifyReport) -> list[Text]:

@@ -295,7 +295,8 @@ def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
 class RekeyedReport:
     """What was compared of a re-keyed topic. `records` of the source were computed once more and looked for, `buried`
     of them in the dead-letter topic; the target's `partitions` hold `target_records`. `different` counts all
-    differences, `differences` holds the first of them.
+    differences, `differences` holds the first of them. `own_timestamps`: those that are equal but for a time of the
+    target's own, which may be.
     """
 
     topic: str
@@ -306,6 +307,7 @@ class RekeyedReport:
     buried: int
     different: int
     differences: tuple[Difference, ...]
+    own_timestamps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,9 @@ EXTENT = Extent(
 Wanted = tuple[int, int, int, str | None, str, bool]
 #: Records of the target: place, offset, key, what is in them.
 Stored = tuple[int, int, str | None, str]
+#: A record's time, and whether a broker gave it that; of the source's, whether the target's may.
+Dated = tuple[int, bool]
+UNDATED: Dated = (0, False)
 
 
 def judged(
@@ -42,6 +45,7 @@ def judged(
     found: list[Stored],
     subject: Subject = SUBJECT,
     extent: Extent = EXTENT,
+    times: tuple[list[Dated], list[Dated]] = ([], []),
 ) -> tuple[RekeyedReport, list[Shortfall]]:
     def frame(rows: list[tuple[Any, ...]]) -> DataFrame:
         return spark.createDataFrame(rows, _DDL)
@@ -50,10 +54,13 @@ def judged(
         return None if of is None else of.encode()
 
     ours = [
-        (place, origin, at, 0, key(of), text == "", f"{of}{text}".encode(), must)
-        for place, origin, at, of, text, must in wanted
+        (place, origin, at, 0, key(of), text == "", f"{of}{text}".encode(), must, *time)
+        for (place, origin, at, of, text, must), time in zip(wanted, times[0] or [UNDATED] * len(wanted), strict=True)
     ]
-    theirs = [(place, -1, at, 0, key(of), text == "", f"{of}{text}".encode(), False) for place, at, of, text in found]
+    theirs = [
+        (place, -1, at, 0, key(of), text == "", f"{of}{text}".encode(), False, *time)
+        for (place, at, of, text), time in zip(found, times[1] or [UNDATED] * len(found), strict=True)
+    ]
     return _judged(subject, extent, frame(ours), frame(theirs))
 
 
@@ -120,7 +127,64 @@ def test_what_cannot_be_known_is_no_difference_and_is_said(spark: SparkSession) 
     deleted = replace(EXTENT, begin={0: 1, 1: 0})
     report, lacks = judged(spark, wanted[1:], [(0, 0, "a", "1"), (0, 1, "a", "2")], extent=deleted)
     assert (report.different, [(one.kind, one.offsets) for one in lacks]) == (0, [(Lack.NOT_VERIFIED, 1)])
-    compacted = replace(SUBJECT, rule=replace(RULE, compacted=True))
-    wanted += [(0, 0, 2, "b", "", True), (1, 0, 3, "c", "3", True)]
-    report, lacks = judged(spark, wanted, [(0, 1, "a", "2")], subject=compacted)
-    assert (kinds(report), lacks) == ([Kind.MISSING], []), "of key c, of which nothing is left"
+
+
+def test_what_the_cleaner_may_have_taken(spark: SparkSession) -> None:
+    """What a later record of its key supersedes that is there, and a key that was deleted at last, with all of it."""
+    both = replace(SUBJECT, rule=replace(RULE, compacted=True, tombstones_ms=1))
+    wanted: list[Wanted] = [
+        *((0, 0, 0, "a", "1", True), (0, 0, 1, "a", "2", True)),
+        *((0, 0, 2, "b", "1", True), (0, 0, 3, "b", "", True)),
+        (1, 0, 4, "c", "3", True),
+    ]
+    newest: list[Stored] = [(0, 1, "a", "2"), (1, 0, "c", "3")]
+    report, lacks = judged(spark, wanted, newest, subject=both)
+    assert (kinds(report), lacks) == ([], [])
+    report, _ = judged(spark, wanted, newest[:1], subject=both)
+    assert kinds(report) == [Kind.MISSING], "of key c, of which nothing is left"
+    report, _ = judged(spark, wanted, [(0, 0, "a", "1"), newest[1]], subject=both)
+    assert [str(one) for one in report.differences] == [
+        "orders-0 at offset 1: missing: 1 record on the source, none in by-user-0 on the target"
+    ], "an old value, and not the newest"
+    report, _ = judged(spark, wanted, [*newest, (0, 2, "b", "1")], subject=both)
+    assert [one.offset for one in report.differences] == [3], "a deletion, and the key lives on"
+    ahead: list[Wanted] = [*wanted, (0, 0, 5, "a", "4", False), (1, 0, 6, "c", "", False)]
+    report, _ = judged(spark, ahead, [(0, 5, "a", "4")], subject=both)
+    assert kinds(report) == [], "superseded by what is ahead of the plan"
+    for alone in (replace(RULE, compacted=True), replace(RULE, tombstones_ms=1)):
+        report, _ = judged(spark, wanted, newest, subject=replace(SUBJECT, rule=alone))
+        assert report.different == 3, "what one side keeps"
+
+
+def test_records_of_several_origins_supersede_each_other(spark: SparkSession) -> None:
+    both = replace(SUBJECT, rule=replace(RULE, compacted=True, tombstones_ms=1))
+    wanted: list[Wanted] = [(0, origin, at, "a", f"{origin}{at}", True) for origin in (0, 1) for at in (0, 1)]
+    for last in ("01", "11"):
+        assert not judged(spark, wanted, [(0, 3, "a", last)], subject=both)[0].different
+    report, _ = judged(spark, wanted, [(0, 0, "a", "00"), (0, 1, "a", "10")], subject=both)
+    assert report.different == 2, "the newest of neither"
+
+
+def test_times_are_compared_but_where_both_may_stamp(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [(0, 0, at, "a", "x", True) for at in range(3)]
+    found: list[Stored] = [(0, at, "a", "x") for at in range(3)]
+
+    def different(ours: list[Dated], theirs: list[Dated]) -> tuple[int, int]:
+        report, _ = judged(spark, wanted, found, times=(ours, theirs))
+        return report.different, report.own_timestamps
+
+    own, late = [(1, False), (2, False), (3, False)], [(7, True), (7, True), (9, True)]
+    assert different(own, own) == (0, 0)
+    assert different(own, late) == (6, 0), "nobody has asked for these"
+    assert different([(at, True) for at, _ in own], late) == (0, 3)
+    assert different([(at, True) for at, _ in own], [(7, False), (8, False), (9, False)]) == (6, 0), "no broker's"
+    assert different([(1, True), (2, True), (3, False)], [(1, False), (9, True), (3, False)]) == (0, 1)
+    assert different([(1, True), (2, True), (3, False)], [(1, False), (9, True), (9, True)]) == (2, 1)
+    assert different([(2, True)] * 3, [(2, False), (2, True), (9, True)]) == (0, 1)
+
+
+def test_stamped_records_keep_their_order(spark: SparkSession) -> None:
+    wanted: list[Wanted] = [(0, 0, at, "a", str(at), True) for at in range(2)]
+    times: tuple[list[Dated], list[Dated]] = [(1, True), (2, True)], [(8, True), (9, True)]
+    assert not judged(spark, wanted, [(0, 0, "a", "0"), (0, 1, "a", "1")], times=times)[0].different
+    assert kinds(judged(spark, wanted, [(0, 0, "a", "1"), (0, 1, "a", "0")], times=times)[0]) == [Kind.ORDER]

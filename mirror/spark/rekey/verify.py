@@ -6,10 +6,15 @@
     Y3  the target may be ahead of the plan that was read: records of the source from there on are computed, too, and
         may be there. So the target's ends are fixed before the source's
     Y4  what cannot be known is said, and is no difference: what the source has deleted since cannot be computed, and
-        what the target has deleted since, or compacted, cannot be found
+        what the target has deleted since cannot be found. Nor is a log that was cut back, or a topic that was made
+        anew, proof of what was re-keyed
+    Y5  times are compared, but of records that the target's broker has stamped, by the bit of their batch, and only
+        where topics.append_time is target, or the source's broker has stamped them, too
+    Y6  where source and target are compacted, a record may be missing whose key has its newest one there, or was
+        deleted at last and has none; what a target compacts that its source does not is missing
 
-A record is known by a digest of 128 bits, and travels as that through Spark's shuffle. The rule of now decides: records
-that an earlier rule made are differences.
+A record is known by its time and a digest of 128 bits, and travels as that through Spark's shuffle. The rule of now
+decides: records that an earlier rule made are differences.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import asyncio
 import hashlib
 import struct
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,11 +37,12 @@ from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import Log, driven, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.policy.selection import Rekeying
-from mirror.records.header import RawBatch, parse_header
+from mirror.records.header import APPEND_TIME, RawBatch, parse_header
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.spark.rekey.driver import session_of, slices_of
 from mirror.spark.rekey.expressions import map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
+from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.session import Engine, close_context, failure_text, open_context
 from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
 
@@ -44,9 +50,11 @@ if TYPE_CHECKING:
     from mirror.records.columns import Records
 
 #: A record of either side. `place`: its target partition, `BURIED` for one of the dead-letter topic; `origin`: its
-#: source partition, -1 on the target; `at` and `number` order the records of one origin, or of one place.
+#: source partition, -1 on the target; `at` and `number` order the records of one origin, or of one place. `is_stamped`:
+#: a broker gave it its time; of a record of the source also where the target's may.
 _DDL: Final = (
     "place int, origin int, at bigint, number int, key binary, is_tombstone boolean, digest binary, is_required boolean"
+    ", timestamp bigint, is_stamped boolean"
 )
 _SCHEMA: Final = pa.schema(
     [
@@ -58,6 +66,8 @@ _SCHEMA: Final = pa.schema(
         ("is_tombstone", pa.bool_()),
         ("digest", pa.binary()),
         ("is_required", pa.bool_()),
+        ("timestamp", pa.int64()),
+        ("is_stamped", pa.bool_()),
     ]
 )
 #: No batch is too large for a computation.
@@ -70,7 +80,7 @@ _POLL_SECONDS: Final = 0.2
 class Extent:
     """What is compared: offsets by partition number. The query has committed the source's records from `begin` to
     before `done`; it holds them up to before `end`. The target's are from `target_begin` to before `target_end`, those
-    of the dead-letter topic likewise.
+    of the dead-letter topic likewise. `doubt`: why these are not the logs that were re-keyed; empty where they are.
     """
 
     begin: Mapping[int, int]
@@ -82,12 +92,13 @@ class Extent:
     dead_end: Mapping[int, int]
     source_id: uuid.UUID | None
     target_id: uuid.UUID | None
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A re-keyed topic of a flow. `starts_late`: it did not begin with its source's first records. `dates_itself`: the
-    target's broker dates records.
+    """A re-keyed topic of a flow. `starts_late`: it did not begin with its source's first records. `own_clock`: the
+    copy may show when its records were mirrored (`topics.append_time: target`), and not their own times.
     """
 
     flow: str
@@ -95,7 +106,7 @@ class Subject:
     source: Endpoint
     target: Endpoint
     starts_late: bool = False
-    dates_itself: bool = False
+    own_clock: bool = False
 
     def lacks(self, kind: Lack, reason: str, **more: Any) -> Shortfall:
         """Some of it, or all."""
@@ -103,10 +114,10 @@ class Subject:
 
 
 def proofs(
-    settings: Settings, rules: Sequence[Rekeying], dating: Collection[str], seconds: float
+    settings: Settings, rules: Sequence[Rekeying], seconds: float
 ) -> list[tuple[RekeyedReport | None, list[Shortfall]]]:
-    """Prove topics of a flow one after another, in a Spark context of their own. The target's broker dates records of
-    the topics `dating`; `seconds` as `extent_of` takes them. Raises ConfigError, ClusterError.
+    """Prove topics of a flow one after another, in a Spark context of their own; `seconds` as `extent_of` takes them.
+    Raises ConfigError, ClusterError.
     """
     rate = settings.limits.bytes_per_second
     tasks = computing_task_count(settings.spark.tasks, max(rule.partitions for rule in rules))
@@ -124,7 +135,7 @@ def proofs(
                         source=Endpoint.of(settings.source).bounded(rate, readers),
                         target=Endpoint.of(settings.target).bounded(rate, readers),
                         starts_late=settings.topics.start != "earliest",
-                        dates_itself=rule.target in dating,
+                        own_clock=settings.topics.append_time == "target",
                     ),
                     seconds,
                 )
@@ -157,6 +168,8 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             await asyncio.sleep(_POLL_SECONDS)
         if done is None:
             return None
+        plans = PlanLog(target, rule)
+        unlike = await plans.unlike(source)
         return Extent(
             begin=begin,
             done={number: min(max(done.get(number, 0), begin[number]), until) for number, until in end.items()},
@@ -167,6 +180,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             dead_end=theirs[1][1],
             source_id=source.topic_id(rule.source),
             target_id=target.topic_id(rule.target),
+            doubt=await plans.lost() or (unlike.detail if unlike else ""),
         )
 
 
@@ -211,6 +225,8 @@ def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[Reke
         stop = Stopped.found_in(failure)
         reason = f"{stop.state} at {rule.source}-{stop.partition} offset {stop.offset}: {stop.detail}" if stop else ""
         return None, [subject.lacks(Lack.NOT_VERIFIED, reason or failure_text(failure))]
+    if extent.doubt:
+        unknown.append(subject.lacks(Lack.NOT_VERIFIED, extent.doubt))
     return report, [*_behind(subject, extent), *unknown]
 
 
@@ -271,26 +287,10 @@ def _judged(
     from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
 
     rule = subject.rule
-    due = wanted.groupBy("place", "digest").agg(
-        functions.count("*").alias("due"),
-        functions.expr("count_if(is_required)").alias("required"),
-        functions.expr("min(struct(origin, at, number))").alias("first"),
-        functions.expr("first(key)").alias("key"),
-        functions.expr("bool_or(is_tombstone)").alias("is_tombstone"),
-    )
-    there = found.groupBy("place", "digest").agg(functions.count("*").alias("there"), functions.min("at").alias("held"))
-    both = due.join(there, ["place", "digest"], "full_outer").na.fill(0, ["due", "required", "there"])
-    if rule.compacted:  # Y4: the cleaner leaves the newest record of a key, and no tombstone
-        kept = found.where("key IS NOT NULL").select("place", "key").distinct().withColumn("kept", functions.lit(True))
-        both = both.join(kept, ["place", "key"], "left")
-        lacks = "IF(kept OR is_tombstone, 0, greatest(required - there, 0))"
-    else:
-        lacks = "greatest(required - there, 0)"
-    # a dead-letter topic may be of several rules
-    both = both.selectExpr(
-        *("place", "first", "held", f"{lacks} AS missing"),
-        f"IF(place = {BURIED}, 0, greatest(there - due, 0)) AS extra",
-    )
+    stamped = found.where("is_stamped").select("place", "digest").distinct()
+    is_stamped = not stamped.isEmpty()
+    both = _matched(rule, wanted, found, is_stamped=is_stamped)
+    ((own_timestamps,),) = both.agg(functions.sum("paired")).collect() if is_stamped else ((0,),)
     odd = both.where("missing > 0 OR extra > 0").persist()
     try:
         sums = {
@@ -300,7 +300,10 @@ def _judged(
         examples = odd.orderBy("place", "first.origin", "first.at", "held").limit(KEPT).collect()
     finally:
         odd.unpersist()
-    late = _out_of_order(wanted, found).collect()
+    if is_stamped:
+        late = _out_of_order(_untimed(wanted, stamped), _untimed(found, stamped)).collect()
+    else:
+        late = _out_of_order(wanted, found).collect()
     source_deleted = any(extent.begin.values())
     expired = {place for place, begin in extent.target_begin.items() if begin}
     if any(extent.dead_begin.values()):
@@ -346,24 +349,109 @@ def _judged(
         buried=wanted.where(f"is_required AND place = {BURIED}").count(),
         different=missing + extra + len(late),
         differences=tuple(differences[:KEPT]),
+        own_timestamps=own_timestamps or 0,
     )
     return report, unknown
+
+
+def _matched(rule: Rekeying, wanted: DataFrame, found: DataFrame, *, is_stamped: bool) -> DataFrame:
+    """How many records are `missing` and how many `extra`, of those that are alike. `is_stamped`: some of the target's
+    have times of its own.
+    """
+    from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
+
+    alike = ["place", "digest", "timestamp"]
+    is_newest = functions.expr(_IS_NEWEST if _may_compact(rule) else "false")
+    due = (
+        wanted.withColumn("is_newest", is_newest)
+        .groupBy(alike)
+        .agg(
+            functions.count("*").alias("due"),
+            functions.expr("count_if(is_required)").alias("required"),
+            functions.expr("count_if(is_stamped)").alias("may_differ"),
+            functions.expr("min(struct(origin, at, number))").alias("first"),
+            functions.expr("first(key)").alias("wanted_key"),
+            functions.expr("bool_or(is_newest)").alias("is_newest"),
+            functions.expr("bool_or(is_newest AND is_tombstone)").alias("is_deleted"),
+        )
+    )
+    there = found.groupBy(alike).agg(
+        functions.count("*").alias("there"),
+        functions.expr("count_if(is_stamped)").alias("stamped"),
+        functions.min("at").alias("held"),
+        functions.expr("first(key)").alias("found_key"),
+    )
+    both = due.join(there, alike, "full_outer").na.fill(0, ["due", "required", "may_differ", "there", "stamped"])
+    both = _paired(both) if is_stamped else both.selectExpr("*", "0L AS paired", "0L AS paired_there")
+    lacks = "greatest(required - there - paired, 0)"
+    if _may_compact(rule):  # Y6
+        both = both.withColumn("key", functions.expr("coalesce(wanted_key, found_key)"))
+        lacks = f"IF({_IS_SUPERSEDED}, 0, {lacks})"
+    # a dead-letter topic may be of several rules
+    return both.selectExpr(
+        *("place", "first", "held", "paired", f"{lacks} AS missing"),
+        f"IF(place = {BURIED}, 0, greatest(there - due - paired_there, 0)) AS extra",
+    )
+
+
+def _may_compact(rule: Rekeying) -> bool:
+    """The target may lack what its cleaner took: the source's may take it, too."""
+    return rule.compacted and rule.tombstones_ms is not None
+
+
+#: Of its key and place, in its source partition, no record that must be there comes after it. There is no order between
+#: source partitions: the newest of any may be the last one on the target.
+_IS_NEWEST: Final = (
+    "coalesce(struct(at, number) >= max(IF(is_required, struct(at, number), NULL))"
+    " OVER (PARTITION BY place, key, origin), true)"
+)
+_OF_KEY: Final = "OVER (PARTITION BY place, key)"
+#: A newest record of its key is there, or none of the key, which was deleted at last.
+_IS_SUPERSEDED: Final = (
+    "key IS NOT NULL AND place >= 0 AND ("
+    f"coalesce(bool_or(is_newest AND there + paired > 0) {_OF_KEY}, false)"
+    f" OR (sum(there) {_OF_KEY} = 0 AND coalesce(bool_or(is_deleted) {_OF_KEY}, false)))"
+)
+
+
+def _paired(both: DataFrame) -> DataFrame:
+    """With how many records of the source are `paired` with ones of the target that are alike but for a time by which
+    they may differ (Y5): of those that have none of their own time, as many as there are on both sides.
+    """
+    own = "OVER (PARTITION BY place, digest)"
+    so_far = "OVER (PARTITION BY place, digest ORDER BY required = 0, timestamp)"
+    return (
+        both.withColumn("spare", functions.expr("least(may_differ, greatest(due - there, 0))"))
+        .withColumn("spare_there", functions.expr("least(stamped, greatest(there - due, 0))"))
+        .withColumn("pairs", functions.expr(f"least(sum(spare) {own}, sum(spare_there) {own})"))
+        .withColumn("paired", functions.expr(f"least(spare, greatest(pairs - sum(spare) {so_far} + spare, 0))"))
+        .withColumn(
+            "paired_there",
+            functions.expr(f"least(spare_there, greatest(pairs - sum(spare_there) {so_far} + spare_there, 0))"),
+        )
+    )
+
+
+def _untimed(records: DataFrame, stamped: DataFrame) -> DataFrame:
+    """The same without times where the target's broker has `stamped` ones that are alike: their order is left."""
+    marked = records.join(stamped.withColumn("is_untimed", functions.lit(True)), ["place", "digest"], "left")
+    return marked.withColumn("timestamp", functions.expr("IF(is_untimed, 0L, timestamp)")).drop("is_untimed")
 
 
 def _out_of_order(wanted: DataFrame, found: DataFrame) -> DataFrame:
     """Records of one origin and key that are on the target before one that comes before them (Y2). Those that are alike
     are distinguished by their order, and those that are of several origins not at all.
     """
-    window = functions.expr
+    window, alike = functions.expr, "PARTITION BY place, digest, timestamp"
     ours = wanted.where("place >= 0 AND key IS NOT NULL").selectExpr(
         "*",
-        "row_number() OVER (PARTITION BY place, digest ORDER BY origin, at, number) AS turn",
-        "min(origin) OVER (PARTITION BY place, digest) = max(origin) OVER (PARTITION BY place, digest) AS is_sole",
+        f"row_number() OVER ({alike} ORDER BY origin, at, number) AS turn",
+        f"min(origin) OVER ({alike}) = max(origin) OVER ({alike}) AS is_sole",
     )
     theirs = found.where("place >= 0").selectExpr(
-        "place", "digest", "at AS held", "row_number() OVER (PARTITION BY place, digest ORDER BY at) AS turn"
+        *("place", "digest", "timestamp", "at AS held", f"row_number() OVER ({alike} ORDER BY at) AS turn")
     )
-    joined = ours.where("is_sole").join(theirs, ["place", "digest", "turn"])
+    joined = ours.where("is_sole").join(theirs, ["place", "digest", "timestamp", "turn"])
     behind = window("lag(held) OVER (PARTITION BY place, origin, key ORDER BY at, number)")
     return joined.withColumn("before", behind).where("before > held").select("place", "origin", "at", "before")
 
@@ -372,7 +460,7 @@ def _described(
     subject: Subject, *, is_required: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `map_in_arrow` over slices: a row for each record that they hold."""
-    dated = not subject.dates_itself
+    own_clock = subject.own_clock
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from mirror.records.columns import decode  # noqa: PLC0415 -- loads the compiler
@@ -388,8 +476,8 @@ def _described(
                     records = read(RawBatch(parse_header(data), data))
                 else:
                     records = decode(data, one["records"], one["first_offset"], one["base_timestamp"])
-                at = [one["first_offset"]] * len(records)
-                yield _rows(records, one["target_partition"], one["source_partition"], at, dated, is_required)
+                at, is_stamped = [one["first_offset"]] * len(records), own_clock or one["is_stamped"]
+                yield _rows(records, one["target_partition"], one["source_partition"], at, is_stamped, is_required)
 
     return step
 
@@ -407,7 +495,7 @@ def _stored(session: SparkSession, subject: Subject, extent: Extent) -> DataFram
         )
         for number, end in sorted(ends.items())
     ]
-    target, dated = subject.target, not subject.dates_itself
+    target = subject.target
 
     def step(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler
@@ -417,8 +505,9 @@ def _stored(session: SparkSession, subject: Subject, extent: Extent) -> DataFram
                 topic, number, begin, end = ranges[each]
                 place = BURIED if topic != rule.target else number
                 for raw in driven(_batches(target, TopicPartition(topic, number), begin, end)):
+                    is_stamped = bool(raw.header.attributes & APPEND_TIME)
                     for records in portions(raw):
-                        yield _rows(records, place, -1, records.offsets.tolist(), dated, False)
+                        yield _rows(records, place, -1, records.offsets.tolist(), is_stamped, False)
 
     return map_in_arrow(session.range(0, len(ranges), 1, len(ranges)), step, _DDL)
 
@@ -437,18 +526,20 @@ async def _batches(endpoint: Endpoint, at: TopicPartition, begin: int, end: int)
             raise ClusterError(f"{cluster}: {at}: {log.damage}")
 
 
-def _rows(records: Records, place: int, origin: int, at: list[int], dated: bool, is_required: bool) -> pa.RecordBatch:
+def _rows(
+    records: Records, place: int, origin: int, at: list[int], is_stamped: bool, is_required: bool
+) -> pa.RecordBatch:
     count = len(records)
     keys, digests, tombstones = [], [], []
     data = records.data.tobytes()
-    columns = (records.timestamps, records.key_at, records.key_size, records.value_at, records.value_size)
+    columns = (records.key_at, records.key_size, records.value_at, records.value_size)
     spans = (records.headers_at, records.headers_end, records.header_count)
-    for timestamp, key_at, key_size, value_at, value_size, first, last, headers in zip(
+    for key_at, key_size, value_at, value_size, first, last, headers in zip(
         *(column.tolist() for column in (*columns, *spans)), strict=True
     ):
         key = data[key_at : key_at + key_size] if key_size >= 0 else None
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(struct.pack(">qqqq", timestamp if dated else 0, key_size, value_size, headers))
+        digest.update(struct.pack(">qqq", key_size, value_size, headers))
         digest.update(key or b"")
         digest.update(data[value_at : value_at + max(value_size, 0)])
         digest.update(data[first:last])
@@ -464,6 +555,8 @@ def _rows(records: Records, place: int, origin: int, at: list[int], dated: bool,
         tombstones,
         digests,
         [is_required] * count,
+        records.timestamps,
+        [is_stamped] * count,
     )
     arrays = [pa.array(column, one.type) for column, one in zip(values, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
