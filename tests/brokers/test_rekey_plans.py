@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
-from helpers import config_file, make_topic, produce
+from helpers import config_file, make_topic, produce, settings_between
 from rekey_story import COMPACTED, Story, story
 from rekeychecker import read_committed
 from running import TIMEOUT, wait_for
@@ -27,6 +27,7 @@ from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
 from mirror.errors import ClusterUnreachable, ExitCode, Fenced
 from mirror.journal.entries import losses_in
+from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.fetch import fetch_at
@@ -36,6 +37,7 @@ from mirror.lab.embedded import Cluster
 from mirror.spark.rekey.microbatch import Stopped, number_at, transactional_id
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
+from mirror.spark.rekey.verify import Subject, extent_of
 from mirror.states import Remedy, State
 
 __all__ = ["story"]
@@ -95,6 +97,12 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
     """A driver sees it, and so does whoever asks for the first time, as a failover does; and another source topic."""
     story.fill(0, 50)
     story.carry_out()
+    subject = Subject(flow=story.topic, rule=story.rule, source=story.flow.source, target=story.flow.target)
+
+    async def doubt() -> str:
+        extent = await extent_of(subject, 0.0)
+        assert extent is not None
+        return extent.doubt
 
     async def watched() -> None:
         one = story.driver()
@@ -103,8 +111,10 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
             assert await one._planned() is None
             fresh = PlanLog(one._target, story.rule)
             assert (await fresh.lost(), await fresh.unlike(one._source)) == ("", None)
-            for end in (story.target, story.source):
+            assert await doubt() == ""
+            for end in (story.source, story.target):
                 await asyncio.to_thread(story.made_anew, end, story.topic, 4 if end == story.target else 1)
+                assert f"topic {story.topic} was deleted" in await doubt(), "a proof says that it is none"
             one._target_seen = float("-inf")
             with pytest.raises(Stopped, match=r"topic .* was deleted and made anew"):
                 await one._planned()
@@ -176,6 +186,52 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
         assert stop.value.state is State.DIVERGED
         story.deletes_all_on_target()
         plan, before = story.planned(), 0  # what stands before the log start is not looked for
+
+
+@pytest.mark.parametrize("letters", [False, True], ids=["copy", "dead letters"])
+def test_a_target_that_stamps_records(story: Story, letters: bool) -> None:
+    """It was healthy when the micro-batch began: what was written is aborted. A driver that runs refuses to go on, and
+    goes on once somebody did what it says; records have their own times.
+    """
+    stamping = f"{story.topic}-dead" if letters else story.topic
+    remedy = Remedy.KEEP_LETTER_TIMES if letters else Remedy.KEEP_TIMES
+    if letters:
+        make_topic(story.target, stamping, 1)
+        story.rule = replace(story.rule, compacted=True, on_bad_record="dead-letter", dead_letter=stamping)
+    produce(story.source, story.topic, [b"without a key"] * 30)
+    plan, admin = story.planned(), Admin(settings_between(story.source, story.target, ["x"]).target)
+    set_type(admin, stamping, "LogAppendTime")
+    with pytest.raises(Stopped, match=rf"{stamping}-\d gave the batch at offset 0 a time of its own") as stop:
+        _ = [story.write(plan, slot) for slot in range(2)]
+    assert (stop.value.state, stop.value.remedies) == (State.REFUSED, (remedy,))
+    assert read_committed(story.target, stamping) == []
+
+    story.flow = replace(story.flow, epoch_seconds=0.5)
+    with story.running() as driver:
+        at = TopicPartition(story.topic, 0)
+        wait_for(lambda: at in driver.figures and driver.figures[at].state is State.REFUSED, TIMEOUT, lambda: "not yet")
+        detail = driver.figures[at].detail
+        assert detail.startswith(
+            f"{stamping} has message.timestamp.type=LogAppendTime, and topics.append_time is source"
+        )
+        assert f"--entity-name {stamping} --add-config message.timestamp.type=CreateTime" in detail
+        set_type(admin, stamping, "CreateTime")
+        wait_for(lambda: driver.figures[at].state is State.CAUGHT_UP, TIMEOUT, lambda: driver.figures[at].detail)
+    found = {one.timestamp for one in read_committed(story.target, stamping)}
+    assert found == {one.timestamp for one in read_committed(story.source, story.topic)}
+
+
+def test_a_target_that_may_stamp_records(story: Story) -> None:
+    set_type(Admin(settings_between(story.source, story.target, ["x"]).target), story.topic, "LogAppendTime")
+    story.fill(0, 20)
+    assert story.copied().figures[TopicPartition(story.topic, 0)].state is State.REFUSED
+    story.rule = replace(story.rule, may_stamp=True)
+    assert story.copied().figures[TopicPartition(story.topic, 0)].state is State.CAUGHT_UP
+    assert len(read_committed(story.target, story.topic)) == 20
+
+
+def set_type(admin: Admin, topic: str, kind: str) -> None:
+    admin.alter_configs([ConfigChange(topic=topic, name="message.timestamp.type", before="", after=kind)])
 
 
 @pytest.mark.parametrize("cut", ["a slot", "all"])

@@ -640,6 +640,8 @@ REKEYED: Final[Mapping[Key, str]] = {
         State.REFUSED,
         Remedy.RAISE_MEMORY_ANEW,
     ): "test_rekey.py::test_records_of_batches_that_are_too_large_to_be_opened_whole",
+    (State.REFUSED, Remedy.KEEP_TIMES): "test_rekey_plans.py::test_a_target_that_stamps_records",
+    (State.REFUSED, Remedy.KEEP_LETTER_TIMES): "test_rekey_plans.py::test_a_target_that_stamps_records",
     (State.FENCED, Remedy.END_REKEYER): "test_rekey_plans.py::test_a_late_task_of_a_plan_that_was_abandoned",
     (State.FENCED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
 }

@@ -199,6 +199,95 @@ def test_a_record_that_exhausts_the_engine_stops_its_partition_alone(
     assert len(read_committed(target, topic_name)) == 300 + 20
 
 
+def test_a_copy_that_stamps_records(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
+) -> None:
+    """Nothing is written to it unless somebody asks for that; a proof compares times where nobody does."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 2)
+    make_topic(target, topic_name, 3, {"message.timestamp.type": "LogAppendTime"})
+    fill(source, topic_name, 100, 11, partitions=2, **{"linger.ms": 5})
+
+    def config(append_time: str) -> Path:
+        rules = [{"match": topic_name, "rekey": BY_USER, "partitions": 3}]
+        more: dict[str, Any] = {"rules": rules, "append_time": append_time}
+        return config_file(tmp_path, source, target, [topic_name], topic_name, **more)
+
+    code, log = here.rekeyed(config("source"))
+    assert (code, read_committed(target, topic_name)) == (ExitCode.DATA_AT_RISK, []), log
+    assert f"--entity-name {topic_name} --add-config message.timestamp.type=CreateTime" in log
+    assert here.rekeyed(config("target"))[0] == ExitCode.DONE
+    assert len(read_committed(target, topic_name)) == 100
+    code, reported = here.proved(config("target"))
+    assert (code, reported["rekeyed"][0]["own_timestamps"]) == (ExitCode.DONE, 100), reported
+    admin = Admin(load(config("source")).target)
+    for kind in ("LogAppendTime", "CreateTime"):
+        admin.alter_configs([ConfigChange(topic=topic_name, name="message.timestamp.type", before="", after=kind)])
+        code, reported = here.proved(config("source"))
+        assert (code, reported["different"]) == (ExitCode.DIFFERENT, 200), reported
+    for side in (Admin(load(config("source")).source), admin):  # and what a broker of the source has stamped
+        change = ConfigChange(topic=topic_name, name="message.timestamp.type", before="", after="LogAppendTime")
+        side.alter_configs([change])
+    code, reported = here.proved(config("source"))
+    assert (code, reported["different"]) == (ExitCode.DIFFERENT, 200), "these were not stamped there"
+    fill(source, topic_name, 50, 12, partitions=2)
+    assert here.rekeyed(config("source"))[0] == ExitCode.DONE
+    code, reported = here.proved(config("source"))
+    assert (reported["different"], reported["rekeyed"][0]["own_timestamps"]) == (200, 50), reported
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_copy_whose_cleaner_took_records(
+    source_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here, policy: str
+) -> None:
+    """They may be gone where the source is compacted, too, and their keys have what is newest."""
+    source = source_cluster.bootstrap
+    (cluster,) = start_many([Spec(name="cleaned", config={"log.cleaner.backoff.ms": 300})])
+    with cluster:
+        target = cluster.bootstrap
+        make_topic(source, topic_name, 1, {"cleanup.policy": policy})
+        rules = [{"match": topic_name, "rekey": "string(key)", "partitions": 1}]
+        config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
+        for _ in range(3):
+            ten_keys(source, topic_name)
+        assert here.rekeyed(config)[0] == ExitCode.DONE
+        admin = Admin(load(config).target)
+        admin.alter_configs(
+            [ConfigChange(topic=topic_name, name=name, before="", after=to) for name, to in CLEANED_SOON.items()]
+        )
+
+        rolls = Producer({"bootstrap.servers": source})
+
+        def rolled() -> bool:
+            rolls.produce(topic_name, b"roll", key=b"roll")
+            assert rolls.flush(TIMEOUT) == 0
+            assert here.rekeyed(config)[0] == ExitCode.DONE
+            return len([one for one in read_committed(target, topic_name) if one.value == b"value"]) == 10
+
+        wait_for(rolled, TIMEOUT, lambda: "the cleaner did not run")
+        code, reported = here.proved(config)
+        if policy == "compact":
+            assert (code, reported["whole"]) == (ExitCode.DONE, True), reported
+        else:
+            assert code == ExitCode.DIFFERENT, reported
+            assert {one["kind"] for one in reported["differences"]} == {"missing"}
+            assert reported["different"] >= 20
+            return
+
+        # another topic by the name, whose keys have what is oldest
+        remove_topics(admin, topic_name)
+        make_topic(target, topic_name, 1, {"cleanup.policy": "compact"})
+        oldest = Producer({"bootstrap.servers": target})
+        first = {one.key: one for one in reversed(read_committed(source, topic_name))}
+        for one in first.values():
+            oldest.produce(topic_name, one.value, key=one.key, timestamp=one.timestamp)
+        assert oldest.flush(TIMEOUT) == 0
+        code, reported = here.proved(config)
+        assert code == ExitCode.DIFFERENT, reported
+        assert {one["kind"] for one in reported["differences"]} == {"missing"}
+        assert f"the target topic {topic_name} was deleted" in json.dumps(reported["not_whole"])
+
+
 def test_another_number_of_partitions_keeps_batches_that_stay_together(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
 ) -> None:

@@ -418,7 +418,12 @@ def test_a_proof_fixes_the_targets_ends_before_the_sources(monkeypatch: pytest.M
 
     monkeypatch.setattr(Cluster, "refresh", refresh)
     monkeypatch.setattr(proof, "_spans", spans)
+
+    async def doubt(*_: Any) -> str:
+        return ""
+
     monkeypatch.setattr(proof, "_done", done)
+    monkeypatch.setattr(proof, "_doubt", doubt)
     subject = proof.Subject(flow="a", rule=RULE, source=NOWHERE, target=NOWHERE)
     extent = asyncio.run(proof.extent_of(subject, 0.0))
     assert extent is not None

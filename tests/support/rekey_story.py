@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,6 +112,24 @@ class Story:
     def copied(self) -> Rekeyer:
         """A bounded copy that has ended, whose tasks ran here, one after another."""
 
+        driver = self._here(once=True)
+        asyncio.run(driver.run("here", asyncio.Event(), tuple))
+        return driver
+
+    @contextmanager
+    def running(self) -> Iterator[Rekeyer]:
+        """The same without an end, meanwhile."""
+        driver, stopping, loop = self._here(once=False), asyncio.Event(), asyncio.new_event_loop()
+        thread = Thread(target=loop.run_until_complete, args=(driver.run("here", stopping, tuple),))
+        thread.start()
+        try:
+            yield driver
+        finally:
+            loop.call_soon_threadsafe(stopping.set)
+            thread.join(TIMEOUT)
+            loop.close()
+
+    def _here(self, *, once: bool) -> Rekeyer:
         story = self
 
         class Here(Rekeyer):
@@ -118,9 +138,7 @@ class Story:
                 return [SimpleNamespace(**row) for each in results for row in each.to_pylist()]
 
         nowhere: Any = None  # Spark is not asked
-        driver = Here(nowhere, replace(self.flow, once=True), self.rule, frozenset())
-        asyncio.run(driver.run("here", asyncio.Event(), tuple))
-        return driver
+        return Here(nowhere, replace(self.flow, once=once), self.rule, frozenset())
 
     def planned(self) -> Plan:
         """What a driver that starts now carries out first."""

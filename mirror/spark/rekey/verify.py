@@ -168,8 +168,6 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             await asyncio.sleep(_POLL_SECONDS)
         if done is None:
             return None
-        plans = PlanLog(target, rule)
-        unlike = await plans.unlike(source)
         return Extent(
             begin=begin,
             done={number: min(max(done.get(number, 0), begin[number]), until) for number, until in end.items()},
@@ -180,8 +178,17 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             dead_end=theirs[1][1],
             source_id=source.topic_id(rule.source),
             target_id=target.topic_id(rule.target),
-            doubt=await plans.lost() or (unlike.detail if unlike else ""),
+            doubt=await _doubt(source, target, rule),
         )
+
+
+async def _doubt(source: Cluster, target: Cluster, rule: Rekeying) -> str:
+    """Why the logs are not those that plans are about, by topic ids and leader epochs; empty where they are."""
+    plans = PlanLog(target, rule)
+    if lost := await plans.lost():
+        return lost
+    unlike = await plans.unlike(source)
+    return unlike.detail if unlike is not None else ""
 
 
 async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
