@@ -141,6 +141,10 @@ class Remedy(Enum):
         "To begin anew delete {target_topic} and {progress}, in one command: kafka-topics.sh --bootstrap-server"
         " {target} --delete --topic {target_topic},{progress}"
     )
+    KEEP_REKEYED = (
+        "To keep what was re-keyed and to re-key the topic into another one, name that in topics.naming.rename, and"
+        " start the mirror again"
+    )
     CHANGE_RULE = (
         "Change the rule of {topic} in topics.rules, or its on_bad_record, or mend what it is about, and start the"
         " mirror again"
@@ -192,9 +196,9 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
 #: The same of re-keyed topics. All of it is shown, but for what a stop has chosen of it.
 REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.TRUNCATED: (Remedy.REKEY_ANEW,),
-    State.RECREATED: (Remedy.REKEY_ANEW,),
+    State.RECREATED: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.TARGET_LOST: (Remedy.REKEY_ANEW,),
-    State.DIVERGED: (Remedy.REKEY_ANEW,),
+    State.DIVERGED: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
     State.REFUSED: (

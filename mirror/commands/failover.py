@@ -499,13 +499,14 @@ class _FailoverRun:
             try:
                 lost = await log.lost() or await _less_than_reported(log, topic, known)
                 unlike = await log.unlike(source) if source is not None and not lost else None
+                foreign = "" if lost or unlike else await _foreign_in(log)
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 what = f"{topic} is re-keyed, and nobody knows whether the target has all that came over"
                 self._warn(f"{what}: {problem}")
                 self._doubts |= {at: Doubt(f"{what}: {problem}") for at in known.figures if at.topic == topic}
                 continue
             doubt = Doubt(lost, State.TARGET_LOST) if lost else unlike and Doubt(unlike.detail, unlike.state)
-            if doubt:
+            if doubt := doubt or (Doubt(foreign, State.DIVERGED) if foreign else None):
                 self._doubts |= {at: doubt for at in known.figures if at.topic == topic}
 
     def with_doubts(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
@@ -681,6 +682,18 @@ async def _less_than_reported(log: PlanLog, topic: str, known: JournalSnapshot) 
                 f" progress topic has {f'offset {reached.get(number, 0)}' if reached else 'no plan'}"
             )
         await asyncio.sleep(POLL_SECONDS)
+
+
+async def _foreign_in(log: PlanLog) -> str:
+    """What somebody else has written to a re-keyed topic, in words; empty where that is nothing. Raises as `PlanLog`
+    does.
+    """
+    deadline = time.monotonic() + GROUPS_SECONDS
+    while True:
+        found = await log.foreign()
+        if not found or time.monotonic() > deadline:
+            return found
+        await asyncio.sleep(POLL_SECONDS)  # a living mirror may just have committed it
 
 
 async def _log_ends(target: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -22,6 +22,7 @@ from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.fetch import fetch_at
+from mirror.kafka.log_reader import last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
@@ -297,15 +298,45 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     seen = seen_in(known.newest)
     asked = (_deleted(settings, source, known, one, seen.get(one.target_topic)) for one in known.figures.values())
     found = [one for one in await asyncio.gather(*asked) if one is not None]
-    if not found:
+    rekeyed = {one.target_topic: one.topic for one in known.figures.values() if is_rekeyed(one.topic, settings.topics)}
+    looked = (_emptied(source, known.journal.cluster, topic, there) for there, topic in sorted(rekeyed.items()))
+    emptied = [one for one in await asyncio.gather(*looked) if one is not None]
+    if not (found or emptied):
         return []
-    topics = {target for _, target, _, _, _ in found}
-    configs = await asyncio.to_thread(Admin(settings.target).topic_configs, topics)
-    return [
-        f"{at}: the target deleted offsets {first} to {until - 1}, which the source has; its retention does not say why"
+    names = {target for _, target, _, _, _ in found} | {there for there, _ in emptied}
+    configs = await asyncio.to_thread(Admin(settings.target).topic_configs, names)
+    lacking = [
+        (target, age_ms, f"{at}: the target deleted offsets {first} to {until - 1}, which the source has")
         for at, target, first, until, age_ms in found
+    ]
+    lacking += [(there, age_ms, f"{there}: the target deleted all that was re-keyed") for there, age_ms in emptied]
+    return [
+        f"{text}; its retention does not say why"
+        for target, age_ms, text in lacking
         if not may_expire(plain_values(configs.get(target, {})), age_ms)
     ]
+
+
+async def _emptied(source: Cluster, target: Cluster, topic: str, target_topic: str) -> tuple[str, int] | None:
+    """A re-keyed topic of which the target has no record left, and the age in ms of the newest that the source has.
+    Its records have other offsets than the source's, so of one that lost a part only `mirror verify` says so. Nothing
+    where that cannot be asked.
+    """
+    try:
+        await asyncio.gather(source.refresh([topic]), target.refresh([target_topic]))
+        places = [TopicPartition(target_topic, number) for number in target.topics[target_topic].leaders]
+        begins = await asyncio.gather(*(list_offset(target, at, EARLIEST) for at in places))
+        ends = await asyncio.gather(*(list_offset(target, at, LATEST) for at in places))
+        if begins != ends or not any(ends):
+            return None
+        newest = -1
+        for at in (TopicPartition(topic, number) for number in source.topics[topic].leaders):
+            batch = await last_committed(source, at)
+            newest = max(newest, batch.header.max_timestamp if batch is not None else -1)
+    except (ClusterError, MalformedBatch, KeyError) as problem:
+        _log.warning("start_unknown", topic=topic, reason=str(problem))
+        return None
+    return None if newest < 0 else (target_topic, int(time.time() * 1000) - newest)
 
 
 async def _deleted(

@@ -31,7 +31,7 @@ from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.fetch import fetch_at
-from mirror.kafka.queries import LATEST, listed
+from mirror.kafka.queries import EARLIEST, LATEST, listed
 from mirror.kafka.transactions import Transaction
 from mirror.lab.embedded import Cluster
 from mirror.spark.rekey.microbatch import Stopped, number_at, transactional_id
@@ -91,6 +91,33 @@ def test_a_target_that_was_made_anew(story: Story) -> None:
     with pytest.raises(Stopped, match=r"the target topic .* was deleted and made anew") as stop:
         story.planned()
     assert stop.value.state is State.RECREATED
+
+
+@pytest.mark.parametrize("start", [EARLIEST, LATEST])
+def test_a_source_that_was_made_anew_begins_anew_with_all_it_has(story: Story, start: int) -> None:
+    """In the mirror that said so, by the one command that it advises; and wherever the flow once began."""
+    story.flow = replace(story.flow, start=start)
+    story.fill(0, 50)
+
+    async def watched() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            while (plan := await one._planned()) is None and not one._parts:
+                pass
+            await asyncio.to_thread(story.made_anew, story.source, story.topic, 1)
+            await asyncio.to_thread(story.fill, 0, 30)
+            one._side._refreshed = float("-inf")
+            with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew"):
+                await one._take_over()
+            for topic, partitions in ((story.topic, 4), (story.progress, 3)):
+                await asyncio.to_thread(story.made_anew, story.target, topic, partitions)
+            assert await one._take_over() is None
+            plan = await one._planned()
+            assert plan is not None
+            assert (plan.begin, plan.until) == ({0: 0}, {0: 30})
+
+    asyncio.run(watched())
 
 
 def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story) -> None:
@@ -440,10 +467,7 @@ def test_a_failover_believes_no_report_of_a_copy_that_is_gone(story: Story, tmp_
     story.fill(0, 50)
     story.copied()
     story.says_that_it_ended()
-    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
-    output = json.loads(file.read_text())
-    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(output))
+    file = rekeyed_file(story, tmp_path)
     delete_topics(story.target, story.topic, story.progress)
     if made_anew:
         make_topic(story.target, story.topic, 4)
@@ -453,6 +477,41 @@ def test_a_failover_believes_no_report_of_a_copy_that_is_gone(story: Story, tmp_
         (partition,) = json.loads(done.stdout)["partitions"]
         assert (done.exit_code, partition["whole"]) == (ExitCode.DATA_AT_RISK, False), done.stdout
         assert partition["doubt"] == "the target lost records that had got over", done.output
+
+
+def rekeyed_file(story: Story, folder: Path) -> Path:
+    """The flow's configuration."""
+    file = config_file(folder, story.source, story.target, [story.topic], flow=story.topic)
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(output))
+    return file
+
+
+def test_a_failover_names_what_somebody_else_has_written_to_a_re_keyed_topic(story: Story, tmp_path: Path) -> None:
+    """No micro-batch came that would have seen it."""
+    story.fill(0, 50)
+    story.copied()
+    story.says_that_it_ended()
+    file = rekeyed_file(story, tmp_path)
+    assert CliRunner().invoke(app, ["failover", str(file), "--rehearse"]).exit_code == ExitCode.DONE
+    produce(story.target, story.topic, [b"foreign"])
+    for options in (["--rehearse"], []):
+        done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        (partition,) = json.loads(done.stdout)["partitions"]
+        assert (done.exit_code, partition["whole"]) == (ExitCode.DATA_AT_RISK, False), done.stdout
+
+
+def test_a_failover_names_a_re_keyed_topic_that_was_emptied(story: Story, tmp_path: Path) -> None:
+    story.fill(0, 50)
+    story.copied()
+    story.says_that_it_ended()
+    story.deletes_all_on_target()
+    for options in (["--rehearse"], []):
+        done = CliRunner().invoke(app, ["failover", str(rekeyed_file(story, tmp_path)), "--json", *options])
+        account = json.loads(done.stdout)
+        assert (done.exit_code, account["whole"]) == (ExitCode.DATA_AT_RISK, False), done.stdout
+        assert f"{story.topic}: the target deleted all that was re-keyed" in str(account["warnings"])
 
 
 @pytest.mark.parametrize("start", [LATEST, 10**15])

@@ -627,6 +627,8 @@ REKEYED: Final[Mapping[Key, str]] = {
     (State.RECREATED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (State.TARGET_LOST, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (State.DIVERGED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.RECREATED, Remedy.KEEP_REKEYED): "test_rekey.py::test_a_re_keyed_copy_is_kept_beside_another_one",
+    (State.DIVERGED, Remedy.KEEP_REKEYED): "test_rekey.py::test_a_re_keyed_copy_is_kept_beside_another_one",
     (
         State.RETENTION_GAP,
         Remedy.REKEY_BEHIND,

@@ -29,6 +29,7 @@ from recordoracle import Record, encoded
 from rekeychecker import Seen, complaints, read_committed
 from running import TIMEOUT, running, wait_for
 from sparkless import run_once
+from syncing import delete_topics
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -538,6 +539,37 @@ def test_a_record_that_is_too_large_for_the_target(
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DONE, log
     assert Counter(one.value for one in read_committed(target, topic_name)) == Counter([*small, large])
+
+
+@pytest.mark.parametrize("is_foreign", [False, True], ids=["recreated", "diverged"])
+def test_a_re_keyed_copy_is_kept_beside_another_one(
+    here: Here, source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, is_foreign: bool
+) -> None:
+    source, target, other = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-now"
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(20)])
+    more: dict[str, Any] = {"rules": [{"match": topic_name, "partitions": 2}]}
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, **more)
+    assert here.rekeyed(config)[0] == ExitCode.DONE
+    if is_foreign:
+        produce(target, topic_name, [b"foreign"] * 5)
+        produce(source, topic_name, [b"more"] * 5)
+    else:
+        delete_topics(source, topic_name)
+        make_topic(source, topic_name)
+        produce(source, topic_name, [b"new"] * 15)
+    code, log = here.rekeyed(config)
+    assert (code, "name that in topics.naming.rename" in log) == (ExitCode.DATA_AT_RISK, True), log
+    kept = len(read_committed(target, topic_name))
+    config = config_file(
+        tmp_path, source, target, [topic_name], topic_name, naming={"rename": {topic_name: other}}, **more
+    )
+    code, log = here.rekeyed(config)
+    assert code == ExitCode.DONE, log
+    assert (len(read_committed(target, topic_name)), len(read_committed(target, other))) == (
+        kept,
+        25 if is_foreign else 15,
+    )
 
 
 @pytest.mark.soak

@@ -82,6 +82,13 @@ def stored(every: Sequence[Record], **fields: Any) -> RawBatch:
         ("rekey", "string(current_timestamp())", ALIKE),
         ("rekey", "string(unix_timestamp())", ALIKE),
         ("rekey", "(select 'a')", ALIKE),
+        ("rekey", "current_user()", ALIKE),
+        ("rekey", "aes_encrypt(key, key)", ALIKE),
+        ("value", "aes_encrypt(value, key, 'CBC')", ALIKE),
+        ("where", "timestamp > timestamp'now'", ALIKE),
+        ("where", "timestamp > 'Yesterday'", ALIKE),
+        ("where", "timestamp > to_date('today')", ALIKE),
+        ("where", "timestamp > cast(' now ' as timestamp)", ALIKE),
         ("rekey", "string(count(1))", "must be about one record"),
         ("rekey", "string(row_number() over (order by offset))", "must be about one record"),
         ("rekey", "explode(array('a'))", "generator"),
@@ -103,6 +110,10 @@ def test_what_expressions_look_at(spark: SparkSession) -> None:
     rule = replace(RULE, rekey="concat(string(key), topic)", where="offset > 3", headers="map('a', 'b')")
     assert used_by(spark, rule) == {"key", "topic", "offset"}
     assert used_by(spark, RULE) == frozenset()
+    alike = "aes_encrypt(key, '0123456789abcdef', 'ECB')"  # others have an initialization vector of their own
+    given = "aes_encrypt(value, '0123456789abcdef', 'CBC', 'DEFAULT', unhex(md5(key)))"
+    today = "string(value) = 'today' and timestamp > date'2026-01-01'"
+    assert used_by(spark, replace(RULE, rekey=alike, value=given, where=today)) == {"key", "value", "timestamp"}
 
 
 @pytest.mark.spark

@@ -277,10 +277,11 @@ class Rekeyer:
             self._parts.clear()
             await self._plans.find_nothing(set(numbers))
             self._committed = self._newest = NOTHING
-            self._target_id = None
+            self._target_id = self._side.topic_id = None
             await self._forget_losses(known)
             return None
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
+        self._side.start = EARLIEST  # it has begun: should it begin anew, then with all that there is
         is_done = set(numbers) == {plan.number}
         self._side.stand_at(plan.until if is_done else plan.begin, plan.epochs)
         self._side.recall(known, self._target_id)
@@ -371,6 +372,7 @@ class Rekeyer:
         )
         await self._plans.record(plan)
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
+        self._side.start = EARLIEST
         if not plan.ranges:
             return None
         if (abandoned := self._abandoned) is None:

@@ -9,6 +9,7 @@ but the record.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -55,6 +56,12 @@ _BYTES: Final = (types.StringType, types.BinaryType)
 _HEADERS: Final = "array<struct<key: binary, value: binary>>"
 #: Expressions of Spark that depend on the clock, though Spark calls them deterministic: within one query they are.
 _CLOCKS: Final = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
+#: The same of who asks, and where.
+_PLACES: Final = ("CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentTimeZone", "SparkVersion")
+#: Words that Spark reads as times of now where it wants a time: as a literal of such a type, when it reads the text.
+_NOW: Final = frozenset({"now", "today", "tomorrow", "yesterday"})
+_LITERAL_OF_NOW: Final = re.compile(rf"\b(?:date|timestamp\w*)\s*['\"]\s*(?:{'|'.join(sorted(_NOW))})\b", re.IGNORECASE)
+_TIMES: Final = ("DATE", "TIMESTAMP")
 _PLAIN_PLANS: Final = ("Project", "LocalRelation", "LogicalRDD")
 
 
@@ -65,6 +72,8 @@ def used_by(session: SparkSession, rule: Rekeying) -> frozenset[str]:
     used: set[str] = set()
     for name, text in rule.expressions.items():
         where = f"topics.rules: {rule.source}: {name}: {text}"
+        if literal := _LITERAL_OF_NOW.search(text):
+            raise ConfigError(f"{where}: must give the same whenever it is asked; {literal[0]}' does not")
         try:
             column = _converted(nothing, name, functions.expr(text))
             plan = nothing.select(column.alias(IT))._jdf.queryExecution().analyzed()
@@ -77,10 +86,26 @@ def used_by(session: SparkSession, rule: Rekeying) -> frozenset[str]:
         for expression in _each(plan.expressions()):
             for part in _tree(expression):
                 kind = part.getClass().getSimpleName()
-                if not part.deterministic() or kind in _CLOCKS or kind.endswith("Subquery"):
+                moves = kind in _CLOCKS or kind in _PLACES or kind.endswith("Subquery")
+                if moves or not part.deterministic() or _is_of_now(part, kind) or _draws_an_iv(part, kind):
                     raise ConfigError(f"{where}: must give the same whenever it is asked; {part.sql()} does not")
         used.update(one.name() for one in _each(plan.references().toSeq()))
     return frozenset(used & set(RECORD))
+
+
+def _is_of_now(part: Any, kind: str) -> bool:
+    """A word that Spark takes for a time of now, as it plans the query: once for each of them."""
+    if not (kind.startswith("ParseTo") or (kind == "Cast" and part.dataType().sql().startswith(_TIMES))):
+        return False
+    words = (child.sql() for child in _each(part.children()) if child.getClass().getSimpleName() == "Literal")
+    return any(word.strip("'").strip().lower() in _NOW for word in words)
+
+
+def _draws_an_iv(part: Any, kind: str) -> bool:
+    """Spark draws the initialization vector that an `aes_encrypt` is not given, and calls it deterministic."""
+    if kind != "AesEncrypt":
+        return False
+    return part.mode().sql().strip("'").upper() != "ECB" and part.iv().sql() in {"''", "X''", "CAST('' AS BINARY)"}
 
 
 def judged(records: DataFrame, rule: Rekeying) -> Column:

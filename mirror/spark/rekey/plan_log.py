@@ -160,13 +160,22 @@ class PlanLog:
 
     async def check_only_ours(self) -> None:
         """Raises Stopped where somebody else has written behind what slots had committed (DIVERGED)."""
-        rule = self._rule
-        reached = await asyncio.gather(*map(self._reached, range(self.slots)))
-        every = [TopicPartition(rule.target, number) for number in sorted(self._target.topics[rule.target].leaders)]
-        for at, last in (await listed(self._target, every, LATEST)).items():
-            gap = reached[slot_of(at.partition, self.slots)].gap(at.partition, last)
-            if gap and (found := await foreign_in(self._target, at, *gap)):
-                raise Stopped(State.DIVERGED, -1, -1, found)
+        if found := await self.foreign():
+            raise Stopped(State.DIVERGED, -1, -1, found)
+
+    async def foreign(self) -> str:
+        """A record behind what slots had committed, which is somebody else's, in words; empty where there is none. One
+        that a slot has committed just now looks so, too, for as long as its number's marker takes.
+        """
+        rule, target = self._rule, self._target
+        slots = len(target.topics[rule.progress].leaders) - 1
+        reached = await asyncio.gather(*map(self._reached, range(slots)))
+        every = [TopicPartition(rule.target, number) for number in sorted(target.topics[rule.target].leaders)]
+        for at, last in (await listed(target, every, LATEST)).items():
+            gap = reached[slot_of(at.partition, slots)].gap(at.partition, last)
+            if gap and (found := await foreign_in(target, at, *gap)):
+                return found
+        return ""
 
     async def unlike(self, source: Cluster) -> Stopped | None:
         """The stop for a source that is not the one which was re-keyed, or was cut back since; else None."""
