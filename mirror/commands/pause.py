@@ -10,12 +10,12 @@ from typing import Any
 
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
-from mirror.journal.entries import pause_entry, read_pause, resume_entry
-from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.entries import pause_entry, read_pause, resume_entry, seen_in
+from mirror.journal.journal import Journal, journal_topic, newest
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import did_you_mean
-from mirror.policy.selection import select
+from mirror.policy.selection import select, selects
 from mirror.rendering import print_json
 from mirror.topics.apply import ensure_flow_topic
 
@@ -52,17 +52,22 @@ def _as_dict(settings: Settings, topics: Sequence[str], changed: Collection[str]
 
 
 def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
-    """Every paused topic; one that is gone from the source may be among them."""
-    paused = asyncio.run(_paused(settings))
-    names = Admin(settings.source).topic_names()
-    known = {pair.source for pair in select(dict.fromkeys(names, 1), settings.topics).pairs} | paused
+    """Every paused topic; one that is gone from the source may be among them. The source, which may be away, is asked
+    for those alone that the journal does not know.
+    """
+    paused, begun = asyncio.run(_known(settings))
+    known = paused | {topic for topic in begun if selects(topic, settings.topics)}
+    if not known.issuperset(topics):
+        names = Admin(settings.source).topic_names()
+        known |= {pair.source for pair in select(dict.fromkeys(names, 1), settings.topics).pairs}
     for topic in topics:
         if topic not in known:
             raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{did_you_mean(topic, known)}")
     return paused
 
 
-async def _paused(settings: Settings) -> set[str]:
+async def _known(settings: Settings) -> tuple[set[str], set[str]]:
+    """The paused topics, and those that the flow has begun."""
     target_admin, name = Admin(settings.target), journal_topic(settings.flow)
     if not target_admin.describe([name]):
         where = f"cluster {settings.target.alias} ({target_admin.cluster_id()})"
@@ -71,11 +76,12 @@ async def _paused(settings: Settings) -> set[str]:
     found = set[str]()
     async with Cluster(Endpoint.of(settings.target)) as target:
         await target.refresh([journal_topic(settings.flow)])
-        for entry in (await Journal(target, settings.flow).read())[0]:
+        entries = (await Journal(target, settings.flow).read())[0]
+        for entry in entries:
             with contextlib.suppress(ValueError):  # somebody else's record
                 if (change := read_pause(entry)) is not None:
                     (found.add if change.is_paused else found.discard)(change.topic)
-    return found
+    return found, {one.source_topic for one in seen_in(newest(entries)).values()}
 
 
 async def _append(settings: Settings, entries: Sequence[tuple[bytes, bytes | None]]) -> None:

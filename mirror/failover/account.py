@@ -46,6 +46,8 @@ _LEADER_SECONDS: Final = 0.5
 _CLOCKS_MS: Final = 1000
 #: Whatever the source deleted: the records that got over are compared all the same.
 _ANY_LOSS: Final = (0, NO_LIMIT)
+#: Comparisons of a copy that come to a difference which may be one of the moment.
+_TRIES: Final = 3
 
 
 class Doubt(NamedTuple):
@@ -116,8 +118,11 @@ async def _compared(
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
+    tries_left: int = _TRIES - 1,
 ) -> Doubt | None:
-    """What comparing both logs shows, as a task that began now would; nothing is written."""
+    """What comparing both logs shows, as a task that began now would; nothing is written. A difference that may be one
+    of the moment, as where records were deleted meanwhile, is looked for again.
+    """
     target = known.journal.cluster
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
@@ -135,6 +140,10 @@ async def _compared(
     except MalformedBatch as damage:
         return Doubt(str(damage), State.CORRUPT)
     except (ClusterError, WireError) as problem:
+        if isinstance(found := problem.__cause__, PartitionStop):  # and nobody can say whether that stands
+            if tries_left:
+                return await _compared(settings, source, known, one, since, last, losses, tries_left - 1)
+            return Doubt(f"{found.detail}; {problem}", found.state)
         # It was compared when its task began, and has not been found to be unlike since.
         return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
     return None

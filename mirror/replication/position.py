@@ -224,7 +224,10 @@ async def judged(
     """
     if stop.state not in STANDING:
         return stop
-    await asyncio.gather(source.require_all(), target.require_all())
+    try:
+        await asyncio.gather(source.require_all(), target.require_all())
+    except ClusterUnreachable as silent:
+        raise silent from stop
     start, target_start = await asyncio.gather(
         list_offset(source, logs.source, EARLIEST), list_offset(target, target_partition, EARLIEST)
     )

@@ -314,8 +314,8 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
 
         missed: list[Loss] = []
 
-        async def may_go_on() -> bool:
-            return not await taken_over(ownership, journal)
+        async def may_go_on() -> bool:  # behind a suspension, of which a journal that cannot be read says nothing
+            return await ownership.lost(journal) is None
 
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])

@@ -40,8 +40,8 @@ from mirror.driver.control import until_marked
 from mirror.driver.flow import prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
-from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
-from mirror.failover.account import _exposure
+from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop, PreflightError
+from mirror.failover.account import _compared, _exposure
 from mirror.failover.drain import drain
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import Standing
@@ -58,7 +58,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.rendering import console
 from mirror.replication.assignment import Loss
 from mirror.spark.task import TaskAssignment, TaskResult
-from mirror.states import State
+from mirror.states import Remedy, State
 
 #: Seconds that nothing here takes.
 DEADLINE: Final = 180.0
@@ -114,6 +114,33 @@ def test_a_report_of_the_future_does_not_say_how_long_ago_the_source_was_seen(
     known: Any = SimpleNamespace(contact={TopicPartition("orders", 0): one})
     found = asyncio.run(_exposure(None, None, None, known, one, 150))
     assert (found.seconds, found.records) == (seconds, 0)
+
+
+@pytest.mark.parametrize(("unlike", "doubted"), [(0, ""), (1, ""), (9, "other records")])
+def test_a_difference_that_nobody_can_judge_is_none_that_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, unlike: int, doubted: str
+) -> None:
+    """A broker that may know better is silent, and the copy was reported to be its source's. It is looked for again."""
+    left = [unlike]
+
+    async def compared(*_: object) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise ClusterUnreachable("no answer") from PartitionStop(
+                State.DIVERGED, "orders", 0, 7, "other records", Remedy.RENAME
+            )
+        raise ClusterUnreachable("no answer")
+
+    async def there(_: object) -> None:
+        pass
+
+    monkeypatch.setattr("mirror.failover.account.resume", compared)
+    one = replace(PartitionStatus.from_json(figures("orders", 150)[1]), state=State.CAUGHT_UP, verified=True)
+    cluster: Any = SimpleNamespace(require=there, topic_id=lambda _: None)
+    known: Any = SimpleNamespace(journal=SimpleNamespace(cluster=cluster))
+    settings: Any = SimpleNamespace(flow="a", topics=SimpleNamespace(offsets="preserve"))
+    found = asyncio.run(_compared(settings, cluster, known, one, 0, None, ()))
+    assert (found.reason if found else "").partition(";")[0] == doubted
 
 
 def test_what_a_flow_lost() -> None:

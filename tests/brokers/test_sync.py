@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from helpers import config_file, make_topic, produce, remove_topics, settings_between
+from helpers import config_file, make_topic, mirror_once, produce, remove_topics, settings_between
 from running import forked, wait_for
 from samerecords import assert_same_records
 from sparkless import InThisProcess, run_once
@@ -831,6 +831,19 @@ def test_what_is_added_joins_the_epoch_under_way(
     assert figures[TopicPartition(second, 0)].records == figures[TopicPartition(first, 16)].records == 20
     assert assert_same_records(source, target, first, 17) == 60
     assert assert_same_records(source, target, second, 1) == 20
+
+
+@pytest.mark.brokers
+def test_a_topic_is_paused_while_its_source_is_away(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """The journal knows what the flow mirrors."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    assert mirror_once(source, target, [topic_name], topic_name)
+    config = config_file(tmp_path, "127.0.0.1:1", target, [topic_name], topic_name)
+    assert command("pause", str(config), topic_name) == (ExitCode.DONE, f"{topic_name}: paused\n")
+    assert command("resume", str(config), topic_name) == (ExitCode.DONE, f"{topic_name}: goes on\n")
 
 
 @pytest.mark.brokers
