@@ -121,6 +121,10 @@ class JournalState:
             return False
         return not self._is_late
 
+    async def has_flow(self, journal: Journal) -> bool:
+        """Whether the flow is this mirror's, by what the journal says now."""
+        return await self.read(journal) and not self._is_late
+
     @property
     def is_followed(self) -> bool:
         """Whoever took the flow over has ended, too: that has to stay the last word on who did."""

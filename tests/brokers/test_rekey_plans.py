@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
-from mirror.errors import ClusterUnreachable, ExitCode, Fenced
+from mirror.errors import ClusterUnreachable, ExitCode, Fenced, FlowLost
 from mirror.journal.entries import losses_in
 from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
@@ -38,7 +38,7 @@ from mirror.spark.rekey.microbatch import Stopped, number_at, transactional_id
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.verify import Subject, extent_of
-from mirror.states import Remedy, State
+from mirror.states import REKEYED_BY, Remedy, State
 
 __all__ = ["story"]
 
@@ -206,7 +206,7 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
         produce(story.target, story.topic, [b"foreign"], partition=partition)
         with pytest.raises(Stopped, match=rf"the record at offset \d+ of {story.topic}-{partition} is not") as stop:
             story.write(plan, partition % 2)
-        assert (stop.value.state, stop.value.remedies) == (State.DIVERGED, (Remedy.REKEY_ANEW,))
+        assert (stop.value.state, stop.value.remedies) == (State.DIVERGED, REKEYED_BY[State.DIVERGED])
         assert len(read_committed(story.target, story.topic)) == before + 1, "nothing was committed behind it"
         with pytest.raises(Stopped, match="is not the mirror's") as stop:
             story.planned()
@@ -429,6 +429,26 @@ def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> 
             story.write(plan, slot)
     story.copied()
     assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(60)]
+
+
+def test_nobody_plans_who_has_lost_the_flow(story: Story) -> None:
+    """A driver that was cut off comes back before it has heard of a failover, which has fenced it."""
+    story.fill(0, 50)
+    fenced = story.planned()
+
+    async def lost() -> bool:
+        return False
+
+    async def watched() -> None:
+        one = story.driver()
+        one.has_flow = lost
+        async with one._source, one._target:
+            with pytest.raises(FlowLost):
+                await one._take_over()
+
+    asyncio.run(watched())
+    for slot in range(2):
+        story.write(fenced, slot)  # of whoever had it, nothing was fenced
 
 
 def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -39,7 +39,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from mirror.config import Settings
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import JournalState
-from mirror.errors import ClusterError, EngineLost, MirrorError, WireError
+from mirror.errors import ClusterError, EngineLost, FlowLost, MirrorError, WireError
 from mirror.journal.entries import forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
 from mirror.journal.positions import Standing as CopyStates
@@ -61,6 +61,7 @@ from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreat
 from mirror.spark.rekey.writing import RESULT_DDL, written
 from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
+from mirror.suspension import always
 
 # --- One micro-batch as a query of Spark ------------------------------------------------------------------------------
 
@@ -124,6 +125,8 @@ class Rekeyer:
         self._side = Source(self._source, rule, flow, self._log)
         self._parts = self._side.parts
         self.journal = Journal(self._target, flow.name)
+        #: Whether the flow is this mirror's, by what its journal says now.
+        self.has_flow: Callable[[], Awaitable[bool]] = always
         self._committed, self._newest = NOTHING, NOTHING
         self._target_id: uuid.UUID | None = None  # of the last plan
         self._plans = PlanLog(self._target, rule)
@@ -265,7 +268,12 @@ class Rekeyer:
             raise stop
 
     async def _take_over(self) -> Plan | None:
-        """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None."""
+        """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None.
+
+        Whoever failed the flow over meanwhile has fenced this one, which takes that back no more: raises FlowLost.
+        """
+        if not await self.has_flow():
+            raise FlowLost(f"{self._flow.name}: it is not known to be this mirror's, so nothing is re-keyed")
         await self._source.refresh([self._rule.source])
         self._is_bound, self._abandoned = False, None
         numbers, plan = await self._plans.take_over()
@@ -582,6 +590,7 @@ class Queries:
 
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
             one.journal.clearance = journal_state.clearance(one.journal)
+            one.has_flow = partial(journal_state.has_flow, one.journal)
             running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
             task.add_done_callback(stop_on_failure)
