@@ -222,7 +222,7 @@ def prepare(
         heartbeats=ensure_heartbeats(target, settings.flow),
         rekeyed=plan.rekeyed,
         refused=refused_by(whole, failures),
-        origins={one.source: history.chain(one.source) for one in plan.pairs},
+        origins={source: history.chain(source) for source in plan.sources},
     )
     return with_settings(flow, settings)
 

@@ -3,6 +3,8 @@
 V1  a topic of the target belongs to one flow. Two that begin at once both find it free, so whoever named it in its
     journal looks at the others' once more before the first record: at least one of the two sees the other, takes
     the name back and is refused. Both may; neither has written anything
+V2  every topic of the target that gets records is named in the journal before its first record, what is re-keyed as
+    well: by that a flow back knows a loop, and a start with another source that these topics are not of it
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from mirror.kafka.retry import Backoff
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
+from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic
 from mirror.topics.adoption import claimed
@@ -70,27 +73,15 @@ async def recorded(
             made=copy in made,
             since=since.get(topic, ()),
             adopted=copy not in made,
-            origins=tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins.get(topic, ())))),
+            origins=_chain(source, origins.get(topic, ())),
         )
         before = _seen(journal.flow, known.get(key))
-        if before is None or not before.is_about(now) or not same_id(before.cluster_id, now.cluster_id):
-            if copy not in journal.cluster.topics:
-                raise ClusterUnreachable(
-                    f"{journal.cluster}: no broker knows topic {copy}, which was there a moment ago"
-                )
-            changed[key] = now.to_json()
+        stands = now if before is None else before.learned(now)
+        if stands is now:
+            _refuse_missing(journal.cluster, copy)
             fresh[copy] = topic
-        else:  # ids that were not known then are by now; a copy of version 0.1.0 learns its origins
-            now = replace(
-                before,
-                topic_id=before.topic_id or now.topic_id,
-                target_topic_id=before.target_topic_id or now.target_topic_id,
-                cluster_id=before.cluster_id or now.cluster_id,
-                origins=now.origins if same_id(before.topic_id, now.topic_id) else before.origins,
-                deleted_ms=0,
-            )
-            if now != before:
-                changed[key] = now.to_json()
+        if (now := stands) != before:
+            changed[key] = now.to_json()
         named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
         begins = now.begins(assignment.source.partition)
         found.append(replace(named, since=begins, caught_up_ms=now.compared_ms))
@@ -105,6 +96,37 @@ async def recorded(
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
     return found
+
+
+async def record_rekeyed(source: Cluster, journal: Journal, rule: Rekeying, origins: Sequence[str]) -> None:
+    """Have the journal name a topic that is re-keyed before its first record, as `recorded` does with copies; `origins`
+    are those of its source. A flow of before has it from its next start on.
+
+    Raises ClusterUnreachable where the target does not know the topic, and as `Journal.append` does.
+    """
+    await _all_known(source, [rule.source])
+    await _all_known(journal.cluster, [rule.target])
+    _refuse_missing(journal.cluster, rule.target)
+    key = FirstSeen.rekeyed_key(rule.target)
+    now = FirstSeen(
+        source_topic=rule.source,
+        topic_id=source.topic_id(rule.source),
+        target_topic_id=journal.cluster.topic_id(rule.target),
+        cluster_id=source.cluster_id,
+        origins=_chain(source, origins),
+    )
+    before = _seen(journal.flow, (await journal.newest()).get(key))
+    if (stands := now if before is None else before.learned(now)) != before:
+        await journal.append([(key, stands.to_json())])
+
+
+def _chain(source: Cluster, origins: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins)))
+
+
+def _refuse_missing(target: Cluster, topic: str) -> None:
+    if topic not in target.topics:
+        raise ClusterUnreachable(f"{target}: no broker knows topic {topic}, which was there a moment ago")
 
 
 async def _refuse_rivals(

@@ -466,7 +466,7 @@ class Replanner:
 
 
 def _origins(plan: TopicPlan, history: History) -> dict[str, tuple[str, ...]]:
-    return {pair.source: history.chain(pair.source) for pair in plan.pairs}
+    return {source: history.chain(source) for source in plan.sources}
 
 
 # --- Beside the epochs ------------------------------------------------------------------------------------------------
@@ -497,8 +497,8 @@ class Mirroring(Protocol):
     async def found(self, new_plan: NewPlan) -> None:
         """There is something else to mirror."""
 
-    def rekey(self, rules: Sequence[Rekeying]) -> None:
-        """These topics are to be re-keyed, those that are already as before."""
+    def rekey(self, new_plan: NewPlan) -> None:
+        """The plan's topics are to be re-keyed, those that are already as before."""
 
     def configured(self, settings: Settings) -> None:
         """Other settings hold from now on."""
@@ -542,7 +542,7 @@ class TopicWatcher:
                 self._failing = str(problem)
                 continue
             self._failing = ""
-            mirror.rekey(new_plan.rekeyed)
+            mirror.rekey(new_plan)
             await mirror.refuse(new_plan.refused)
             if new_plan.made or new_plan.anew or new_plan.assignments != before:
                 await mirror.found(new_plan)

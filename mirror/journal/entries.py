@@ -14,6 +14,10 @@ loss/<target topic>/<partition>/<offset>   what was lost, of a source topic by i
 accept/<target topic>/<partition>          what a person accepted, so that the flow goes on behind it; with the
                                            offsets that were looked at, since a later loss is a new one, and the
                                            source topic's id, since another topic of that name loses other records
+rekeyed/<target topic>                     as what the source of a re-keyed topic was first seen, as `topic/...` says it
+                                           of a copy: written before its first record, so that no other flow takes it
+                                           for its own or back to where it came from. Where its query stands, the plans
+                                           say (`spark/rekey/`): this decides nothing
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple, Self
 from uuid import UUID
@@ -38,6 +42,8 @@ from mirror.replication.assignment import POSSIBLE, Assignment, Loss
 
 #: What the keys of all of them begin with.
 PREFIX: Final = b"topic/"
+#: The same of those that are re-keyed: what is said of copies, which have their source's offsets, is not so of them.
+REKEYED: Final = b"rekeyed/"
 _LARGEST: Final = 2**63 - 1
 
 
@@ -69,6 +75,11 @@ class FirstSeen:
     def key(target_topic: str) -> bytes:
         """The record's key."""
         return PREFIX + target_topic.encode()
+
+    @staticmethod
+    def rekeyed_key(target_topic: str) -> bytes:
+        """The key of a record of a topic that is re-keyed."""
+        return REKEYED + target_topic.encode()
 
     @classmethod
     def read(cls, value: bytes) -> Self:
@@ -118,6 +129,22 @@ class FirstSeen:
         is_one_copy = same_id(self.target_topic_id, other.target_topic_id)
         return self.source_topic == other.source_topic and is_one_copy
 
+    def learned(self, now: Self) -> Self:
+        """What is on record from here on of what was seen before, and is seen as `now`; that itself where it is another
+        topic, or another cluster's. Ids that were not known then are by now; a copy of version 0.1.0 learns its
+        origins.
+        """
+        if not self.is_about(now) or not same_id(self.cluster_id, now.cluster_id):
+            return now
+        return replace(
+            self,
+            topic_id=self.topic_id or now.topic_id,
+            target_topic_id=self.target_topic_id or now.target_topic_id,
+            cluster_id=self.cluster_id or now.cluster_id,
+            origins=now.origins if same_id(self.topic_id, now.topic_id) else self.origins,
+            deleted_ms=0,
+        )
+
     def from_another(self, source_id: str | None) -> str:
         """What is said of a copy where the source, with this id, is another cluster than it was mirrored from; empty
         where it is that one, or one of both ids is not known.
@@ -139,20 +166,32 @@ def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
 
 
 def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """By target topic, as what its source was first seen, as the newest records of a journal say."""
+    """By target topic, as what its source was first seen, as the newest records of a journal say; without topics that
+    are re-keyed.
+    """
+    return _first_seen(journal, PREFIX)
+
+
+def rekeyed_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
+    """The same of topics that are re-keyed."""
+    return _first_seen(journal, REKEYED)
+
+
+def _first_seen(journal: Mapping[bytes, bytes], prefix: bytes) -> dict[str, FirstSeen]:
     found: dict[str, FirstSeen] = {}
     for key, value in journal.items():
-        if key.startswith(PREFIX):
+        if key.startswith(prefix):
             with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor says so
-                found[key[len(PREFIX) :].decode()] = FirstSeen.read(value)
+                found[key[len(prefix) :].decode()] = FirstSeen.read(value)
     return found
 
 
 def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
-    """The id of the cluster that all copies of a flow were mirrored from; None where that is not known of any, or these
-    are several.
+    """The id of the cluster that all copies of a flow were mirrored from, or re-keyed; None where that is not known of
+    any, or these are several.
     """
-    ids = {one.cluster_id for one in seen_in(journal).values() if one.cluster_id and not one.deleted_ms}
+    seen = (*seen_in(journal).values(), *rekeyed_in(journal).values())
+    ids = {one.cluster_id for one in seen if one.cluster_id and not one.deleted_ms}
     return ids.pop() if len(ids) == 1 else None
 
 

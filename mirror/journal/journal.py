@@ -11,6 +11,7 @@ worth knowing later.
     topic/<target topic>       source topic, its id and cluster id as first seen, so that a recreated one is known;
                                and where it began to be mirrored (`journal/entries.py`); the target topic's id, whether
                                the flow made or adopted it, and the clusters that the data came through
+    rekeyed/<target topic>     the same of a topic that is re-keyed, without where it began
     state/<topic>/<partition>  live figures, every second
     task/<number>              how long a task's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored

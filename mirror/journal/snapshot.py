@@ -15,7 +15,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import FirstSeen, same_id
+from mirror.journal.entries import REKEYED, FirstSeen, same_id
 from mirror.journal.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
@@ -212,7 +212,7 @@ def status_of(
                 groups = GroupFigures.from_json(value)
             elif key == ownership.KEY:
                 over = FailedOver.read(value)
-            elif key.startswith(FIRST_SEEN):
+            elif key.startswith((FIRST_SEEN, REKEYED)):
                 with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` reports
                     source_id = FirstSeen.read(value).cluster_id or source_id
         except NOT_OURS as problem:

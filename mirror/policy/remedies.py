@@ -40,6 +40,11 @@ class Fix(Enum):
         " that cluster took the place of the other for good, end this flow with `mirror failover`, and let one of"
         " another name take its copies over by `mirror adopt`"
     )
+    OTHER_REKEYED = (
+        "check bootstrap.servers of the source; give this flow another name where two flows have this one; and where"
+        " that cluster took the place of the other for good, end this flow with `mirror failover`, and let one of"
+        " another name re-key these topics into others (topics.naming)"
+    )
     END_LOOP = "exclude it, or end that flow with `mirror failover`"
     ADOPT = (
         "where it is a copy of that, `mirror adopt CONFIG {source}` compares both and takes it over; else give the copy"

@@ -62,7 +62,6 @@ from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus, has_reports
-from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.position import located
@@ -381,9 +380,9 @@ class Supervisor:
                 return
         self._early.set()
 
-    def rekey(self, rules: Sequence[Rekeying]) -> None:
+    def rekey(self, new_plan: NewPlan) -> None:
         """Topics that rules match: those that are new are re-keyed from now on."""
-        self._queries.add(rules)
+        self._queries.add(new_plan.rekeyed, new_plan.origins)
 
     def configured(self, settings: Settings) -> None:
         """Other settings hold from the next epoch on, which comes early for them."""

@@ -100,6 +100,11 @@ class TopicPlan:
         return bool(self.pairs or self.rekeyed)
 
     @property
+    def sources(self) -> list[str]:
+        """The source topics that are copied or re-keyed."""
+        return [*(pair.source for pair in self.pairs), *(one.source for one in self.rekeyed)]
+
+    @property
     def refusals(self) -> tuple[Finding, ...]:
         """The findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
@@ -113,7 +118,9 @@ class TopicPlan:
         """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
         refused = {finding.topic for finding in self.refusals}
         pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
-        rekeyed = tuple(one for one in self.rekeyed if "" not in refused and not one.own_topics & refused)
+        rekeyed = tuple(
+            one for one in self.rekeyed if "" not in refused and not {one.source, *one.own_topics} & refused
+        )
         left = {pair.target for pair in pairs}.union(*(one.own_topics for one in rekeyed))
         return replace(
             self,
@@ -627,16 +634,19 @@ def _source_findings(
     source_id: str, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
 ) -> Iterator[Finding]:
     """The flow's copies of another cluster's topics: this one says nothing of what became of those."""
-    others = copies_of_others(settings, history.seen, source_id)
-    there = [topics[name] for name in others if name in topics]
-    there = [one for one in there if same_id(history.seen[one.name].target_topic_id, one.topic_id)]
-    if not there:
-        return
-    held = sorted({topic for (topic, _), span in target.spans(there).items() if span.end > 0})
-    if held:
-        clusters = first_of(sorted({others[name] for name in held}))
-        text = f"{first_of(held)}: mirrored from cluster {clusters}, and the source is cluster {source_id}"
-        yield refused("", text, Fix.OTHER_SOURCE)
+    for seen, made, fix in (
+        (history.seen, "mirrored", Fix.OTHER_SOURCE),
+        (history.rekeyed, "re-keyed", Fix.OTHER_REKEYED),
+    ):
+        others = copies_of_others(settings, seen, source_id)
+        there = [topics[name] for name in others if name in topics]
+        there = [one for one in there if same_id(seen[one.name].target_topic_id, one.topic_id)]
+        spans = target.spans(there) if there else {}
+        held = sorted({topic for (topic, _), span in spans.items() if span.end > 0})
+        if held:
+            clusters = first_of(sorted({others[name] for name in held}))
+            text = f"{first_of(held)}: {made} from cluster {clusters}, and the source is cluster {source_id}"
+            yield refused("", text, fix)
 
 
 def loop_finding(source: str, target_alias: str, history: History) -> Finding | None:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied, ClusterError
-from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, same_id, seen_in
+from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, rekeyed_in, same_id, seen_in
 from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
@@ -68,10 +68,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`seen`: by target topic, as what its source was first seen. `origins`: by source topic, where a copy comes from.
-    `claims`: by target topic, which other flow writes to it. `target_id`: the id of the target's cluster, None where it
-    is not known. `unread`: journals that cannot be read, with what is not known therefore. `has_run`: a mirror of the
-    flow has reported before.
+    """`seen`: by target topic, as what its source was first seen; `rekeyed`: the same of topics that are re-keyed,
+    as it was when the flow started. `origins`: by source topic, where a copy comes from. `claims`: by target topic,
+    which other flow writes to it. `target_id`: the id of the target's cluster, None where it is not known. `unread`:
+    journals that cannot be read, with what is not known therefore. `has_run`: a mirror of the flow has reported before.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
@@ -80,6 +80,7 @@ class History:
     target_id: str | None = None
     unread: tuple[str, ...] = ()
     has_run: bool = False
+    rekeyed: Mapping[str, FirstSeen] = field(default_factory=dict)
 
     @property
     def has_begun(self) -> bool:
@@ -212,7 +213,7 @@ async def read_history(
         if journal is None:
             unread.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
             continue
-        for topic, seen in seen_in(journal).items():
+        for topic, seen in (*seen_in(journal).items(), *rekeyed_in(journal).items()):
             before = origins[topic].clusters if topic in origins else ()
             origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.chain))))
     for flow, journal in beside.items():
@@ -221,7 +222,15 @@ async def read_history(
             unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
             continue
         claims |= _claims_of(flow, journal, target_topics)
-    return History(seen_in(own.newest), origins, claims, own.cluster_id, tuple(unread), has_reports(own.newest))
+    return History(
+        seen=seen_in(own.newest),
+        origins=origins,
+        claims=claims,
+        target_id=own.cluster_id,
+        unread=tuple(unread),
+        has_run=has_reports(own.newest),
+        rekeyed=rekeyed_in(own.newest),
+    )
 
 
 async def claims_of_others(settings: Settings, target_topics: Collection[str]) -> dict[str, Claim]:
@@ -265,7 +274,8 @@ async def losses_on_the_way_back(source: Cluster, seen: Mapping[str, FirstSeen],
 def _claims_of(flow: str, journal: Mapping[bytes, bytes], target_topics: Collection[str]) -> dict[str, Claim]:
     begin = progress_topic(flow, "")
     rekeyed = {one.removeprefix(begin): Claim(flow, None) for one in target_topics if one.startswith(begin)}
-    return {topic: Claim(flow, seen.target_topic_id) for topic, seen in seen_in(journal).items()} | rekeyed
+    seen = (*rekeyed_in(journal).items(), *seen_in(journal).items())
+    return {topic: Claim(flow, one.target_topic_id) for topic, one in seen} | rekeyed
 
 
 def flows_of(topics: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 )
 from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
+from rekey_story import begun
 from sparkless import InThisProcess, run_once
 from syncing import admin_of, awaited, delete_topics, made_by, policy
 from typer.testing import CliRunner
@@ -492,6 +493,42 @@ def test_a_loop_over_three_clusters_is_refused(
         with pytest.raises(PreflightError, match="to mirror it back would be a loop"):
             run_once(flows[2])
         assert admin_of(first).describe([f"c.b.a.{topic_name}"]) == {}
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("is_rekeyed", [False, True], ids=["mirrored", "re-keyed"])
+@pytest.mark.parametrize("prefixes", [("", ""), ("a.", "b.")], ids=["same names", "other names"])
+def test_what_is_re_keyed_is_not_mirrored_back(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, prefixes: tuple[str, str], is_rekeyed: bool
+) -> None:
+    """By a flow that begins while there is no record yet: from the first one on each would go round for ever."""
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(here, topic_name)
+    rules = [{"match": f".*{topic_name}", "partitions": 3}]
+    one = {"naming": {"prefix": prefixes[0]}, "rules": rules}
+    begun(settings_between(here, there, [topic_name], topic_name, **one))
+    other = {"naming": {"prefix": prefixes[1]}, "rules": rules if is_rekeyed else []}
+    back = settings_between(there, here, [f".*{topic_name}"], f"{topic_name}-back", **other)
+    with pytest.raises(PreflightError, match=f"flow {topic_name} mirrors it, and to mirror it back would be a loop"):
+        prepare(back)
+    assert list(admin_of(here).describe([topic_name, f"b.a.{topic_name}"])) == [topic_name]
+    assert len(admin_of(here).describe([topic_name])[topic_name].partitions) == 1
+
+
+@pytest.mark.brokers
+def test_a_loop_by_way_of_a_re_keyed_topic_is_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """The re-keyed topic is one of a copy, and the way back is from a third cluster."""
+    with ExitStack() as stack:
+        (third,) = (stack.enter_context(cluster).bootstrap for cluster in start_many([Spec(name="third-rekeyed")]))
+        first, second = source_cluster.bootstrap, target_cluster.bootstrap
+        make_topic(first, topic_name)
+        rules = [{"match": topic_name, "partitions": 3}]
+        assert run_once(settings_between(first, second, [topic_name], f"{topic_name}-0")).exit_code == ExitCode.DONE
+        begun(settings_between(second, third, [topic_name], f"{topic_name}-1", rules=rules))
+        with pytest.raises(PreflightError, match="to mirror it back would be a loop"):
+            prepare(settings_between(third, first, [topic_name], f"{topic_name}-2"))
 
 
 @pytest.mark.brokers

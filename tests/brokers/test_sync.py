@@ -54,7 +54,6 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Rules, refused
-from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.spark.jobs import UnderWay
 from mirror.spark.supervisor import Supervisor
@@ -194,8 +193,8 @@ class Adopting:
         self.found_at.append(new_plan)
         self.assignments = None
 
-    def rekey(self, rules: Sequence[Rekeying]) -> None:
-        assert not rules
+    def rekey(self, new_plan: NewPlan) -> None:
+        assert not new_plan.rekeyed
 
     def configured(self, settings: Settings) -> None:
         raise AssertionError(settings)

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from helpers import make_topic
 from running import TIMEOUT, wait_for
 
-from mirror.config import ClusterSettings
-from mirror.driver.flow import Flow
+from mirror.config import ClusterSettings, Settings
+from mirror.driver.flow import Flow, prepare
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
@@ -219,6 +219,15 @@ class Story:
             future.result(TIMEOUT)
         wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: f"{topic} is still there")
         make_topic(bootstrap, topic, partitions, **configs)
+
+
+def begun(settings: Settings) -> Flow:
+    """A flow whose only re-keyed topic had nothing to re-key yet when a bounded copy of it ended."""
+    flow = prepare(settings, once=True)
+    (rule,) = flow.rekeyed
+    nowhere: Any = None  # Spark is not asked
+    asyncio.run(Rekeyer(nowhere, flow, rule, frozenset()).run("here", asyncio.Event(), tuple))
+    return flow
 
 
 def endpoint(bootstrap: str) -> Endpoint:

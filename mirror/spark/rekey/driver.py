@@ -27,7 +27,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -39,6 +39,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from mirror.config import Settings
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import JournalState
+from mirror.driver.start import record_rekeyed
 from mirror.errors import ClusterError, EngineLost, FlowLost, MirrorError, WireError
 from mirror.journal.entries import forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
@@ -142,6 +143,7 @@ class Rekeyer:
         self._exhausting: dict[int, Stopped] = {}
         self._stops_since = time.monotonic()
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
+        self.origins = flow.origins.get(rule.source, ())
 
     @property
     def has_refreshed(self) -> bool:
@@ -241,6 +243,7 @@ class Rekeyer:
     async def _go_on(self, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
         """One micro-batch after another, the first of them that which was begun and not finished."""
         plan = await self._take_over()
+        await record_rekeyed(self._source, self.journal, self._rule, self.origins)
         await self._check_times()
         while not stopping.is_set():
             if plan is None and self._rule.source in paused():
@@ -547,13 +550,16 @@ class Queries:
         self._tasks: list[asyncio.Task[None]] = []
         self.add(rules)
 
-    def add(self, rules: Iterable[Rekeying]) -> None:
-        """Re-key these topics, too. Those that are have their query already, which learns a setting of now."""
+    def add(self, rules: Iterable[Rekeying], origins: Mapping[str, tuple[str, ...]] = {}) -> None:
+        """Re-key these topics, too. Those that are have their query already, which learns a setting of now. `origins`:
+        as `Flow.origins`, where it knows less.
+        """
         for rule in rules:
             if (known := self._rekeyers.get(rule.source)) is not None:
                 known.learns(rule)
             elif self._make is not None:
                 made = self._rekeyers[rule.source] = self._make(rule)
+                made.origins = origins.get(rule.source, made.origins)
                 if self._begin is not None:
                     self._tasks.append(self._begin(made, False))
 
