@@ -40,7 +40,7 @@ from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selec
 from mirror.suspension import beating
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
-from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed
+from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, own_topics_of, plan_rekeyed
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
 
@@ -195,9 +195,11 @@ def plan_topics(
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
     source_configs = source.topic_configs(pair.source for pair in (*pairs, *rekeyed))
     target_configs = target.topic_configs(copies)
-    hidden = target.denied({pair.target for pair in pairs} - copies.keys())
+    written = {pair.target for pair in pairs}.union(*(own_topics_of(settings, pair) for pair in rekeyed))
+    hidden = target.denied(written - target_topics.keys())
     seen = [pair for pair in pairs if pair.target not in hidden]
-    may_create = sync.topics and (len(copies) < len(seen) or bool(rekeyed))
+    rekeyed = [pair for pair in rekeyed if not own_topics_of(settings, pair) & hidden]
+    may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
     creations: list[Creation] = []
     growths: list[Growth] = []
@@ -222,7 +224,7 @@ def plan_topics(
             creations.append(creation)
             fitting, partitions = {**defaults, **configs}, pair.partitions
         else:
-            findings.append(refused(pair.target, "does not exist and sync.topics is false", Fix.CREATE_TOPIC))
+            findings.append(missing(pair.target))
             continue
         if begun_as(pair, source_topics, target_topics, history):
             continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
@@ -238,16 +240,14 @@ def plan_topics(
             ),
             *_on_change(pair.target, target_configs.get(pair.target), fitting),
         )
-    rekey_plan = RekeyPlan()
-    if rekeyed:
-        known = Clusters(
-            source_topics=source_topics,
-            target_topics=target_topics,
-            source_configs=source_configs,
-            defaults=defaults,
-            brokers=brokers,
-        )
-        rekey_plan = plan_rekeyed(target, settings, rekeyed, known)
+    known = Clusters(
+        source_topics=source_topics,
+        target_topics=target_topics,
+        source_configs=source_configs,
+        defaults=defaults,
+        brokers=brokers,
+    )
+    rekey_plan = plan_rekeyed(target, settings, rekeyed, known) if rekeyed else RekeyPlan()
     return TopicPlan(
         pairs=pairs,
         rekeyed=rekey_plan.rekeyings,
@@ -564,8 +564,8 @@ def _hidden(
     history: History,
     copies: Iterable[str],
 ) -> Iterator[Finding]:
-    """The refusals of topics that were mirrored and that the source does not let us see any more, and of `copies` that
-    the target does not: they look as if they were to be made.
+    """The refusals of topics that were mirrored and that the source does not let us see any more, and of `copies`, and
+    other topics that re-keying writes, that the target does not: they look as if they were to be made.
     """
     for topic in hidden_topics(settings, source, history.seen, source_topics, target_topics).values():
         if topic not in selection.missing:

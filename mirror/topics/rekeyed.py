@@ -35,6 +35,12 @@ def progress_topic(flow: str, target: str) -> str:
     return f"mirror.{flow}.rekey.{target}"
 
 
+def own_topics_of(settings: Settings, pair: TopicPair) -> set[str]:
+    """The topics of the target that re-keying a pair writes."""
+    assert pair.rekeying is not None
+    return replace(pair.rekeying, progress=progress_topic(settings.flow, pair.target)).own_topics
+
+
 @dataclass(frozen=True, slots=True)
 class RekeyPlan:
     """What re-keyed topics need on the target, and the rules as they fit the topics there."""
@@ -68,6 +74,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
     findings: list[Finding] = []
     rekeyings: list[Rekeying] = []
     new_letters: dict[str, int] = {}
+    may_create = settings.sync.topics  # what the flow keeps for itself is made all the same, as its journal is
     for pair in pairs:
         rekeying = pair.rekeying
         assert rekeying is not None
@@ -76,10 +83,13 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
         progress = progress_topic(settings.flow, pair.target)
         copy = known.target_topics.get(pair.target)
-        if copy is None:
+        if copy is None and may_create:
             configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
             creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
             configs = {**known.defaults, **configs}
+        elif copy is None:
+            configs = known.defaults
+            findings.append(missing(pair.target))
         else:
             configs = target_configs.get(pair.target, {})
             findings += preflight_rekeyed(of_source, configs, copy.name, copy.replication_factor)
@@ -95,6 +105,8 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             findings += _dead_letter_findings(of_source, target_configs[letters], known.target_topics[letters])
         elif letters in new_letters:
             max_bytes = min(max_bytes, new_letters[letters])
+        elif letters and not may_create:
+            findings.append(missing(letters))
         elif letters:
             new_letters[letters] = max_bytes
             configs = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
@@ -113,6 +125,11 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             )
         )
     return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
+
+
+def missing(topic: str) -> Finding:
+    """The refusal of a target topic that is not there, and that somebody does not want to be made."""
+    return refused(topic, "does not exist and sync.topics is false", Fix.CREATE_TOPIC)
 
 
 def _dead_letter_findings(

@@ -578,6 +578,25 @@ def test_every_name_of_a_flow_is_one_topics(settings: Settings, topic_name: str)
 
 
 @pytest.mark.brokers
+def test_what_a_re_keyed_topic_needs_is_made_only_where_that_is_wanted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """But for what the flow keeps for itself, which takes records of any time, as where it makes all."""
+    source, target, letters = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-letters"
+    make_topic(source, topic_name)
+    rule = {"match": topic_name, "rekey": "key", "on_bad_record": "dead-letter", "dead_letter": letters}
+    asked = policy(settings_between(source, target, [topic_name], topic_name, rules=[rule]), topics=False)
+    for missing in (topic_name, letters):
+        with pytest.raises(PreflightError, match=f"{missing}: does not exist and sync.topics is false; create it"):
+            prepare(asked)
+        assert not admin_of(target).describe([missing])
+        make_topic(target, missing)
+    (rekeying,) = prepare(asked).rekeyed
+    limits = admin_of(target).topic_configs([rekeying.progress])[rekeying.progress]
+    assert limits["message.timestamp.after.max.ms"].value == str(2**63 - 1)
+
+
+@pytest.mark.brokers
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__cluster_metadata"])
 def test_no_copy_has_the_name_of_a_topic_of_kafkas_own(settings: Settings, topic_name: str, name: str) -> None:
     """Where there is none yet it was made, for the data alone, and consumer groups had no coordinator from then on."""

@@ -116,6 +116,18 @@ def let_it_be_created(one: Refused) -> Iterator[None]:
     one.more = {"sync": {"topics": True}}
 
 
+@of(Fix.CREATE_TOPIC)
+def create_those_of_a_re_keyed_topic(one: Refused) -> Iterator[None]:
+    letters = f"{one.name}-letters"
+    make_topic(one.source, one.name)
+    rule = {"match": one.name, "rekey": "key", "partitions": 3, "on_bad_record": "dead-letter", "dead_letter": letters}
+    one.topics["rules"] = [rule]
+    one.more = {"sync": {"topics": False}}
+    yield
+    make_topic(one.target, one.name, 3)
+    make_topic(one.target, letters)
+
+
 @of(Fix.ADD_PARTITIONS)
 def add_partitions(one: Refused) -> Iterator[None]:
     make_topic(one.source, one.name, 2)

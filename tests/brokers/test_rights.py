@@ -80,6 +80,7 @@ ALWAYS = (
     *topic("target", f"mirror.{OWN}.offsets", "CREATE", "READ", "WRITE"),
     Right("target", "READ", ResourceType.GROUP, "g"),
 )
+ALL = ("CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 TO_PRESERVE = (
     *topic("target", OWN, "DELETE"),
     Right("target", "ALTER", ResourceType.BROKER, "kafka-cluster"),
@@ -366,6 +367,34 @@ def test_a_rekeyed_topic_that_the_source_hides_is_named(hidden: Hidden) -> None:
     assert code == ExitCode.PREFLIGHT, plan
     (refused,) = plan["refused"]
     assert refused.startswith(f"{hidden.hidden}: was mirrored, and cluster eu hides it now")
+
+
+def test_what_re_keying_writes_and_the_target_hides_is_not_taken_for_missing(pair: Pair) -> None:
+    """As the topic that holds where the query stands, after a clean-up of ACLs: the copy was said to be somebody
+    else's, and to be recreated. What is advised is enough.
+    """
+    own, copy, letters = "unseen", "eu.unseen", "unseen.letters"
+    progress = f"mirror.{own}.rekey.{copy}"
+    make_topic(pair.source.bootstrap, own)
+    make_topic(pair.target.bootstrap, letters)
+    rule = {"match": own, "rekey": "key", "partitions": 3, "on_bad_record": "dead-letter", "dead_letter": letters}
+    reported = pair.settings(own, "preserve").model_dump(by_alias=True, exclude_none=True, exclude={"topics"})
+    reported |= {"topics": {"include": [own], "naming": {"prefix": "eu."}, "rules": [rule]}}
+    settings = Settings.model_validate(reported)
+    base = [*topic("source", own, "READ", "DESCRIBE_CONFIGS"), *topic("target", copy, *ALL), *ALWAYS[7:]]
+    of_progress = topic("target", progress, "READ", "WRITE", "DESCRIBE_CONFIGS")
+    of_letters = topic("target", letters, "READ", "WRITE", "DESCRIBE_CONFIGS")
+    pair.allow([*base, *topic("target", progress, *ALL), *of_letters], own)
+    assert [one.progress for one in prepare(settings).rekeyed] == [progress]
+    produce(pair.target.bootstrap, copy, [b"re-keyed"])
+    for missing, given in ((progress, of_letters), (letters, of_progress)):
+        pair.allow([*base, *given], own)
+        wait_for(lambda: missing not in Admin(settings.target).topics(), TIMEOUT, lambda: "it is still seen")  # noqa: B023
+        (refusal,) = plan_flow(settings).refusals
+        assert refusal.startswith(f"{missing}: may be there, and cluster us hides it: no right to DESCRIBE it"), refusal
+    pair.allow([*base, *of_progress, *of_letters], own)
+    wait_for(lambda: letters in Admin(settings.target).topics(), TIMEOUT, lambda: "it is not seen")
+    assert plan_flow(settings).refusals == ()
 
 
 def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
