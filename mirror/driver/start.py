@@ -104,20 +104,30 @@ async def record_rekeyed(source: Cluster, journal: Journal, rule: Rekeying, orig
 
     Raises ClusterUnreachable where the target does not know the topic, and as `Journal.append` does.
     """
+    target = journal.cluster
     await _all_known(source, [rule.source])
-    await _all_known(journal.cluster, [rule.target])
-    _refuse_missing(journal.cluster, rule.target)
-    key = FirstSeen.rekeyed_key(rule.target)
-    now = FirstSeen(
-        source_topic=rule.source,
-        topic_id=source.topic_id(rule.source),
-        target_topic_id=journal.cluster.topic_id(rule.target),
-        cluster_id=source.cluster_id,
-        origins=_chain(source, origins),
-    )
-    before = _seen(journal.flow, (await journal.newest()).get(key))
-    if (stands := now if before is None else before.learned(now)) != before:
-        await journal.append([(key, stands.to_json())])
+    await _all_known(target, rule.record_topics)
+    _refuse_missing(target, rule.target)
+    named = {
+        rule.target: FirstSeen(
+            source_topic=rule.source,
+            topic_id=source.topic_id(rule.source),
+            target_topic_id=target.topic_id(rule.target),
+            cluster_id=source.cluster_id,
+            origins=_chain(source, origins),
+        )
+    }
+    if (letters := rule.dead_letter) in target.topics:  # one that is gone is missed by the first record for it
+        letters_id = target.topic_id(letters)
+        named[letters] = FirstSeen(source_topic="", topic_id=None, target_topic_id=letters_id, cluster_id=None)
+    known, changed = await journal.newest(), dict[bytes, bytes]()
+    for topic, now in named.items():
+        key = FirstSeen.rekeyed_key(topic)
+        before = _seen(journal.flow, known.get(key))
+        if (stands := now if before is None else before.learned(now)) != before:
+            changed[key] = stands.to_json()
+    if changed:
+        await journal.append(list(changed.items()))
 
 
 def _chain(source: Cluster, origins: Sequence[str]) -> tuple[str, ...]:

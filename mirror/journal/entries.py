@@ -17,7 +17,8 @@ accept/<target topic>/<partition>          what a person accepted, so that the f
 rekeyed/<target topic>                     as what the source of a re-keyed topic was first seen, as `topic/...` says it
                                            of a copy: written before its first record, so that no other flow takes it
                                            for its own or back to where it came from. Where its query stands, the plans
-                                           say (`spark/rekey/`): this decides nothing
+                                           say (`spark/rekey/`): this decides nothing. A dead-letter topic is named
+                                           by its id alone: several topics, and flows, may have one together
 """
 
 from __future__ import annotations
@@ -118,6 +119,11 @@ class FirstSeen:
                 **({"deleted_ms": self.deleted_ms} if self.deleted_ms else {}),
             }
         ).encode()
+
+    @property
+    def is_letters(self) -> bool:
+        """It is a dead-letter topic, of no one source topic."""
+        return not self.source_topic
 
     @property
     def chain(self) -> tuple[str, ...]:

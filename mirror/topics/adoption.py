@@ -178,6 +178,10 @@ class Gate:
         for one in plan.rekeyed:
             if (claim := history.claims.get(one.target)) is not None and self._is_claimed(one.target, claim):
                 yield claimed(one.source, one.target, claim.flow)
+            claim = history.claims.get(letters := one.dead_letter)
+            if claim is not None and not claim.is_letters and self._is_claimed(letters, claim):
+                what = f"is the dead_letter topic of a rule, and flow {claim.flow} writes to it"
+                yield refused(letters, what, Fix.OTHER_LETTERS)
         wrong = [pair for pair in plan.pairs if verdicts[pair.target].is_refused]
         if not wrong:
             return

@@ -60,10 +60,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Of a topic on our target: the other flow that writes to it, and the topic's id; None where that is not known."""
+    """Of a topic on our target: the other flow that writes to it, and the topic's id; None where that is not known.
+    `is_letters`: as a dead-letter topic, which others may have as theirs, too.
+    """
 
     flow: str
     topic_id: UUID | None
+    is_letters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,7 @@ async def read_history(
             text = "cannot be read, so it is not known which topics that flow writes to"
             unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
             continue
-        claims |= _claims_of(flow, journal, target_topics)
+        _add_claims(claims, flow, journal, target_topics)
     return History(
         seen=seen_in(own.newest),
         origins=origins,
@@ -242,7 +245,7 @@ async def claims_of_others(settings: Settings, target_topics: Collection[str]) -
     claims: dict[str, Claim] = {}
     for flow, journal in beside.items():
         if journal is not None:
-            claims |= _claims_of(flow, journal, target_topics)
+            _add_claims(claims, flow, journal, target_topics)
     return claims
 
 
@@ -271,11 +274,15 @@ async def losses_on_the_way_back(source: Cluster, seen: Mapping[str, FirstSeen],
     return list(found.values())
 
 
-def _claims_of(flow: str, journal: Mapping[bytes, bytes], target_topics: Collection[str]) -> dict[str, Claim]:
+def _add_claims(
+    claims: dict[str, Claim], flow: str, journal: Mapping[bytes, bytes], target_topics: Collection[str]
+) -> None:
+    """Add what a flow claims; a claim as a dead-letter topic, which bars fewer, stands back behind any other."""
     begin = progress_topic(flow, "")
     rekeyed = {one.removeprefix(begin): Claim(flow, None) for one in target_topics if one.startswith(begin)}
     seen = (*rekeyed_in(journal).items(), *seen_in(journal).items())
-    return {topic: Claim(flow, one.target_topic_id) for topic, one in seen} | rekeyed
+    found = {topic: Claim(flow, one.target_topic_id, one.is_letters) for topic, one in seen} | rekeyed
+    claims |= {topic: claim for topic, claim in found.items() if not (claim.is_letters and topic in claims)}
 
 
 def flows_of(topics: Iterable[str]) -> list[str]:

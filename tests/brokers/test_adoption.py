@@ -432,6 +432,33 @@ def test_two_flows_into_one_topic_are_refused_by_name(settings: Settings, topic_
 
 
 @pytest.mark.brokers
+def test_a_dead_letter_topic_is_no_copy_of_another_flow(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """Nor does one become such a copy while it is empty; but two flows may share one."""
+    source, target, letters = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-letters"
+    for name in (topic_name, letters):
+        make_topic(source, name)
+
+    def rekeyed(flow: str, to: str, dead_letter: str) -> Settings:
+        rule = {"match": topic_name, "partitions": 3, "on_bad_record": "dead-letter", "dead_letter": dead_letter}
+        more = {"rules": [rule], "naming": {"rename": {topic_name: to}}}
+        return settings_between(source, target, [topic_name], f"{topic_name}-{flow}", **more)
+
+    begun(rekeyed("first", f"{topic_name}-1", letters))
+    begun(rekeyed("second", f"{topic_name}-2", letters))
+    with pytest.raises(PreflightError, match=f"{letters}: flow {topic_name}-(first|second) writes to it"):
+        prepare(settings_between(source, target, [letters], f"{topic_name}-copy"))
+    copy = settings_between(source, target, [topic_name], f"{topic_name}-copy")
+    assert run_once(copy).exit_code == ExitCode.DONE
+    with pytest.raises(
+        PreflightError, match=f"{topic_name}: is the dead_letter topic of a rule, and flow {copy.flow} "
+    ):
+        prepare(rekeyed("third", f"{topic_name}-3", topic_name))
+    begun(rekeyed("third", f"{topic_name}-3", letters))
+
+
+@pytest.mark.brokers
 def test_what_comes_from_the_target_is_not_taken_over(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
