@@ -451,9 +451,8 @@ def test_a_dead_letter_topic_is_no_copy_of_another_flow(
         prepare(settings_between(source, target, [letters], f"{topic_name}-copy"))
     copy = settings_between(source, target, [topic_name], f"{topic_name}-copy")
     assert run_once(copy).exit_code == ExitCode.DONE
-    with pytest.raises(
-        PreflightError, match=f"{topic_name}: is the dead_letter topic of a rule, and flow {copy.flow} "
-    ):
+    said = f"{topic_name}: is the dead_letter topic of a rule, and flow {copy.flow} writes to it; name another one"
+    with pytest.raises(PreflightError, match=said):
         prepare(rekeyed("third", f"{topic_name}-3", topic_name))
     begun(rekeyed("third", f"{topic_name}-3", letters))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -10,7 +11,7 @@ from helpers import make_topic
 
 from mirror.config import parse_address
 from mirror.driver.start import recorded
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import FirstSeen, mirrored_cluster, rekeyed_in, seen_in
 from mirror.journal.journal import Journal, journal_topic
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -36,6 +37,29 @@ def test_somebody_elses_record(foreign: bytes) -> None:
     with pytest.raises(NOT_OURS):
         FirstSeen.read(foreign)
     assert seen_in({FirstSeen.key("a"): foreign, FirstSeen.key("b"): SEEN.to_json()}) == {"b": SEEN}
+
+
+def test_what_is_re_keyed_is_no_copy_and_of_one_source() -> None:
+    """A dead-letter topic is of none."""
+    letters = FirstSeen(source_topic="", topic_id=None, target_topic_id=UUID(int=3), cluster_id=None)
+    journal = {
+        FirstSeen.rekeyed_key("a"): SEEN.to_json(),
+        FirstSeen.rekeyed_key("letters"): letters.to_json(),
+        FirstSeen.rekeyed_key("b"): b"[]",
+    }
+    assert (seen_in(journal), rekeyed_in(journal)) == ({}, {"a": SEEN, "letters": letters})
+    assert (letters.is_letters, letters.chain, SEEN.is_letters) == (True, (), False)
+    assert mirrored_cluster(journal) == "a-cluster"
+    other = replace(SEEN, cluster_id="b-cluster")
+    assert mirrored_cluster({**journal, FirstSeen.key("a"): other.to_json()}) is None
+
+
+def test_what_is_seen_anew_is_learned() -> None:
+    now = replace(SEEN, topic_id=UUID(int=7), origins=("a-cluster", "b-cluster"), made=False)
+    assert SEEN.learned(now) == SEEN, "another source topic by that name: what was seen first stands"
+    assert replace(SEEN, topic_id=None).learned(now) == replace(now, made=True)
+    for another in (replace(now, target_topic_id=UUID(int=8)), replace(now, cluster_id="b-cluster")):
+        assert SEEN.learned(another) is another
 
 
 @pytest.mark.brokers
