@@ -391,8 +391,8 @@ def test_topics_that_were_recreated_or_deleted_are_named(
     assert refusal == (
         f"{anew}: RECREATED: the source topic was recreated: its id was {seen[anew].topic_id} and is {now}. To keep"
         " the copy and to mirror the topic into another one, name that in topics.naming.rename and send the mirror"
-        " SIGHUP. To begin anew: kafka-topics.sh --bootstrap-server"
-        f" {target} --delete --topic {anew}"
+        f" SIGHUP. Where the new topic holds what the copy has, run `mirror adopt CONFIG {anew}`, which compares them."
+        f" To begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {anew}"
     )
     assert (
         f"{gone}: the source topic was deleted, and its copy {gone} on cluster us is left as it is"
