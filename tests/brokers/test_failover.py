@@ -116,9 +116,9 @@ def test_a_report_of_the_future_does_not_say_how_long_ago_the_source_was_seen(
     assert (found.seconds, found.records) == (seconds, 0)
 
 
-@pytest.mark.parametrize(("unlike", "doubted"), [(0, ""), (1, ""), (9, "other records")])
+@pytest.mark.parametrize(("unlike", "reason"), [(0, ""), (1, ""), (9, "other records")])
 def test_a_difference_that_nobody_can_judge_is_none_that_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch, unlike: int, doubted: str
+    monkeypatch: pytest.MonkeyPatch, unlike: int, reason: str
 ) -> None:
     """A broker that may know better is silent, and the copy was reported to be its source's. It is looked for again."""
     left = [unlike]
@@ -140,7 +140,7 @@ def test_a_difference_that_nobody_can_judge_is_none_that_is_forgotten(
     known: Any = SimpleNamespace(journal=SimpleNamespace(cluster=cluster))
     settings: Any = SimpleNamespace(flow="a", topics=SimpleNamespace(offsets="preserve"))
     found = asyncio.run(_compared(settings, cluster, known, one, 0, None, ()))
-    assert (found.reason if found else "").partition(";")[0] == doubted
+    assert (found.reason if found else "").partition(";")[0] == reason
 
 
 def test_what_a_flow_lost() -> None:
