@@ -193,7 +193,8 @@ async def _accept(
             if translates:
                 attempt = _translated(logs, indexes.get(one.target, OffsetRangeIndex()), begins, losses)
             else:
-                attempt = _preserved(logs, begins, losses)
+                ids = source.topic_id(topic), target.topic_id(target_topic)
+                attempt = _preserved(logs, begins, losses, standing.way_back_of(one.target, *ids))
             await _settle(
                 one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed
             )
@@ -231,8 +232,10 @@ async def _accept_rekeyed(
         return found
 
 
-def _preserved(logs: _Sides, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
-    return lambda accepted, last: resume(*logs, accepted, since, last, losses)
+def _preserved(
+    logs: _Sides, since: int, losses: tuple[tuple[int, int], ...], way_back: tuple[tuple[int, int], ...]
+) -> _Try:
+    return lambda accepted, last: resume(*logs, accepted, since, last, losses, way_back)
 
 
 def _translated(logs: _Sides, index: OffsetRangeIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:

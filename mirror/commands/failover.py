@@ -57,8 +57,9 @@ from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
 from mirror.journal.entries import loss_entry, mirrored_cluster, paused_in, seen_in
-from mirror.journal.journal import Journal, newest
+from mirror.journal.journal import Change, Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
+from mirror.journal.positions import WayBack, joined, standing_in, way_back_entry
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, partition_counts
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -70,7 +71,7 @@ from mirror.rendering import console, print_json
 from mirror.replication.assignment import Loss, log_loss
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector, always
-from mirror.topics.history import losses_on_the_way_back
+from mirror.topics.history import LostBack, losses_on_the_way_back
 from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
@@ -149,14 +150,25 @@ async def _undo(settings: Settings) -> list[Loss]:
             return True
 
         known.journal.clearance = Clearance(SuspensionDetector(), stands, at_first=True)
-        losses = await _lost_on_the_way_back(source, known)
+        lost = await _lost_on_the_way_back(source, known)
+        losses = [one.loss for one in lost]
         # they come first: who dies in between leaves a flow that is failed over
-        await known.journal.append_all(map(loss_entry, losses))
+        await known.journal.append_all([*map(loss_entry, losses), *_left_out(lost, known)])
         await known.journal.append([(record.KEY, None), (record.ACCOUNT, None)])
         return losses
 
 
-async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[Loss]:
+def _left_out(lost: Iterable[LostBack], known: JournalSnapshot) -> Iterator[Change]:
+    """What the copies alone may have, beside what earlier flows back left out."""
+    standing = standing_in(known.newest)
+    for loss, spans in lost:
+        ids = loss.topic_id, loss.target_topic_id
+        if spans:
+            every = joined([*spans, *standing.way_back_of(loss.target, *ids)])
+            yield way_back_entry(loss.target, WayBack(every, *ids))
+
+
+async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[LostBack]:
     """A source that is away has them to itself, which is logged."""
     try:
         names = await partition_counts(source, SOURCE_SECONDS)

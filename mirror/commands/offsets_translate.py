@@ -115,14 +115,15 @@ class _Sides(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the journal keeps of a copy: where the flow began in its source, its last position, and what was lost; and
-    whether the flow was failed over, so that its end is not the source's.
+    """What the journal keeps of a copy: where the flow began in its source, its last position, what was lost, and
+    what a flow back left out; and whether the flow was failed over, so that its end is not the source's.
     """
 
     since: int
     last: LastPosition | None
     losses: tuple[tuple[int, int], ...]
     is_over: bool
+    way_back: tuple[tuple[int, int], ...]
 
 
 async def _known(sides: _Sides, journal: Journal) -> _Known:
@@ -146,7 +147,8 @@ async def _known(sides: _Sides, journal: Journal) -> _Known:
     last = standing.positions.get(target)
     last = last if last is not None and last.is_of(*ids) else None
     is_over = FailedOver.standing(records) is not None
-    return _Known(seen.begins(target.partition), last, standing.lost_of(target, ids[0]), is_over)
+    losses, way_back = standing.lost_of(target, ids[0]), standing.way_back_of(target, *ids)
+    return _Known(seen.begins(target.partition), last, losses, is_over, way_back)
 
 
 async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
@@ -167,7 +169,7 @@ async def _agreeing(sides: _Sides, known: _Known) -> int:
     """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
     _, one, _, other, target = sides
     try:
-        return (await resume(*sides, _ANY_LOSS, known.since, known.last, known.losses)).begin
+        return (await resume(*sides, _ANY_LOSS, known.since, known.last, known.losses, known.way_back)).begin
     except PartitionStop as stop:
         raise located(stop, one, other, target.topic) from stop
 

@@ -85,7 +85,8 @@ async def doubts_of(settings: Settings, source: Cluster | None, known: JournalSn
             return None if is_verified(one) else Doubt(f"both logs could not be compared: {at} has no leader")
         async with turns:
             last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
-            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
+            back = standing.way_back_of(there, source.topic_id(one.topic), topic_id)
+            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses, back)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     leaderless = await _leaderless(source, asked) if source is not None else frozenset[TopicPartition]()
@@ -118,6 +119,7 @@ async def _compared(
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
+    way_back: tuple[tuple[int, int], ...],
     tries_left: int = _TRIES - 1,
 ) -> Doubt | None:
     """What comparing both logs shows, as a task that began now would; nothing is written. A difference that may be one
@@ -133,7 +135,7 @@ async def _compared(
         if settings.topics.offsets == "translate":
             index = known.runs.setdefault(there, OffsetRangeIndex())
             await complete(index, *sides, _ANY_LOSS, since, last, losses, confirmed=True)
-        elif (await resume(*sides, _ANY_LOSS, since, last, losses)).begin >= 0:
+        elif (await resume(*sides, _ANY_LOSS, since, last, losses, way_back)).begin >= 0:
             return Doubt("padding stands in for its first records")
     except PartitionStop as stop:
         return Doubt(stop.detail, stop.state)
@@ -142,7 +144,7 @@ async def _compared(
     except (ClusterError, WireError) as problem:
         if isinstance(found := problem.__cause__, PartitionStop):  # and nobody can say whether that stands
             if tries_left:
-                return await _compared(settings, source, known, one, since, last, losses, tries_left - 1)
+                return await _compared(settings, source, known, one, since, last, losses, way_back, tries_left - 1)
             return Doubt(f"{found.detail}; {problem}", found.state)
         # It was compared when its task began, and has not been found to be unlike since.
         return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")

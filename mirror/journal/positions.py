@@ -2,6 +2,7 @@
 
 position/<target topic>/<partition>   `LastPosition`: written by tasks, by change, each second at most
 stop/<target topic>/<partition>       `KnownStop`: written by the task that meets it, deleted by what lifts it
+back/<target topic>/<partition>       `WayBack`: written by `mirror failover --undo`, kept for ever
 
 A position does not say where to resume: that is the target's log. It says what that log must have, so that a log that
 lost its tail, or has expired, is not taken for a whole one.
@@ -27,6 +28,7 @@ from mirror.states import State
 
 POSITION: Final = b"position/"
 STOP: Final = b"stop/"
+BACK: Final = b"back/"
 #: Losses of one partition that a task gets: those before lie below the copy's last batch.
 _MOST_LOSSES: Final = 1000
 _LARGEST: Final = 2**63 - 1
@@ -148,6 +150,57 @@ def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """What a flow back left out of the source, of the topics with these ids: offsets from and to before, at which the
+    copy alone may have records. What a person accepts of it is another record (`loss/`): both sides stay as they are.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    topic_id: UUID | None
+    target_topic_id: UUID | None
+
+
+def way_back_entry(target: TopicPartition, back: WayBack) -> tuple[bytes, bytes]:
+    """The record of what a flow back left out."""
+    fields = {
+        "spans": back.spans,
+        "topic_id": _id(back.topic_id),
+        "target_topic_id": _id(back.target_topic_id),
+        "at_ms": _now_ms(),
+    }
+    return _key(BACK, target), json.dumps(fields, separators=(",", ":")).encode()
+
+
+def read_way_back(record: Entry) -> tuple[TopicPartition, WayBack | None] | None:
+    """Which copy a record is about, and what a flow back left out: None where that was deleted. None for a record about
+    something else. Raises one of `NOT_OURS` where it is not one that `way_back_entry` made.
+    """
+    if not record.key.startswith(BACK):
+        return None
+    target = _target(record.key, BACK)
+    if record.value is None:
+        return target, None
+    fields = _fields(record.value)
+    if not isinstance(listed := fields["spans"], list):
+        raise ValueError("what was left out must be a list")
+    spans = [(_offset(first), _offset(following)) for first, following in listed]
+    if any(first >= following for first, following in spans):
+        raise ValueError("what was left out must have offsets that follow each other")
+    return target, WayBack(joined(spans), _uuid(fields.get("topic_id")), _uuid(fields.get("target_topic_id")))
+
+
+def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The last of these offsets, from and to before: in order, and joined where they follow each other."""
+    found: list[tuple[int, int]] = []
+    for first, following in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], following)
+        else:
+            found.append((first, following))
+    return tuple(found[-_MOST_LOSSES:])
+
+
 @dataclass(slots=True)
 class Standing:
     """What a journal says of copies, by target partition.
@@ -156,6 +209,7 @@ class Standing:
     `positions`: the last positions.
     `stops`: those that stand.
     `losses`: what is on record as lost, by the keys of the records.
+    `way_back`: what flows back left out.
     `caught_up`: when the copies last had all that their sources had, by their last reports, as Unix time in ms.
     """
 
@@ -163,16 +217,22 @@ class Standing:
     positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
     losses: dict[TopicPartition, dict[bytes, Lost]] = field(default_factory=dict)
+    way_back: dict[TopicPartition, WayBack] = field(default_factory=dict)
     caught_up: dict[TopicPartition, int] = field(default_factory=dict)
     tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Whether a record is about a copy: position, stop, loss, state. Raises one of `NOT_OURS` for a garbled one."""
+        """Whether a record is about a copy: position, stop, way back, loss, state. Raises one of `NOT_OURS` for a
+        garbled one.
+        """
         if (recorded := read_position(record)) is not None:
             _put(self.positions, *recorded)
             return True
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
+            return True
+        if (back := read_way_back(record)) is not None:
+            _put(self.way_back, *back)
             return True
         if (target := loss_target(record)) is not None:
             self.losses.get(target, {}).pop(record.key, None)
@@ -195,16 +255,18 @@ class Standing:
         """The last losses of a partition, in offset order and joined where they follow each other: what a copy of the
         source topic with this id may lack behind its last batch.
         """
-        joined: list[tuple[int, int]] = []
-        for lost in sorted(self.losses.get(target, {}).values(), key=lambda one: one.first):
-            first, following = lost.first, lost.next_offset
-            if lost.reason in POSSIBLE or not lost.concerns(topic_id):
-                continue
-            if joined and first <= joined[-1][1]:
-                joined[-1] = joined[-1][0], max(joined[-1][1], following)
-            else:
-                joined.append((first, following))
-        return tuple(joined[-_MOST_LOSSES:])
+        losses = self.losses.get(target, {}).values()
+        of_it = (one for one in losses if one.reason not in POSSIBLE and one.concerns(topic_id))
+        return joined((one.first, one.next_offset) for one in of_it)
+
+    def way_back_of(
+        self, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None
+    ) -> tuple[tuple[int, int], ...]:
+        """What flows back left out of a partition, of the topics with these ids: what the copy alone may have."""
+        back = self.way_back.get(target)
+        if back is None or not (same_id(back.topic_id, topic_id) and same_id(back.target_topic_id, target_topic_id)):
+            return ()
+        return back.spans
 
     def updated(self, one: Assignment) -> Assignment:
         """An assignment with what is known here of its copy's position and stop, on top of what it has."""
@@ -226,9 +288,12 @@ class Standing:
         )
 
     def _caught_up(self, one: Assignment) -> Assignment:
-        """With when its copy had all, how long deletions were kept since, and whether it may lack some."""
+        """With when its copy had all, how long deletions were kept since, whether it may lack some, and what it alone
+        may have.
+        """
         return replace(
             one,
+            way_back=self.way_back_of(one.target, one.topic_id, one.target_topic_id),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
             tombstones_ms=self.tombstones_ms.get(one.target),
             may_lack=self.may_lack(one.target, one.topic_id, one.target_topic_id),

@@ -107,7 +107,8 @@ class Assignment:
     `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
     source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
     journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
-    are on record as lost, as far as the end of the copy may lie behind them. `target_topic_id`: the target topic that
+    are on record as lost, as far as the end of the copy may lie behind them; `way_back` are those that a flow back left
+    out, so that the copy alone may have their records. `target_topic_id`: the target topic that
     the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
     the copy last had all that the source had, or no record that it had not, as Unix time in ms; 0 where that is not
     known. `tombstones_ms`: how long the source kept tombstones then and since, as far as its tasks saw; None where it
@@ -126,6 +127,7 @@ class Assignment:
     last: LastPosition | None = None
     stop: KnownStop | None = None
     losses: tuple[tuple[int, int], ...] = ()
+    way_back: tuple[tuple[int, int], ...] = ()
     target_topic_id: UUID | None = None
     caught_up_ms: int = 0
     tombstones_ms: int | None = None

@@ -16,8 +16,8 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at
 from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, epoch_end, list_offset, replicated_end
 from mirror.records.compare import is_our_padding
-from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, ProducerState, RawBatch, crc_holds
-from mirror.replication.assignment import LastPosition
+from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, ProducerState, RawBatch, crc_holds, is_a_mirrors
+from mirror.replication.assignment import LastPosition, outside
 from mirror.states import RESOLVED_BY, Remedy, State
 
 #: What resolves a copy that is not its source's.
@@ -50,7 +50,8 @@ class Logs:
     """Both logs of a partition as they were when its position was read: where the source's begins and ends, and the
     target's; `tail` is the target's last batch. `own` is what the flow's producer begins with. `since` is where the
     flow began in the source, with an empty target; 0 where that was its first record. `last` is what the journal keeps
-    of the copy; `losses` are the source's offsets, from and to before, that are on record as lost. `kept_until` is
+    of the copy; `losses` are the source's offsets, from and to before, that are on record as lost, and `way_back`
+    those that a flow back left out. `kept_until` is
     where the leader epoch of that ends in the source now, None where that is not known. `target_epoch` is the
     leader epoch in which the target's end was read, `source_epoch` the source's of now. `target_kept` is what the
     target has of the leader epoch in which it acknowledged last, None where that is not known, or no leader was elected
@@ -72,6 +73,7 @@ class Logs:
     source_epoch: int = -1
     clusters: tuple[str, str] = ("the source", "the target")
     target_kept: EpochEnd | None = None
+    way_back: tuple[tuple[int, int], ...] = ()
 
     @property
     def was_not_cut(self) -> bool:
@@ -99,6 +101,22 @@ class Logs:
     def tail_is_ours(self) -> bool:
         """This flow wrote the target's last batch."""
         return self.tail is not None and self.own.is_kin(self.tail.header.producer_id)
+
+    def was_left_out(self, source: RawBatch | None) -> bool:
+        """A mirror's marker of the source, where a flow back left out what the copy has."""
+        if source is None or not self.way_back or not source.header.is_control:
+            return False
+        at = source.header.base_offset
+        return is_a_mirrors(source.header.producer_id) and not outside(self.way_back, at, at + 1)
+
+    def may_be_alone(self, ours: RawBatch, upcoming: RawBatch | None) -> bool:
+        """Whether the target's batch lies where a flow back left records out, and the source has none: its next one,
+        `upcoming`, lies behind.
+        """
+        first, following = ours.header.base_offset, ours.header.next_offset
+        if not self.way_back or outside(self.way_back, first, following):
+            return False
+        return upcoming is None or (upcoming.header.magic == 2 and upcoming.header.base_offset >= following)
 
     def keeps(self, ours: RawBatch | None) -> bool:
         """Whether the target's batch is sound, and what was acknowledged last, whatever its source batch is by now."""
@@ -261,6 +279,7 @@ async def read_logs(
     since: int = 0,
     last: LastPosition | None = None,
     losses: tuple[tuple[int, int], ...] = (),
+    way_back: tuple[tuple[int, int], ...] = (),
 ) -> Logs:
     """Raises MalformedBatch for what cannot be read, and ClusterUnreachable, AccessDenied, BrokerError."""
     end = await replicated_end(target, target_partition)
@@ -294,6 +313,7 @@ async def read_logs(
         source_epoch,
         (str(source), str(target)),
         target_kept,
+        way_back,
     )
 
 

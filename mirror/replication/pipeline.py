@@ -617,7 +617,7 @@ class Pipeline:
             if mine.rules.translates:
                 found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
             else:
-                found, offset_map = await resume(*logs, accepted, *more), None
+                found, offset_map = await resume(*logs, accepted, *more, mine.way_back), None
             former = partition_task.partition_writer
             is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
             if found.stamped and not mine.rules.target_append_time and (is_new or (former and former.mistimed)):

@@ -10,7 +10,8 @@
         watermark could still be cut back)
     P5  the last data batch in the target equals its source batch, or all those that were joined in it, and the source
         has no record where the target has none behind it, or nothing is written. Where the target was a source before
-        (a failback), its last records do (what the journal has on record as lost, the source may still have). So does
+        (a failback), its last records do (what the journal has on record as lost, the source may still have; what it
+        has on record as left out by the flow back, the target alone may have). So does
         every batch behind the last acknowledged position, as far as `_BEHIND_BYTES` reach: where batches are alike, the
         last one does not show that somebody else wrote there, or that one of ours took the place of another
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
@@ -43,7 +44,7 @@ id, which ids handed out by a coordinator could not give. The 20 low bits are le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -140,15 +141,17 @@ async def resume(
     since: int = 0,
     last: LastPosition | None = None,
     losses: tuple[tuple[int, int], ...] = (),
+    way_back: tuple[tuple[int, int], ...] = (),
 ) -> Position:
     """The position of one partition, with the check that both logs agree up to there (P5 to P8).
 
     What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
     `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
-    `losses` are on record there as lost.
+    `losses` are on record there as lost. Of offsets `way_back` the target alone may have records: a flow back left them
+    out.
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP, REFUSED), and as `read_logs` does.
     """
-    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses)
+    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses, way_back)
     logs.check_way()
     try:
         logs.check_source_epoch()
@@ -311,6 +314,12 @@ async def _compared(
     """
     ours, following = data
     end, start = logs.end, logs.start
+    # what the target alone has says nothing: the batch before it does
+    while ours is not None and await _is_alone(logs, source, ours):
+        base = ours.header.base_offset
+        oldest = max(logs.target_start, base - _MOST_BACK)
+        ours = await last_batch(target, target_partition, oldest, base, READ_COMMITTED, _READ_BACK, _FURTHER)
+        following = ours.header.next_offset if ours is not None else oldest
     if difference := await gap_difference(source, logs.source, max(start, following), end, logs.losses):
         detail = f"the target has no record from offset {max(start, following)} to {end - 1}: {difference}"
         raise logs.unlike(end, detail, None)
@@ -322,6 +331,8 @@ async def _compared(
         return kept_batch(ours, header.base_offset, None), None
     first = max(start, header.base_offset)
     source_batch = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
+    if logs.was_left_out(source_batch):
+        source_batch = await _behind_left_out(logs, source, first, header.next_offset)
     head = source_batch.header if source_batch is not None else None
     if head is not None and head.magic == 2 and head.base_offset > header.last_offset:
         epoch = await _compared_below(logs, source, target, target_partition, header.base_offset)
@@ -336,12 +347,28 @@ async def _compared(
     assert source_batch is not None
     is_same = source_batch.header.base_offset == header.base_offset and source_batch.header.count == header.count
     batch = kept_batch(ours, header.base_offset, source_batch.header.crc if is_same else None)
-    difference, last = await joined_difference(source, logs.source, ours, source_batch)
+    difference, last = await joined_difference(source, logs.source, ours, source_batch, logs.was_left_out)
     if difference:
         raise logs.unlike(
             end, f"the target's last batch with records, at offset {header.base_offset}: {difference}", last
         )
     return batch, (last.header.partition_leader_epoch, min(end, last.header.next_offset))
+
+
+async def _is_alone(logs: Logs, source: Cluster, ours: RawBatch) -> bool:
+    """Whether the target alone has all of its batch, where a flow back left records out (P5)."""
+    first, following = ours.header.base_offset, ours.header.next_offset
+    if first < logs.start or not logs.may_be_alone(ours, None):
+        return False
+    return logs.may_be_alone(ours, await _behind_left_out(logs, source, first, following))
+
+
+async def _behind_left_out(logs: Logs, source: Cluster, first: int, end: int) -> RawBatch | None:
+    """The first batch of the source from offset `first` to before `end` but for markers of what was left out."""
+    async for raw, _ in batches(source, logs.source, first, end, READ_COMMITTED):
+        if not logs.was_left_out(raw):
+            return raw
+    return None
 
 
 async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> None:
@@ -370,7 +397,9 @@ async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_p
                 if difference := await gap_difference(source, logs.source, first, following, logs.losses):
                     raise logs.unlike(logs.end, f"aborted at offset {first} of the target: {difference}", None, ours)
                 continue
-            while upcoming is not None and upcoming[0].header.last_offset < header.base_offset:
+            while upcoming is not None and (
+                upcoming[0].header.last_offset < header.base_offset or logs.was_left_out(upcoming[0])
+            ):
                 upcoming = await anext(source_batches, None)
             source_batch, is_unread = upcoming or (None, False)
             if header.is_control:
@@ -380,12 +409,16 @@ async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_p
                     raise logs.unlike(logs.end, f"at offset {header.base_offset}: {difference}", source_batch, ours)
                 continue
             is_ours = logs.own.is_kin(header.producer_id)
+            if logs.may_be_alone(ours, source_batch):
+                continue
             if is_ours and (source_batch is None or source_batch.header.base_offset > header.last_offset):
                 continue
             may_be_rewritten = is_ours or _is_a_mirrors(source_batch)
             difference = batch_difference(ours, source_batch, may_be_rewritten=may_be_rewritten)
             if not difference and source_batch is not None:
-                difference, source_batch = await joined_difference(source, logs.source, ours, source_batch)
+                difference, source_batch = await joined_difference(
+                    source, logs.source, ours, source_batch, logs.was_left_out
+                )
             if difference:
                 where = f"the target's batch at offset {header.base_offset}, behind what was acknowledged"
                 raise logs.unlike(logs.end, f"{where}, is not the source's: {difference}", source_batch, ours)
@@ -394,16 +427,22 @@ async def _compare_behind(logs: Logs, source: Cluster, target: Cluster, target_p
 
 
 async def joined_difference(
-    source: Cluster, partition: TopicPartition, ours: RawBatch, first: RawBatch
+    source: Cluster,
+    partition: TopicPartition,
+    ours: RawBatch,
+    first: RawBatch,
+    was_left_out: Callable[[RawBatch], bool] = lambda _: False,
 ) -> tuple[str, RawBatch]:
     """Where a batch of ours, at the source's offsets, was made of several in a row: what differs from those behind the
-    `first`, or the empty string; and the last one that was compared.
+    `first`, or the empty string; and the last one that was compared. Those that `was_left_out` names are passed over.
     """
     last, end = first, ours.header.next_offset
     if last.header.next_offset >= end:
         return "", last
     joined = Joined(ours)
     async for raw, is_aborted in batches(source, partition, last.header.next_offset, end, READ_COMMITTED):
+        if was_left_out(raw):
+            continue
         last = raw
         if is_aborted:
             return f"the source has an aborted transaction at offset {raw.header.base_offset}", last

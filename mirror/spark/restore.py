@@ -196,7 +196,7 @@ async def _compared(
             recall = OffsetMapStore(journal, {}, None).recall
             position = (await resume_translated(*logs, accepted, recall, since, last, losses))[0]
         else:
-            position = await resume(*logs, accepted, since, last, losses)
+            position = await resume(*logs, accepted, since, last, losses, mine.way_back)
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,

@@ -290,13 +290,13 @@ async def tails(
                 raise stop.raised(one)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
-            losses = standing.lost_of(other, ids[0])
+            losses, back = standing.lost_of(other, ids[0]), standing.way_back_of(other, *ids)
             sides = source, one, target, other
             for tried in range(1, _TRIES + 1):
                 try:
                     async with at_once:
                         if indexes is None:
-                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses)
+                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses, back)
                         else:
                             recall = holding(OffsetMap(indexes.setdefault(other, OffsetRangeIndex()).last))
                             await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)

@@ -14,7 +14,7 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
@@ -22,11 +22,12 @@ from mirror.errors import AccessDenied, ClusterError
 from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, rekeyed_in, same_id, seen_in
 from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
+from mirror.journal.positions import joined
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.observability.status import has_reports
 from mirror.policy.selection import selects
-from mirror.replication.assignment import WAY_BACK, Loss
+from mirror.replication.assignment import POSSIBLE, WAY_BACK, Loss
 from mirror.topics.rekeyed import progress_topic
 
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
@@ -67,6 +68,13 @@ class Claim:
     flow: str
     topic_id: UUID | None
     is_letters: bool = False
+
+
+class LostBack(NamedTuple):
+    """That a flow back lost something of a partition, and what: source offsets, from and to before."""
+
+    loss: Loss
+    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,12 +257,15 @@ async def claims_of_others(settings: Settings, target_topics: Collection[str]) -
     return claims
 
 
-async def losses_on_the_way_back(source: Cluster, seen: Mapping[str, FirstSeen], names: Collection[str]) -> list[Loss]:
+async def losses_on_the_way_back(
+    source: Cluster, seen: Mapping[str, FirstSeen], names: Collection[str]
+) -> list[LostBack]:
     """By `seen` of a flow's journal, the partitions of its copies that were the source of a flow back, also one that
     was failed over, of which losses are on record in its journal, among the topics `names` of our source: what that
-    flow lacks is a difference of both sides. Raises ClusterError, MalformedBatch.
+    flow lacks is a difference of both sides, and what it left out the copy alone may have. Raises ClusterError,
+    MalformedBatch.
     """
-    flows, found = flows_of(names), dict[TopicPartition, Loss]()
+    flows, found = flows_of(names), dict[TopicPartition, LostBack]()
     with contextlib.suppress(AccessDenied):
         await source.refresh(map(journal_topic, flows))
     for flow in flows:
@@ -270,7 +281,10 @@ async def losses_on_the_way_back(source: Cluster, seen: Mapping[str, FirstSeen],
             )
             for at in (at for at in lost if is_pair and at.topic == ours.source_topic):
                 there = TopicPartition(copy, at.partition)
-                found[there] = Loss(at, there, 0, 0, WAY_BACK, "", ours.topic_id, ours.target_topic_id)
+                spans = [(one.first, one.next_offset) for one in lost[at] if one.reason not in POSSIBLE]
+                spans += found[there].spans if there in found else ()
+                loss = Loss(at, there, 0, 0, WAY_BACK, "", ours.topic_id, ours.target_topic_id)
+                found[there] = LostBack(loss, joined(spans))
     return list(found.values())
 
 

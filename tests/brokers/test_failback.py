@@ -8,6 +8,7 @@ import json
 import pytest
 from compared_logs import delete_before
 from helpers import make_topic, produce, settings_between
+from samerecords import read
 from sparkless import run_once
 from transactional import transactions
 
@@ -22,6 +23,9 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.lab.embedded import Cluster
 
 pytestmark = pytest.mark.brokers
+
+#: Larger than the source takes in these tests.
+LARGE = b"z" * 9000
 
 
 def _failed_over(settings: Settings) -> ExitCode:
@@ -83,6 +87,47 @@ def test_what_the_flow_back_lost_is_a_difference_of_the_way_forth(
     assert losses() == ["way-back"]
     assert accept(first, topic_name, (), unconfirmed=False, as_json=True) == ExitCode.DONE
     assert losses() == []
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+@pytest.mark.parametrize(
+    "values", [[b"a", LARGE, b"c"], [b"a", LARGE, LARGE], [LARGE, b"c"], [LARGE]], ids=["mid", "end", "begin", "all"]
+)
+def test_what_the_flow_back_left_out_as_too_large_stays_where_it_is(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    values: list[bytes],
+    batch: int,
+) -> None:
+    """The copy alone has it, and the source has markers: that is on record, and is no sign of somebody else."""
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+
+    def first_runs() -> None:
+        produce(here, topic_name, [b"again"] * 5)
+        found = run_once(first)
+        assert (found.exit_code, found.stops) == (ExitCode.DONE, [])
+
+    first = settings_between(here, there, [topic_name], flow=topic_name)
+    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back", on_too_large="skip")
+    alone = {"sync": first.sync.model_copy(update={"configs": False})}
+    first, back = first.model_copy(update=alone), back.model_copy(update=alone)
+    make_topic(here, topic_name, configs={"max.message.bytes": "2000"})
+    make_topic(there, topic_name)
+    produce(here, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+    assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+    produce(there, topic_name, values, batch=batch)
+    assert run_once(back).exit_code == ExitCode.DONE
+    assert _failed_over(back) == ExitCode.NOT_WHOLE
+    failover(first, rehearse=False, undo=True, as_json=False)
+    first_runs()
+    assert failover(first, rehearse=True, undo=False, as_json=True) == ExitCode.NOT_WHOLE
+    assert accept(first, topic_name, (), unconfirmed=False, as_json=True) == ExitCode.DONE
+    first_runs()
+    assert _failed_over(first) == ExitCode.DONE
+    assert any(LARGE in one for one in read(there, topic_name, 0))
 
 
 def test_a_failover_that_took_the_place_of_one_is_not_taken_back_with_it(

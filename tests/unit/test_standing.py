@@ -18,13 +18,17 @@ from mirror.journal.journal import Entry
 from mirror.journal.positions import (
     Standing,
     StandingLog,
+    WayBack,
+    joined,
     lifted_entry,
     position_entry,
     read_position,
     read_stop,
+    read_way_back,
     standing_in,
     stop_entry,
     stops_in,
+    way_back_entry,
 )
 from mirror.journal.snapshot import status_of
 from mirror.kafka.cluster import TopicPartition
@@ -32,6 +36,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
+from mirror.replication.both_logs import Logs, producer_id
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionCounters, PartitionWriter
 from mirror.replication.position import Position
@@ -103,11 +108,15 @@ def test_a_stop_is_read_back(stop: KnownStop) -> None:
         (b"stop/orders/0", b'{"state": "MIRRORING"}'),
         (b"stop/orders/0", b'{"state": "LOST"}'),
         (b"stop/orders/0", b"[" * 100_000),
+        (b"back/orders/0", b'{"spans": [[5, 4]]}'),
+        (b"back/orders/0", b'{"spans": [[-1, 4]]}'),
+        (b"back/orders/0", b'{"spans": {"5": 6}}'),
+        (b"back/orders/0", b"{}"),
     ],
 )
 def test_records_that_somebody_else_wrote_are_passed_over(key: bytes, value: bytes) -> None:
     found = standing_in({key: value})
-    assert (found.positions, found.stops) == ({}, {})
+    assert (found.positions, found.stops, found.way_back) == ({}, {}, {})
 
 
 def test_what_is_reported_last_counts() -> None:
@@ -117,6 +126,36 @@ def test_what_is_reported_last_counts() -> None:
     assert known.learn(Entry(1, *lifted_entry(AT)))
     assert known.handed(Assignment(AT, AT, None, Rules())).stop is None
     assert not known.learn(Entry(2, b"owner", b"{}"))
+
+
+def test_what_a_flow_back_left_out_is_of_the_topics_that_it_was_found_with() -> None:
+    spans = joined([(7, 9), (1, 2), (8, 12), (12, 13)])
+    assert spans == ((1, 2), (7, 13))
+    back = WayBack(spans, OURS, OTHER)
+    assert read_way_back(Entry(0, *way_back_entry(AT, back))) == (AT, back)
+    known = standing_in(dict([way_back_entry(AT, back)]))
+    assert known.way_back_of(AT, OURS, OTHER) == known.way_back_of(AT, OURS, None) == spans
+    assert known.way_back_of(AT, OTHER, OTHER) == known.way_back_of(AT, OURS, OURS) == ()
+    ours = Assignment(AT, AT, OURS, Rules(), target_topic_id=OTHER)
+    assert (known.handed(ours).way_back, known.handed(ours).losses) == (spans, ()), "the source has nothing there"
+
+
+def test_the_copy_alone_may_have_what_a_flow_back_left_out_and_nothing_else() -> None:
+    mirrors = producer_id("back", AT)
+    logs = Logs(AT, 0, 9, 0, 9, None, ProducerState(producer_id("flow", AT)), way_back=((3, 6),))
+    ours, behind = raw(batch(3, count=3)), raw(batch(6))
+    assert logs.may_be_alone(ours, None)
+    assert logs.may_be_alone(ours, behind)
+    assert not logs.may_be_alone(ours, raw(batch(5))), "the source has a record there"
+    assert not logs.may_be_alone(raw(batch(5, count=2)), None), "nobody left out all of it"
+    assert not replace(logs, way_back=()).may_be_alone(ours, None)
+
+    marker = raw(batch(4, attributes=0x30, producer_id=mirrors))
+    assert logs.was_left_out(marker)
+    assert not logs.was_left_out(raw(batch(4, attributes=0x30))), "a marker of a transaction of the source's own"
+    assert not logs.was_left_out(raw(batch(6, attributes=0x30, producer_id=mirrors)))
+    assert not logs.was_left_out(raw(batch(4, producer_id=mirrors))), "a record"
+    assert not logs.was_left_out(None)
 
 
 def test_a_stop_stands_for_the_target_topic_that_it_was_met_with() -> None:
