@@ -71,7 +71,7 @@ from mirror.rendering import console, print_json
 from mirror.replication.assignment import Loss, log_loss
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector, always
-from mirror.topics.history import LostBack, losses_on_the_way_back
+from mirror.topics.history import GRANT_JOURNALS, LostBack, losses_on_the_way_back, may_hide_flows
 from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _Before:
 
 async def _undo(settings: Settings) -> list[Loss]:
     """Let the flow run again; what it has on record now of losses on a way back."""
-    async with Cluster(Endpoint.of(settings.target)) as target, Cluster(Endpoint.of(settings.source)) as source:
+    async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(Journal(target, settings.flow), naming_of(settings))
         await known.read()
         done = known.newest.get(record.KEY)
@@ -150,7 +150,10 @@ async def _undo(settings: Settings) -> list[Loss]:
             return True
 
         known.journal.clearance = Clearance(SuspensionDetector(), stands, at_first=True)
-        lost = await _lost_on_the_way_back(source, known)
+        # another cluster that its address leads to by now knows of no flow back
+        settings = settings.keeping_to(mirrored_cluster(known.newest), target.cluster_id)
+        async with Cluster(Endpoint.of(settings.source)) as source:
+            lost = await _lost_on_the_way_back(source, known)
         losses = [one.loss for one in lost]
         # they come first: who dies in between leaves a flow that is failed over
         await known.journal.append_all([*map(loss_entry, losses), *_left_out(lost, known)])
@@ -169,17 +172,21 @@ def _left_out(lost: Iterable[LostBack], known: JournalSnapshot) -> Iterator[Chan
 
 
 async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[LostBack]:
-    """A source that is away has them to itself, which is logged."""
+    """A source that is away, or hides journals, has them to itself, which is logged."""
+    found = list[LostBack]()
     try:
         names = await partition_counts(source, SOURCE_SECONDS)
-        return await losses_on_the_way_back(source, seen_in(known.newest), names)
-    except (ClusterError, MalformedBatch) as problem:
+        found = await losses_on_the_way_back(source, seen_in(known.newest), names)
+        problem = f"journals on {source} may be hidden: {GRANT_JOURNALS}" if await may_hide_flows(source) else ""
+    except (ClusterError, MalformedBatch) as error:
+        problem = str(error)
+    if problem:
         _log.warning(
             "way_back_unknown",
             flow=known.journal.flow,
             reason=f"nobody knows whether a flow back has lost anything, which `mirror verify` shows: {problem}",
         )
-        return []
+    return found
 
 
 async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:

@@ -37,6 +37,8 @@ _AT_ONCE: Final = 16
 #: What a topic of the source, and a copy, need that are hidden.
 GRANT_READ: Final = "grant READ and DESCRIBE_CONFIGS on it"
 GRANT_WRITE: Final = "grant READ, WRITE and DESCRIBE_CONFIGS on it"
+#: What journals of other flows need.
+GRANT_JOURNALS: Final = "grant READ on topics that begin with mirror. there"
 _JOURNAL: Final = re.compile(re.escape(journal_topic("\0")).replace("\0", "(.+)"))
 
 
@@ -215,8 +217,8 @@ async def read_history(
     ):
         if is_hidden:
             unread.append(
-                f"journals of other flows on cluster {alias} may be hidden, and {unseen} would not be seen: grant READ"
-                " on topics that begin with mirror. there"
+                f"journals of other flows on cluster {alias} may be hidden, and {unseen} would not be seen:"
+                f" {GRANT_JOURNALS}"
             )
     origins: dict[str, Origin] = {}
     claims: dict[str, Claim] = {}
@@ -286,6 +288,13 @@ async def losses_on_the_way_back(
                 loss = Loss(at, there, 0, 0, WAY_BACK, "", ours.topic_id, ours.target_topic_id)
                 found[there] = LostBack(loss, joined(spans))
     return list(found.values())
+
+
+async def may_hide_flows(cluster: Cluster) -> bool:
+    """Whether there may be journals that the cluster does not list. Raises ClusterError."""
+    with contextlib.suppress(AccessDenied):
+        await cluster.refresh([_ANY])
+    return cluster.is_denied(_ANY)
 
 
 def _add_claims(

@@ -130,6 +130,22 @@ def test_what_the_flow_back_left_out_as_too_large_stays_where_it_is(
     assert any(LARGE in one for one in read(there, topic_name, 0))
 
 
+def test_a_source_whose_address_leads_elsewhere_does_not_say_that_the_flow_back_lost_nothing(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+    first = settings_between(here, there, [topic_name], flow=topic_name)
+    elsewhere = settings_between(there.replace("127.0.0.1", "localhost"), there, [topic_name], flow=topic_name)
+    make_topic(here, topic_name)
+    produce(here, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    for settings, is_unknown in ((elsewhere, True), (first, False)):
+        assert _failed_over(first) == ExitCode.DONE
+        capfd.readouterr()
+        assert failover(settings, rehearse=False, undo=True, as_json=False) == ExitCode.DONE
+        assert ("way_back_unknown" in capfd.readouterr().err) == is_unknown
+
+
 def test_a_failover_that_took_the_place_of_one_is_not_taken_back_with_it(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,18 @@ def test_the_rights_are_enough_for_equal_offsets(pair: Pair, capfd: pytest.Captu
     assert "journals of other flows on cluster us may be hidden, and a flow that writes to the same topics" in output
 
 
+def test_where_journals_may_be_hidden_nobody_knows_of_a_way_back(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    pair.allow(ALWAYS + TO_PRESERVE, "undone")
+    settings = pair.settings("undone", "preserve")
+    assert run_once(settings).exit_code == ExitCode.DONE
+    failover(settings, rehearse=False, undo=False, as_json=True)
+    capfd.readouterr()
+    assert failover(settings, rehearse=False, undo=True, as_json=False) == ExitCode.DONE
+    output = capfd.readouterr().err
+    assert "way_back_unknown" in output
+    assert "may be hidden: grant READ on topics that begin with mirror. there" in output
+
+
 def test_fewer_are_enough_where_offsets_are_translated(pair: Pair) -> None:
     pair.allow(ALWAYS, "moved")
     assert run_once(pair.settings("moved", "translate")).exit_code == ExitCode.DONE
