@@ -57,7 +57,7 @@ from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
 from mirror.journal.entries import loss_entry, mirrored_cluster, paused_in, seen_in
-from mirror.journal.journal import Change, Journal, newest
+from mirror.journal.journal import Change, Entry, Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
 from mirror.journal.positions import WayBack, joined, standing_in, way_back_entry
 from mirror.kafka.admin import Admin
@@ -70,7 +70,7 @@ from mirror.policy.selection import Rekeying, is_rekeyed, select
 from mirror.rendering import console, print_json
 from mirror.replication.assignment import Loss, log_loss
 from mirror.states import State
-from mirror.suspension import Clearance, SuspensionDetector, always
+from mirror.suspension import Clearance, SuspensionDetector, always, beating
 from mirror.topics.history import GRANT_JOURNALS, LostBack, losses_on_the_way_back, may_hide_flows
 from mirror.topics.rekeyed import progress_topic
 
@@ -110,7 +110,8 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
             " stop as DIVERGED"
         )
         return ExitCode.DONE
-    found = asyncio.run(_failover(settings, rehearse=rehearse))
+    with beating() as detector:  # behind a suspension the flow may have been failed over, and have come back (Z1)
+        found = asyncio.run(_failover(settings, detector, rehearse=rehearse))
     account = found.account if isinstance(found, _Before) else found
     if account is not None:
         if as_json:
@@ -189,7 +190,7 @@ async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list
     return found
 
 
-async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _Before:
+async def _failover(settings: Settings, detector: SuspensionDetector, *, rehearse: bool) -> FailoverReport | _Before:
     async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(
             Journal(target, settings.flow),
@@ -205,7 +206,9 @@ async def _failover(settings: Settings, *, rehearse: bool) -> FailoverReport | _
         # a source's address that leads to another cluster since, to the target itself say, is that of no source
         settings = settings.keeping_to(mirrored_cluster(known.newest), target.cluster_id)
         async with Cluster(Endpoint.of(settings.source)) as source:
-            return await _fail_over(_FailoverRun(settings, rehearse), source, known, done)
+            course = _FailoverRun(settings, rehearse)
+            course.begin(known, detector)
+            return await _fail_over(course, source, known, done)
 
 
 async def _fail_over(
@@ -278,12 +281,44 @@ class _FailoverRun:
     _source_problem: str = ""
     _is_elsewhere: bool = False
     _ended: bool = False
+    _known_as: Entry | None = None
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
     _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
     _synced: SyncResult | None = None
     _gaps: tuple[OffsetGap, ...] = ()
     _warnings: list[str] = field(default_factory=list)
+
+    def begin(self, known: JournalSnapshot, detector: SuspensionDetector) -> None:
+        """By what the journal says now; nothing is written to it behind a suspension before it was asked again."""
+        self._known_as = known.watched.newest.get(record.KEY)
+
+        async def may_go_on() -> bool:
+            if not self._ended:
+                raise self._overtaken("this process was suspended")
+            await self._standing(known)
+            return True
+
+        known.journal.clearance = Clearance(detector, may_go_on)
+
+    def _overtaken(self, why: str) -> PreflightError:
+        return PreflightError(
+            f"{self.settings.flow}: {why} before the failover was recorded, so that the flow may run for others by now:"
+            " nothing was recorded. Run it again if it is meant"
+        )
+
+    async def _standing(self, known: JournalSnapshot) -> tuple[list[Entry], bool]:
+        """All entries of the journal, and whether it has the failover, which it may have lost. Raises PreflightError
+        where somebody took that back.
+        """
+        entries = await known.journal.all_entries()
+        stands = {entry.key: entry.value is not None for entry in entries}.get(record.KEY)
+        if stands is False:
+            raise PreflightError(
+                f"{self.settings.flow}: this failover was taken back (`mirror failover CONFIG --undo`) while it ran:"
+                " nothing more is done. Run it again if it is meant"
+            )
+        return entries, stands is not None
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -435,6 +470,9 @@ class _FailoverRun:
     async def end(self, known: JournalSnapshot) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         await known.read()  # the mirror that runs may have made a topic meanwhile
+        since = known.watched.newest.get(record.KEY)
+        if since is not None and since != self._known_as:
+            raise self._overtaken("somebody else failed the flow over, or took that back,")
         self._silent = [str(one) for one in self._former if not known.watched.has_ended(one)]
         try:
             await known.journal.append_all(record.ending(known.newest, self._silent))
@@ -544,14 +582,8 @@ class _FailoverRun:
         """The journal still has the failover: what was lost of it may have let a mirror start. Raises PreflightError
         where somebody took it back.
         """
-        entries = await known.journal.all_entries()
-        stands = {entry.key: entry.value is not None for entry in entries}.get(record.KEY)
-        if stands is False:
-            raise PreflightError(
-                f"{self.settings.flow}: this failover was taken back (`mirror failover CONFIG --undo`) while it ran:"
-                " nothing more is done. Run it again if it is meant"
-            )
-        if stands is None:
+        entries, stands = await self._standing(known)
+        if not stands:
             await known.journal.append_all(record.ending(newest(entries), self._silent))
             self._warn(
                 "the journal lost the record of this failover, which was written again: a mirror may have gone on"

@@ -75,6 +75,7 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
             make_journal=flow.make_journal,
         )
         journal_state.begin(taken)
+        journal.clearance = journal_state.clearance(journal)
         watching = asyncio.create_task(_watch(journal_state, journal))
         try:
             await _stretches(flow, taken.owner, assignments, journal, standing, mark.address, ended)

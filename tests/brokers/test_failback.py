@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from compared_logs import delete_before
@@ -21,6 +23,7 @@ from mirror.config import Settings
 from mirror.errors import ExitCode, PreflightError
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.lab.embedded import Cluster
+from mirror.suspension import SuspensionDetector
 
 pytestmark = pytest.mark.brokers
 
@@ -144,6 +147,44 @@ def test_a_source_whose_address_leads_elsewhere_does_not_say_that_the_flow_back_
         capfd.readouterr()
         assert failover(settings, rehearse=False, undo=True, as_json=False) == ExitCode.DONE
         assert ("way_back_unknown" in capfd.readouterr().err) == is_unknown
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_a_failover_that_was_overtaken_before_it_was_recorded_ends_nobody(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    sleeps: bool,
+) -> None:
+    """A laptop may sleep in its midst, while others fail the flow over, and take that back."""
+    first = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    make_topic(source_cluster.bootstrap, topic_name)
+    produce(source_cluster.bootstrap, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    moment, courses = [0.0], list[object]()
+
+    @contextmanager
+    def beating() -> Iterator[SuspensionDetector]:
+        yield SuspensionDetector(lambda: (moment[0], moment[0]))
+
+    async def drain(course: object, *_: object) -> None:
+        courses.append(course)
+        if len(courses) > 1:
+            return
+        if sleeps:
+            moment[0] += 3600
+        else:
+            assert await asyncio.to_thread(_failed_over, first) == ExitCode.DONE
+            await asyncio.to_thread(failover, first, rehearse=False, undo=True, as_json=False)
+
+    monkeypatch.setattr(command, "beating", beating, raising=False)
+    monkeypatch.setattr(command._FailoverRun, "drain", drain)
+    with pytest.raises(PreflightError, match=r"before the failover was recorded, .* Run it again if it is meant"):
+        _failed_over(first)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE, "as the message says"
 
 
 def test_a_failover_that_took_the_place_of_one_is_not_taken_back_with_it(

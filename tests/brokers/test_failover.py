@@ -59,6 +59,7 @@ from mirror.rendering import console
 from mirror.replication.assignment import Loss
 from mirror.spark.task import TaskAssignment, TaskResult
 from mirror.states import Remedy, State
+from mirror.suspension import beating
 
 #: Seconds that nothing here takes.
 DEADLINE: Final = 180.0
@@ -1133,8 +1134,8 @@ def test_a_failover_that_was_interrupted_is_finished_by_the_next_call(
 
     with monkeypatch.context() as patch:
         patch.setattr("mirror.commands.failover._FailoverRun.check", killed)
-        with pytest.raises(KeyboardInterrupt):
-            asyncio.run(failover._failover(config.load(flow.file), rehearse=False))
+        with beating() as detector, pytest.raises(KeyboardInterrupt):
+            asyncio.run(failover._failover(config.load(flow.file), detector, rehearse=False))
     assert committed(flow.target, flow.topic, flow.topic) < 0
     begun = flow.standing()
     rehearsed = CliRunner().invoke(app, ["failover", str(flow.file), "--rehearse"]).exception
