@@ -22,7 +22,7 @@ from mirror.journal.ownership import refuse_failed_over
 from mirror.journal.positions import lifted_entry, standing_in, stops_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.names import did_you_mean
+from mirror.names import did_you_mean, first_of
 from mirror.policy.selection import TopicPair
 from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
@@ -182,6 +182,12 @@ _BY_ITS_ENDS_COMPACTED: Final = (
     " on record as a loss"
 )
 
+#: The same where what is missing is on record as lost.
+_LACKS_LOSSES: Final = (
+    "is not taken over: it lacks records that its source has, which are on record as lost: {spans}. All else is the"
+    " same: where it is to go on without them, `mirror adopt CONFIG {topic} --ends-only` takes it over"
+)
+
 
 def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adopted:
     differences = [one for one in report.differences if one.partition >= 0]  # partitions that are missing are added
@@ -194,6 +200,15 @@ def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adop
                 way = _BY_ITS_ENDS_COMPACTED
             text = f"is not taken over: {wrong[0]}{way.format(topic=pair.source)}"
             return Adopted(pair.source, pair.target, False, text, code)
+    lost = [
+        f"offsets {first} to {following - 1} of partition {one.pair.source.partition}"
+        for one in report.partitions
+        if one.lost_records
+        for first, following in one.lost
+    ]
+    if lost:
+        text = _LACKS_LOSSES.format(spans=first_of(lost), topic=pair.source)
+        return Adopted(pair.source, pair.target, False, text, ExitCode.DIFFERENT)
     records = sum(one.records for one in report.partitions)
     lag = sum(one.lag for one in report.partitions)
     text = f"is adopted; compared were {count(records, 'record')} of {count(len(report.partitions), 'partition')}, each"

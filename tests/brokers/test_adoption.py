@@ -30,6 +30,7 @@ from syncing import admin_of, awaited, delete_topics, made_by, policy
 from typer.testing import CliRunner
 from watchedtask import WatchedTask
 
+from mirror import config
 from mirror.cli import app
 from mirror.commands import adopt as command
 from mirror.config import Settings
@@ -943,3 +944,26 @@ def test_a_copy_that_begins_later_names_how_to_take_it_over(
     assert done.exit_code == ExitCode.DIFFERENT
     assert f"`mirror adopt CONFIG {topic_name} --ends-only`" in done.stdout
     assert CliRunner().invoke(app, ["adopt", str(file), topic_name, "--ends-only"]).exit_code == ExitCode.DONE
+
+
+@pytest.mark.brokers
+def test_a_copy_that_lacks_what_is_on_record_as_lost_is_not_taken_for_whole(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Nobody would know of the loss any more, which is of the topic that was there before."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    file = config_file(tmp_path, source, target, [topic_name], flow=topic_name, on_too_large="skip")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"sync": {"configs": False}}))
+    make_topic(target, topic_name, configs={"max.message.bytes": "2000"})
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"a", b"z" * 9000, b"c"], batch=1)
+    assert run_once(config.load(file)).exit_code == ExitCode.DONE
+    delete_topics(source, topic_name)
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"a", b"z" * 9000, b"c"], batch=1)
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert done.exit_code == ExitCode.DIFFERENT, done.stdout
+    assert "which are on record as lost: offsets 1 to 1 of partition 0" in done.stdout
+    assert f"`mirror adopt CONFIG {topic_name} --ends-only`" in done.stdout
+    assert CliRunner().invoke(app, ["adopt", str(file), topic_name, "--ends-only"]).exit_code == ExitCode.DONE
+    assert run_once(config.load(file)).exit_code == ExitCode.DONE
