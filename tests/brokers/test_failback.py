@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from compared_logs import delete_before
@@ -20,7 +21,10 @@ from mirror.commands.adopt import adopt
 from mirror.commands.failover import failover
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
-from mirror.errors import ExitCode, PreflightError
+from mirror.errors import ExitCode, FlowLost, PreflightError
+from mirror.journal.journal import Journal
+from mirror.journal.ownership import KEY as FAILED_OVER
+from mirror.journal.ownership import FailedOver
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.lab.embedded import Cluster
 from mirror.suspension import SuspensionDetector
@@ -185,6 +189,31 @@ def test_a_failover_that_was_overtaken_before_it_was_recorded_ends_nobody(
         _failed_over(first)
     assert run_once(first).exit_code == ExitCode.DONE
     assert _failed_over(first) == ExitCode.DONE, "as the message says"
+
+
+def test_a_drain_that_slept_appends_nothing_to_the_journal_of_a_flow_that_is_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it copied is nobody's business any more, and it is not to say so to those who have the flow by then."""
+    first = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name)
+    make_topic(source_cluster.bootstrap, topic_name)
+    produce(source_cluster.bootstrap, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    refused = list[FlowLost]()
+
+    async def asleep(_flow: object, _owner: object, _left: object, journal: Journal, *_: object) -> None:
+        await replace(journal, clearance=None).append([(FAILED_OVER, FailedOver.here().to_json())])
+        if journal.clearance is not None:
+            journal.clearance._detector.suspensions += 1
+        try:
+            await journal.append([(b"drained", b"{}")])
+        except FlowLost as lost:
+            refused.append(lost)
+
+    monkeypatch.setattr("mirror.failover.drain._stretches", asleep)
+    with pytest.raises(PreflightError, match="failed the flow over, or took that back, before the failover was"):
+        _failed_over(first)
+    assert len(refused) == 1
 
 
 def test_a_failover_that_took_the_place_of_one_is_not_taken_back_with_it(
