@@ -545,6 +545,17 @@ class _Player:
             self._found("I9", "a command ended with a bug", f"{said}: exit {code}: {command.logged[-2500:]}")
         return code, command
 
+    def _ended(self, command: Command, number: signal.Signals, otherwise: str) -> int | None:
+        """The exit code of a command that ends behind a signal, and judge how it ended."""
+        command.send(number)
+        code = command.wait(COMMAND_SECONDS)
+        if code is None:
+            self._found("I7", otherwise, command.logged[-1500:])
+            command.end()
+        elif code == 1:
+            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        return code
+
     def _op_run(self, op: Op) -> str:
         if self._live:
             return self._op_settle(op)
@@ -734,13 +745,7 @@ class _Player:
         if not self._live:
             return "-"
         command = self._live.pop()
-        command.send(signal.SIGTERM)
-        code = command.wait(COMMAND_SECONDS)
-        if code is None:
-            self._found("I7", "a mirror does not end", command.logged[-1500:])
-            command.end()
-        elif code == 1:
-            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        code = self._ended(command, signal.SIGTERM, "a mirror does not end")
         self._read_again()
         self._judge_states(self._recorded(), command)
         return f"exit {code}"
@@ -772,13 +777,7 @@ class _Player:
         command.send(signal.SIGSTOP)
         self._op_produce(more)
         reported = self._op_run(op)
-        command.send(signal.SIGCONT)
-        code = command.wait(COMMAND_SECONDS)
-        if code is None:
-            self._found("I7", "a mirror that was overtaken does not end", command.logged[-1500:])
-            command.end()
-        elif code == 1:
-            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        code = self._ended(command, signal.SIGCONT, "a mirror that was overtaken does not end")
         self._read_again()
         now = self._recorded()
         self._judge_states(now, command)
@@ -804,12 +803,7 @@ class _Player:
             self._failed_over |= "failover_recorded" in command.logged
         done = self._meanwhile(meanwhile, op) if command.is_suspended else "fewer orders"
         time.sleep(SUSPENDED_SECONDS if command.is_suspended and op.partition else 0)
-        command.send(signal.SIGCONT)
-        if (code := command.wait(COMMAND_SECONDS)) is None:
-            self._found("I7", "a suspended command does not end", command.logged[-1500:])
-            command.end()
-        elif code == 1:
-            self._found("I9", "a command ended with a bug", command.logged[-2500:])
+        code = self._ended(command, signal.SIGCONT, "a suspended command does not end")
         self._read_again()
         reported = self._recorded()
         self._judge_states(reported, command)
