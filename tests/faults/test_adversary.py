@@ -27,7 +27,15 @@ def _is_slow(seed: int, repertoire: str) -> bool:
 #: By repertoire: printed with each schedule, and played by their seeds alone.
 SAMPLE = {
     name: [seed for seed in range(2000, 2200) if not _is_slow(seed, name)][:count]
-    for name, count in (("clusters", 12), ("disks", 5), ("settings", 4), ("around", 4), ("ways", 3), ("late", 2))
+    for name, count in (
+        ("clusters", 12),
+        ("disks", 5),
+        ("settings", 4),
+        ("around", 4),
+        ("ways", 3),
+        ("late", 2),
+        ("asleep", 3),
+    )
 }
 AT_ONCE = 4
 
