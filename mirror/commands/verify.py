@@ -378,7 +378,7 @@ async def _not_compared(
             topic=place.topic,
             target=place.target,
             partition=place.partition,
-            offsets=sum(ends[at] - starts[at] for at in every)
+            offsets=sum(max(0, ends[at] - starts[at]) for at in every)
             if all(at in starts and at in ends for at in every)
             else None,
             reason=reason,

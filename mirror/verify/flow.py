@@ -464,7 +464,8 @@ async def bounds_of(
             list_offset(cluster, partition, EARLIEST), list_offset(cluster, partition, LATEST)
         )
         stable = await list_offset(cluster, partition, LATEST, READ_COMMITTED)  # after: what grew is no transaction
-        return start, stable, max(stable, written)
+        # a transaction that is open may have begun below where the log starts by now
+        return start, max(start, stable), max(stable, written)
 
     theirs = await each(source, target, pairs, (of(target, pair.target) for pair in pairs))
     ours = await each(source, target, pairs, (of(source, pair.source) for pair in pairs))
