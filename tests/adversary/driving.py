@@ -79,8 +79,12 @@ class Command:
             os.kill(self.pid, number)
 
     def wait(self, seconds: float | None) -> int | None:
-        """Its exit code, negative for a signal; None where it does not end in time."""
+        """Its exit code, negative for a signal; None where it does not end in time. RuntimeError where the server
+        that forked it has lost it, which is no code of the mirror's.
+        """
         self._process.join(seconds)
+        if self._process.exitcode == _LOST:
+            raise RuntimeError(f"nobody knows how mirror {' '.join(self.arguments)} ended")
         return self._process.exitcode
 
     def end(self) -> None:
@@ -168,6 +172,8 @@ class _Job:
         return list(rows)
 
 
+#: What `multiprocessing` says where its server did not hear of the end of a process.
+_LOST: Final = 255
 #: What changes something on a cluster, by module: functions and methods that are called right before.
 _ORDERS: Final = {
     "mirror.kafka.admin": (

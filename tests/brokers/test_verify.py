@@ -1127,3 +1127,22 @@ def test_a_copy_of_a_topic_that_is_no_more_is_no_proof(
     report = verify_flow(settings)
     (lack,) = [one for one in report.shortfalls if "recreated" in one.reason]
     assert (lack.topic, report.is_whole) == (topic_name, False)
+
+
+def test_a_transaction_that_is_open_since_before_the_log_starts(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """Its first offset, behind which nothing is committed yet, is below where the source begins by now."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    producer = Producer({"bootstrap.servers": source, "transactional.id": topic_name})
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    for number in range(10):
+        producer.produce(topic_name, b"%d" % number, partition=0)
+    producer.flush(20)
+    delete_before(source_cluster, topic_name, 7)
+    assert mirror_once(source, target, [topic_name], topic_name)
+    report = verify_flow(settings_between(source, target, [topic_name], topic_name))
+    assert (report.differences, report.equal) == ((), True)
+    producer.abort_transaction(20)
