@@ -48,7 +48,7 @@ check: lint ## ruff, mypy and the pure tests: for every few minutes
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not (brokers or spark or soak or docker)' --ignore tests/unit/test_fuzz.py
 
 test: lint ## everything but the soak tests and those of docker-test
-	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 image: ## the container image
 	docker build $(BUILD) --tag $(IMAGE) .
