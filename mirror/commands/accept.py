@@ -187,13 +187,13 @@ async def _accept(
         translates = settings.topics.offsets == "translate"
         indexes = await indexes_of(journal) if translates else {}
         keeps_times = settings.topics.append_time == "source"
+        ids = source.topic_id(topic), target.topic_id(target_topic)
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
-            begins, losses = since.get(one.target, 0), standing.lost_of(one.target, source.topic_id(topic))
+            begins, losses = since.get(one.target, 0), standing.lost_of(one.target, ids[0])
             if translates:
                 attempt = _translated(logs, indexes.get(one.target, OffsetRangeIndex()), begins, losses)
             else:
-                ids = source.topic_id(topic), target.topic_id(target_topic)
                 attempt = _preserved(logs, begins, losses, standing.way_back_of(one.target, *ids))
             await _settle(
                 one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed

@@ -311,8 +311,7 @@ class Replanner:
             self._refuse_lost()
             record_compaction(target, whole.allowed(), self.settings)
 
-        if whole.rekeyed:
-            keep_progress(target, whole.rekeyed)
+        keep_progress(target, whole.rekeyed)
         made = apply(target, whole.allowed(), failures, check, self._source)
         self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)

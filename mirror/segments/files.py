@@ -24,7 +24,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise, zip_longest
@@ -193,38 +193,32 @@ def topic_id_of(folder: Path) -> UUID | None:
 
 def cluster_id_of(folder: Path) -> str | None:
     """The id of the cluster that a data folder is of, by its `meta.properties`; None where that says nothing."""
-    try:
-        for line in _lines(folder / "meta.properties", _OF_ONE):
-            name, _, value = line.partition(b"=")
-            if name.strip() == b"cluster.id" and _CLUSTER_ID.fullmatch(value := value.strip()):
-                return value.decode()
-    except (OSError, ValueError):
-        return None
-    return None
+    values = _properties(folder, b"cluster.id")
+    return next((value.decode() for value in values if _CLUSTER_ID.fullmatch(value)), None)
 
 
 def node_of(folder: Path) -> int | None:
     """The id of the broker that a data folder is of, by its `meta.properties`; None where that says nothing."""
     try:
-        for line in _lines(folder / "meta.properties", _OF_ONE):
-            name, _, value = line.partition(b"=")
-            if name.strip() in (b"node.id", b"broker.id"):
-                return _number(value, _LAST_NODE)
-    except (OSError, ValueError):
+        return next((_number(value, _LAST_NODE) for value in _properties(folder, b"node.id", b"broker.id")), None)
+    except ValueError:
         return None
-    return None
 
 
 def folder_id_of(folder: Path) -> UUID | None:
     """The id of a data folder itself, by its `meta.properties` (KIP-858); None where that says nothing."""
-    try:
+    values = _properties(folder, b"directory.id")
+    found = (UUID(bytes=base64.urlsafe_b64decode(value + b"==")) for value in values if _ID.fullmatch(value))
+    return next(found, None)
+
+
+def _properties(folder: Path, *names: bytes) -> Iterator[bytes]:
+    """The values that the `meta.properties` of a data folder has by these names, as far as that can be read."""
+    with suppress(OSError, ValueError):
         for line in _lines(folder / "meta.properties", _OF_ONE):
             name, _, value = line.partition(b"=")
-            if name.strip() == b"directory.id" and _ID.fullmatch(value := value.strip()):
-                return UUID(bytes=base64.urlsafe_b64decode(value + b"=="))
-    except (OSError, ValueError):
-        return None
-    return None
+            if name.strip() in names:
+                yield value.strip()
 
 
 def history_of(folder: Path) -> list[tuple[int, int]]:

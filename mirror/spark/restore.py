@@ -233,10 +233,7 @@ def _with_beginning(found: Restored, log: PartitionLog, since: int, begins: int)
     ):
         if first < (until := min(until, log.stable)):
             lacking.append((first, until))
-            notes.append(
-                f"the copy lacks offsets {first} to {until - 1}, which these files have: {why}. To have them, name"
-                " another copy in topics.naming, and restore again"
-            )
+            notes.append(_lacks(first, until, why))
     if not lacking:
         return found
     return replace(found, lacking=(*lacking, *found.lacking), notes=(*found.notes, *notes), at_risk=True)
@@ -261,16 +258,21 @@ def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Seque
         for first, until in parts:
             if first < until:
                 lacking.append((first, until))
-                notes.append(
-                    f"the copy lacks offsets {first} to {until - 1}, which these files have: the flow went on behind"
-                    f" them (reason {one.reason}). To have them, name another copy in topics.naming, and restore again"
-                )
+                notes.append(_lacks(first, until, f"the flow went on behind them (reason {one.reason})"))
     return replace(
         found,
         lost=tuple(lost),
         lacking=tuple(lacking),
         notes=(*found.notes, *notes),
         at_risk=found.at_risk or bool(lacking),
+    )
+
+
+def _lacks(first: int, until: int, why: str) -> str:
+    """What is said of offsets, from and to before, that the files have and the copy cannot get any more."""
+    return (
+        f"the copy lacks offsets {first} to {until - 1}, which these files have: {why}. To have them, name another copy"
+        " in topics.naming, and restore again"
     )
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,7 +24,7 @@ from samerecords import read
 from transactional import transactions
 
 from mirror.commands import restore as command
-from mirror.config import load
+from mirror.config import Settings, load
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin, ConfigValue, Creation
 from mirror.kafka.cluster import TopicPartition
@@ -201,6 +202,16 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
     assert again["settings"][topics["orders"]]["applied"] == {}, "what is set is not set again"
 
 
+def restored(
+    capsys: pytest.CaptureFixture[str], config: Settings, folders: Sequence[Path], *, dry_run: bool = False
+) -> tuple[int, Any]:
+    """The exit code, and what is reported of the only partition."""
+    capsys.readouterr()
+    code = command.restore(config, folders, command.Wanted(dry_run=dry_run), as_json=True)
+    (found,) = json.loads(capsys.readouterr().out)["partitions"]
+    return code, found
+
+
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
 def test_a_replica_that_had_fallen_behind_is_not_whole(
@@ -223,11 +234,7 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
     disks = {node.id: node.data for node in lost.nodes}
 
     def restore(*nodes: int, dry_run: bool = False) -> tuple[int, Any]:
-        capsys.readouterr()
-        folders, wanted = [disks[node] for node in nodes], command.Wanted(dry_run=dry_run)
-        code = command.restore(config, folders, wanted, as_json=True)
-        (found,) = json.loads(capsys.readouterr().out)["partitions"]
-        return code, found
+        return restored(capsys, config, [disks[node] for node in nodes], dry_run=dry_run)
 
     for dry_run in (True, False):
         code, found = restore(first, behind, dry_run=dry_run)
@@ -274,17 +281,11 @@ def test_an_old_disk_of_a_broker_is_no_replica_of_it(
     config = load(config_file(tmp_path, lost.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name))
     folders = [shelf, *(node.data for node in lost.nodes)]
 
-    def restore(*, dry_run: bool = False) -> tuple[int, Any]:
-        capsys.readouterr()
-        code = command.restore(config, folders, command.Wanted(dry_run=dry_run), as_json=True)
-        (found,) = json.loads(capsys.readouterr().out)["partitions"]
-        return code, found
-
-    code, found = restore(dry_run=True)
+    code, found = restored(capsys, config, folders, dry_run=True)
     assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True)
     assert "were in other data folders than these" in str(found["notes"])
     shutil.move(tmp_path / f"current-{numbers[2]}", lost.nodes[2].data / f"{topic_name}-0")
-    code, found = restore()
+    code, found = restored(capsys, config, folders)
     assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
 
 

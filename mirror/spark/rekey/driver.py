@@ -291,8 +291,7 @@ class Rekeyer:
             self._target_id = self._side.topic_id = None
             await self._forget_losses(known)
             return None
-        self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
-        self._side.start = EARLIEST  # it has begun: should it begin anew, then with all that there is
+        self._stand_by(plan)
         is_done = set(numbers) == {plan.number}
         self._side.stand_at(plan.until if is_done else plan.begin, plan.epochs)
         self._side.recall(known, self._target_id)
@@ -309,6 +308,11 @@ class Rekeyer:
         await self._side.check_kept(plan.until, plan.epochs)
         await self._refresh()
         return self._mended(plan)
+
+    def _stand_by(self, plan: Plan) -> None:
+        """A plan is the last one on record: the topic has begun, so should it begin anew, then with all there is."""
+        self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
+        self._side.start = EARLIEST
 
     async def _refresh(self) -> None:
         """Refresh the source; what is passed over there is on record before anything behind it is planned."""
@@ -382,8 +386,7 @@ class Rekeyer:
             abandoned=self._abandoned and replace(self._abandoned, abandoned=None),
         )
         await self._plans.record(plan)
-        self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
-        self._side.start = EARLIEST
+        self._stand_by(plan)
         if not plan.ranges:
             return None
         if (abandoned := self._abandoned) is None:
