@@ -13,11 +13,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-from forking import CONTEXT, ensure_server, forget_server
+from forking import Forked, forget_server
 
 #: Imported before the fork: commands, and all that they import late.
 PRELOADED: Final = ("adversary.compiled", "adversary.driving", "adversary.preloaded")
@@ -39,7 +39,7 @@ def package(folder: Path) -> Iterator[None]:
         forget_server()
 
 
-class Command:
+class Command(Forked):
     """One command that runs or ran: `mirror ARGUMENTS...`."""
 
     def __init__(self, folder: Path, *arguments: str, late: float = 0.0, halts_before: int | None = None) -> None:
@@ -48,49 +48,8 @@ class Command:
         """
         self.arguments = arguments
         self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
-        ensure_server(PRELOADED)
-        self._process = CONTEXT.Process(
-            target=_main, args=(str(self._output), arguments, late, halts_before), daemon=True
-        )
-        self._process.start()
+        super().__init__(PRELOADED, _main, str(self._output), arguments, late, halts_before)
         self.began = time.time()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        assert self._process.pid is not None
-        return self._process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        """It runs, or is frozen."""
-        return self._process.is_alive()
-
-    @property
-    def is_suspended(self) -> bool:
-        """It was stopped by a signal, and waits for another one."""
-        with suppress(OSError):
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-        return False
-
-    def send(self, number: signal.Signals) -> None:
-        """A signal, if it is still there."""
-        if self._process.is_alive():
-            os.kill(self.pid, number)
-
-    def wait(self, seconds: float | None) -> int | None:
-        """Its exit code, negative for a signal; None where it does not end in time. RuntimeError where the server
-        that forked it has lost it, which is no code of the mirror's.
-        """
-        self._process.join(seconds)
-        if self._process.exitcode == _LOST:
-            raise RuntimeError(f"nobody knows how mirror {' '.join(self.arguments)} ended")
-        return self._process.exitcode
-
-    def end(self) -> None:
-        """SIGKILL, and wait."""
-        self._process.kill()
-        self._process.join()
 
     @property
     def printed(self) -> str:
@@ -172,8 +131,6 @@ class _Job:
         return list(rows)
 
 
-#: What `multiprocessing` says where its server did not hear of the end of a process.
-_LOST: Final = 255
 #: What changes something on a cluster, by module: functions and methods that are called right before.
 _ORDERS: Final = {
     "mirror.kafka.admin": (

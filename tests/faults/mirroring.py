@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 import time
 import uuid
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from forking import CONTEXT, ensure_server
+from forking import Forked
 
 from mirror.driver.control import ControlServer
 from mirror.driver.flow import Flow
@@ -81,7 +80,7 @@ class Standing:
         return self.next_offset >= self.until and not self.state.is_stop
 
 
-class Mirror:
+class Mirror(Forked):
     """One process. `report` is empty where it was killed."""
 
     def __init__(
@@ -102,42 +101,12 @@ class Mirror:
             report=folder / f"{name}.json",
             log=folder / f"{name}.log",
         )
-        ensure_server(PRELOADED)
-        self._process = CONTEXT.Process(target=_main, args=(self._work,), daemon=True)
-        self._process.start()
-
-    @property
-    def is_alive(self) -> bool:
-        """It runs, or is frozen."""
-        return self._process.is_alive()
-
-    @property
-    def is_frozen(self) -> bool:
-        """It was stopped by SIGSTOP."""
-        try:
-            return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-        except OSError:
-            return False
+        super().__init__(PRELOADED, _main, self._work)
 
     @property
     def log(self) -> str:
         """What it wrote."""
         return self._work.log.read_text() if self._work.log.exists() else ""
-
-    def send(self, number: signal.Signals) -> None:
-        """A signal, if it is still there."""
-        if self._process.is_alive() and self._process.pid is not None:
-            os.kill(self._process.pid, number)
-
-    def wait(self, seconds: float) -> int | None:
-        """Its exit code, negative for a signal; None where it does not end in time."""
-        self._process.join(seconds)
-        return self._process.exitcode
-
-    def end(self) -> None:
-        """SIGKILL, and wait."""
-        self._process.kill()
-        self._process.join()
 
     @property
     def report(self) -> dict[TopicPartition, Standing]:

@@ -260,9 +260,9 @@ class _Play:
 
     def _sleep(self, fault: Sleep) -> None:
         sleeper = self._start(Strike(fault.point, fault.count, signal.SIGSTOP))
-        _until(lambda: sleeper.is_frozen or not sleeper.is_alive, _ROUND_SECONDS)
+        _until(lambda: sleeper.is_suspended or not sleeper.is_alive, _ROUND_SECONDS)
         successor = self._start()
-        frozen = sleeper.is_frozen
+        frozen = sleeper.is_suspended
         time.sleep(fault.seconds)
         sleeper.send(signal.SIGCONT)
         self._finish(successor, _ROUND_SECONDS, "a successor")
