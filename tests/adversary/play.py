@@ -1441,6 +1441,8 @@ class _Player:
         self._cut_from[name, partition] = min(below, logs[partition].end)  # one that was made just now may be empty
         if not copy.owned and not any(log.end for log in logs.values()):  # an empty one may be taken over
             copy.owned, copy.source_id = True, self._source_id(copy.source)
+            copy.causes.discard("source recreated")  # that was before
+            copy.causes.add("foreign")  # a live mirror may not have looked again
             self._rebase()
         self._crashed()
         return f"{name}-{partition} from {log.end} to {below}"
