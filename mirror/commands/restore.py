@@ -154,7 +154,9 @@ def _behind(
     and which are (D5). `controllers`: the nodes whose metadata logs are here.
     """
     may_be_old = known.may_lack({node for node in controllers if node is not None})
-    others = sorted(known.voters.difference(controllers))
+    why = "the metadata logs here lack something, or do not say which controllers there were"
+    if others := sorted(known.voters.difference(controllers)):
+        why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
     for at, paths in found.items():
         topic = known.topics.get(at.topic)
         in_sync = topic.in_sync.get(at.partition) if topic is not None else None
@@ -173,8 +175,8 @@ def _behind(
             yield at, f"{what}: records may be missing"
         elif may_be_old and (absent := in_sync.brokers - current):
             brokers = ", ".join(map(str, sorted(absent)))
-            why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}: records may be missing"
-            yield at, f"nobody knows whether brokers {brokers} went on without these replicas; {why}"
+            what = f"nobody knows whether brokers {brokers} went on without these replicas"
+            yield at, f"{what}; {why}: records may be missing"
 
 
 def _broker_of(data: Path, in_sync: InSync) -> int | None:

@@ -19,8 +19,10 @@ T5  which replicas have all that was committed, a controller writes down before 
     (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
     (Kafka `PartitionRegistration.merge`). In which of its folders a broker has its replica, it writes down as well
     (KIP-858): what another folder of that broker holds, an old disk's, has stood still since
-T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`). What was committed, a majority of
-    them has: so many of their logs as meet any majority lack none of it, and fewer may
+T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`), below a snapshot as well, or the
+    snapshot (KIP-853), or a node's `quorum-state` (before that). What was committed, a majority of them has: so many of
+    their logs as meet any majority lack none of it, and fewer may; so may any where nobody says who votes, and where
+    something of the log behind the snapshot is missing or cannot be read
 
 A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), others say of members
 what nobody needs any more. A value begins with its version, 0 to 4, of which 4 is flexible; null deletes the key (Kafka
@@ -37,6 +39,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 from struct import Struct
 from types import MappingProxyType
@@ -49,7 +53,7 @@ from mirror.kafka.groups import Committed
 from mirror.records.header import ABORT, COMMIT, RawBatch, marker_type
 from mirror.records.rewrite import read
 from mirror.records.segment import Walk
-from mirror.segments.files import MOST_PARTITIONS, Mapped
+from mirror.segments.files import MOST_PARTITIONS, Mapped, voters_of
 from mirror.segments.replica_sets import PartitionLog, load
 
 # --- What brokers keep in logs of their own ---------------------------------------------------------------------------
@@ -194,8 +198,9 @@ METADATA: Final = TopicPartition("__cluster_metadata", 0)
 #: Kafka `Snapshots`: 20 digits of the end offset, 10 of the epoch. One that is being written ends in `.part`.
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _FRAME_VERSION: Final = 1
-#: Kafka `ControlRecordType`: who leads, and the end without which a snapshot is not whole.
-_LEADER_CHANGE, _SNAPSHOT_FOOTER = 2, 4
+_THE_LOG: Final = "the cluster's metadata log"
+#: Kafka `ControlRecordType`: who leads, the end without which a snapshot is not whole, and who votes.
+_LEADER_CHANGE, _SNAPSHOT_FOOTER, _VOTERS = 2, 4, 6
 #: Kafka `MetadataRecordType` by number.
 _TOPIC, _PARTITION, _CONFIG, _PARTITION_CHANGE, _REMOVE_TOPIC = 2, 3, 4, 5, 9
 _BEGIN, _END, _ABORT = 23, 24, 25
@@ -379,6 +384,7 @@ class ClusterTopics:
     end: the offset behind the last record of the log that was read.
     notes: what could not be read, in words.
     voters: the nodes that voted on the metadata (T6); empty where that is not known.
+    is_whole: of the log behind the snapshot no record is known to be missing, or cannot be read.
     """
 
     topics: Mapping[str, KnownTopic] = field(default_factory=dict)
@@ -387,18 +393,19 @@ class ClusterTopics:
     end: int = 0
     notes: tuple[str, ...] = ()
     voters: frozenset[int] = frozenset()
+    is_whole: bool = True
 
     def may_lack(self, nodes: Collection[int]) -> bool:
         """Whether the logs of these nodes may lack what was committed, so that all this is older than it (T6)."""
-        fewest = len(self.voters) - len(self.voters) // 2  # to meet any majority
-        return bool(self.voters) and len(self.voters.intersection(nodes)) < fewest
+        fewest = max(1, len(self.voters) - len(self.voters) // 2)  # to meet any majority
+        return not self.is_whole or len(self.voters.intersection(nodes)) < fewest
 
 
 class MetadataReplay:
-    """Builds `ClusterTopics` from messages in the log's order. `voters`: as in `ClusterTopics`."""
+    """Builds `ClusterTopics` from messages in the log's order. `voters` and `is_whole`: as in `ClusterTopics`."""
 
-    def __init__(self) -> None:
-        self.voters = frozenset[int]()
+    def __init__(self, voters: frozenset[int] = frozenset()) -> None:
+        self.voters, self.is_whole = voters, True
         self._names: dict[UUID, str] = {}
         self._ids: dict[str, UUID] = {}
         self._partitions: dict[UUID, dict[int, PartitionMade]] = {}
@@ -465,8 +472,15 @@ class MetadataReplay:
             )
             for name, topic_id in sorted(self._ids.items())
         }
-        removed, gone = frozenset(self._removed), frozenset(self._gone)
-        return ClusterTopics(topics=topics, removed=removed, gone=gone, end=end, notes=tuple(notes), voters=self.voters)
+        return ClusterTopics(
+            topics=topics,
+            removed=frozenset(self._removed),
+            gone=frozenset(self._gone),
+            end=end,
+            notes=tuple(notes),
+            voters=self.voters,
+            is_whole=self.is_whole,
+        )
 
 
 def _folders(one: PartitionMade) -> dict[int, UUID]:
@@ -487,24 +501,30 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
         log = load(folders, skips_damage=True)
         notes += log.notes
     except ConfigError as problem:
-        notes.append(f"the cluster's metadata log cannot be read: {problem}")
-    end, replay = 0, MetadataReplay()
+        notes.append(f"{_THE_LOG} cannot be read: {problem}")
+    end, snapshot, where = 0, list[RawBatch](), ""
     for until, path in sorted(_snapshots(folders), reverse=True):
         try:
-            batches = list(_snapshot_batches(path))
+            end, snapshot, where = until, list(_snapshot_batches(path)), str(path)
+            break
         except (BadRecords, ConfigError) as problem:
             notes.append(f"{path} is left out: {problem}")
-            continue
-        end = until
-        notes += _learn(replay, batches, str(path))
-        break
+    _, voters = max(map(voters_of, folders), key=itemgetter(0), default=(-1, frozenset[int]()))
+    replay = MetadataReplay(voters)
+    if log is not None:  # what it says of voters alone, since the snapshot has no more of it
+        below = takewhile(lambda raw: raw.header.base_offset < end, batches_of(log))
+        notes += _learn(replay, (raw for raw in below if raw.header.is_control), _THE_LOG)
+    notes += _learn(replay, snapshot, where)
     if log is not None and log.start <= end:
-        notes += _learn(replay, batches_of(log, end), "the cluster's metadata log")
+        notes += _learn(replay, batches_of(log, end), _THE_LOG)
+        replay.is_whole &= not log.is_cut and all(hole.next_offset <= end for hole in log.lost)
         end = max(end, log.end)
     elif log is not None and end == 0:
         return None  # records below the log's start are in no file
-    elif log is not None:
-        notes.append(f"the cluster's metadata log begins at offset {log.start}, behind its snapshot's end at {end}")
+    else:
+        replay.is_whole = False
+        if log is not None:
+            notes.append(f"{_THE_LOG} begins at offset {log.start}, behind its snapshot's end at {end}")
     return replay.found(end, dict.fromkeys(notes)) if end else None
 
 
@@ -543,21 +563,29 @@ def _learn(replay: MetadataReplay, batches: Iterable[RawBatch], where: str) -> I
         except BadRecords as problem:
             unread, first = unread + 1, first or str(problem)
     if unread:
+        replay.is_whole = False
         yield f"{unread} records of {where} cannot be read, and are left out; the first is {first}"
 
 
 def _voters(raw: RawBatch) -> frozenset[int]:
     """Who votes by a control batch that says it; nobody by another one. Raises BadRecords where it cannot be read."""
-    if marker_type(raw) != _LEADER_CHANGE:
-        return frozenset()
     found: list[int] = []
-    for one in pairs_of(raw):
-        fields = Fields(one.value or b"")
-        version, _ = fields.int16(), fields.int32()
+    for one in pairs_of(raw):  # a snapshot's first batch has several
+        key, fields = Fields(one.key or b""), Fields(one.value or b"")
+        key.int16()
+        if (kind := key.int16()) not in (_LEADER_CHANGE, _VOTERS):
+            continue
+        version = fields.int16()
+        if kind == _LEADER_CHANGE:
+            fields.int32()
         for _ in range(fields.varint() - 1):
             found.append(fields.int32())
-            if version:
+            if version or kind == _VOTERS:
                 fields.uuid()  # the voter's folder (KIP-853)
+            if kind == _VOTERS:
+                for _ in range(fields.varint() - 1):  # its addresses
+                    fields.string(flexible=True), fields.string(flexible=True), fields.int16(), fields.tags()
+                fields.int16(), fields.int16(), fields.tags()
             fields.tags()
     return frozenset(found)
 

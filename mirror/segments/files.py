@@ -19,6 +19,7 @@ written is behind, and ends in zeros that were reserved.
 from __future__ import annotations
 
 import base64
+import json
 import mmap
 import os
 import re
@@ -210,6 +211,17 @@ def folder_id_of(folder: Path) -> UUID | None:
     values = _properties(folder, b"directory.id")
     found = (UUID(bytes=base64.urlsafe_b64decode(value + b"==")) for value in values if _ID.fullmatch(value))
     return next(found, None)
+
+
+def voters_of(folder: Path) -> tuple[int, frozenset[int]]:
+    """The leader epoch in the `quorum-state` of a metadata log, and who votes by its node's own settings; -1 and nobody
+    where it does not say (from KIP-853 on the log does).
+    """
+    try:
+        state = json.loads(b"".join(_lines(folder / "quorum-state", _OF_ONE)))
+        return int(state["leaderEpoch"]), frozenset(int(one["voterId"]) for one in state["currentVoters"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return -1, frozenset()
 
 
 def _properties(folder: Path, *names: bytes) -> Iterator[bytes]:

@@ -123,8 +123,8 @@ class PartitionLog:
 
     `aborted`: producer id, first offset and marker's offset of each aborted transaction. `notes` say in words what was
     left out, and why; `at_risk` that it may be more than what a crash leaves at the end of a log. `lost`: what is left
-    out of it for damage, though sound batches follow. `oldest_ms` as in `Replica`. `epochs`: leader epochs and where
-    each begins, oldest first; empty where the files do not say.
+    out of it for damage, though sound batches follow; `is_cut`: a replica ends in more than a crash leaves. `oldest_ms`
+    as in `Replica`. `epochs`: leader epochs and where each begins, oldest first; empty where the files do not say.
     """
 
     stretches: tuple[OffsetSpan, ...]
@@ -137,6 +137,7 @@ class PartitionLog:
     oldest_ms: int | None = None
     lost: tuple[Hole, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
+    is_cut: bool = False
 
     @property
     def end(self) -> int:
@@ -260,6 +261,7 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
         min(times, default=None),
         lost,
         _epochs_of(best, end),
+        cut or any(one.damage and not one.is_torn for one in replicas),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -18,14 +20,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
 from recordoracle import Record, encoded
-from replicas import ABORT, COMMIT, flipped, marker, replica
+from replicas import ABORT, COMMIT, TOPIC_ID, flipped, marker, replica
 
+from mirror.commands.restore import scan_folders
 from mirror.errors import BadRecords
 from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.lab.embedded import Cluster
-from mirror.records.header import TRANSACTIONAL
+from mirror.records.header import CONTROL, TRANSACTIONAL
 from mirror.segments import cluster_logs
 from mirror.segments.cluster_logs import (
     METADATA,
@@ -43,6 +46,7 @@ from mirror.segments.cluster_logs import (
     offsets_in,
     topics_in,
 )
+from mirror.segments.files import voters_of
 
 IDS = [UUID(int=number) for number in range(1001, 1005)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
@@ -344,6 +348,8 @@ def test_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
     assert fallen_back is not None
     assert any("is left out" in note for note in fallen_back.notes)
     assert {name: (one.partitions, one.configs) for name, one in fallen_back.topics.items()} == whole
+    assert found.voters == fallen_back.voters == {cluster.nodes[0].id}, "who votes was written below the snapshot"
+    assert found.is_whole
     assert cluster_logs.METADATA.partition == 0
 
 
@@ -396,4 +402,88 @@ def test_so_many_controllers_as_meet_any_majority_lack_nothing(voters: int, enou
         number < enough for number in range(voters + 1)
     ]
     assert known.may_lack([*range(enough - 1), voters + 1]), "another node is no voter"
-    assert not cluster_logs.ClusterTopics().may_lack(()), "nobody knows who voted"
+    assert cluster_logs.ClusterTopics().may_lack(range(9)), "nobody knows who voted"
+    assert replace(known, is_whole=False).may_lack(range(voters)), "records are missing from what is here"
+
+
+#: As `kafka-storage.sh format --standalone` of Kafka 4.3 writes it for node 7: header, KRaft version and voters in one
+#: batch, some records, and the end.
+FORMATTED = (
+    "AAAAAAAAAAAAAACaAAAAAALhc2u9ACAAAAACAAABohQ+XLcAAAGiFD5ct///////////////////AAAAAyoAAAAIAAAAAxYAAAAAAaIUPlx4"
+    "AAAeAAACCAAAAAUKAAAAAQAAggEAAAQIAAAABm4AAAIAAAAHIdWMGp4dRLWqz8E6cT6kLQILQ09OVFJPTExFUgpsb2NhbGhvc3QjhQAAAAAB"
+    "AAAAAAAAAAAAAAADAAAAPwAAAAACImIlRgAgAAAAAAAAAaIUPlzJAAABohQ+XMn//////////////////wAAAAEaAAAACAAAAAQGAAAAAA=="
+)
+
+
+def test_a_snapshot_as_kafka_formats_it_says_who_votes(tmp_path: Path) -> None:
+    folder = replica(tmp_path, (0, batch_of(0, metadata_record(TopicMade("orders", IDS[0])))), name=str(METADATA))
+    (folder / f"{0:020}-{0:010}.checkpoint").write_bytes(base64.b64decode(FORMATTED))
+    found = topics_in([folder])
+    assert found is not None
+    assert found.voters == {7}
+    assert (found.is_whole, sorted(found.topics)) == (True, ["orders"])
+
+
+def control(at: int, kind: int, value: bytes) -> bytes:
+    """A batch of the metadata log with a control record."""
+    return batch(at, attributes=CONTROL, payload=encoded([Record(0, 0, struct.pack(">hh", 0, kind), value)]))
+
+
+#: Nodes 1, 2 and 3 vote (Kafka `LeaderChangeMessage`, version 0).
+ELECTED = struct.pack(">hi", 0, 3) + b"\4" + b"".join(struct.pack(">ib", node, 0) for node in (1, 2, 3)) + b"\1\0"
+QUORUM = """{"leaderId":3,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,
+    "currentVoters":[{"voterId":1},{"voterId":2},{"voterId":3}],"data_version":0}"""
+
+
+@pytest.mark.parametrize("known_by", ["the log", "the log below the snapshot", "quorum-state", "nobody"])
+def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log(tmp_path: Path, known_by: str) -> None:
+    """By its own log it was in sync with the others, which may have gone on without it."""
+    made = PartitionMade(TOPIC_ID, 0, (1, 2, 3), replicas=(1, 2, 3))
+    records = batch_of(1, metadata_record(TopicMade("orders", TOPIC_ID)), metadata_record(made))
+    data = tmp_path / "node-1"
+    more = batch_of(3, metadata_record(ConfigSet("orders", "retention.ms", "1")))
+    log = (0, control(0, 2, ELECTED) + records + more) if "log" in known_by else (3, more)
+    folder = replica(data, log, name=str(METADATA), topic_id=None)
+    if known_by != "the log":
+        header, footer = control(0, 3, struct.pack(">hqb", 0, 0, 0)), control(3, 4, struct.pack(">hb", 0, 0))
+        (folder / f"{3:020}-{1:010}.checkpoint").write_bytes(header + records + footer)
+    if known_by == "quorum-state":
+        (folder / known_by).write_text(QUORUM)
+    replica(data, (0, batch(0)), topic_id=TOPIC_ID)
+    (data / "meta.properties").write_text("node.id=1\n")
+    found = topics_in([folder])
+    assert found is not None
+    assert found.voters == (set() if known_by == "nobody" else {1, 2, 3})
+    ((at, text),) = scan_folders([data], groups=False).behind.items()
+    assert at == READER
+    assert "nobody knows whether brokers 2, 3 went on without these replicas" in text
+    assert ("do not say which controllers there were" in text) is (known_by == "nobody")
+
+
+@pytest.mark.parametrize(
+    "state", ["", "[]", "{}", '{"leaderEpoch":1}', '{"leaderEpoch":1,"currentVoters":[3]}', "[" * 9999]
+)
+def test_a_quorum_state_that_is_none_says_nothing(tmp_path: Path, state: str) -> None:
+    (tmp_path / "quorum-state").write_text(state)
+    assert voters_of(tmp_path) == (-1, frozenset())
+
+
+def test_a_metadata_log_that_lacks_something_behind_its_snapshot_is_not_whole(tmp_path: Path) -> None:
+    """A batch that is damaged, files that are missing, and one that is no log."""
+    made = metadata_record(TopicMade("orders", IDS[0]))
+    batches = [control(0, 2, ELECTED), *(batch_of(at, made) for at in range(1, 5))]
+    start = sum(map(len, batches[:3]))
+    logs = {
+        "sound": (0, b"".join(batches)),
+        "damaged": (0, flipped(b"".join(batches), start + 70)),
+        "short": (4, batches[4]),
+        "unread": (0, b"".join([*batches[:4], batch_of(4, b"\1\2\1")])),
+    }
+    for name, log in logs.items():
+        folder = replica(tmp_path / name, log, name=str(METADATA))
+        snapshot = control(0, 2, ELECTED) + batch_of(1, made) + control(2, 4, struct.pack(">hb", 0, 0))
+        (folder / f"{2:020}-{1:010}.checkpoint").write_bytes(snapshot)
+        found = topics_in([folder])
+        assert found is not None
+        assert found.voters == {1, 2, 3}
+        assert found.is_whole is (name == "sound")
