@@ -1,9 +1,9 @@
 """`mirror restore`: topics out of the data folders of brokers that are gone: same bytes, same offsets.
 
-D1  a folder whose topic id the metadata log says was removed is of a deleted topic, and is left out; so are folders of
-    another id than a topic has there, where there are some with that id
+D1  a folder whose topic id the metadata log says was removed is of a deleted topic, and is left out; so is one of
+    another id than its topic has there, whether some of that id are here or all of these are missing
 D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
-D3  a topic that the metadata log does not know is restored all the same: the log may end before it was made
+D3  a topic whose name the metadata log does not know is restored all the same: the log may end before it was made
 D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
 D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
@@ -79,6 +79,7 @@ class Disks:
     knows_settings: the metadata log was found and read.
     offsets: what groups had committed; None where that was not asked for, or is not there.
     notes: what was left out, and what could not be read.
+    left: by topic, what is to be said of folders that were left out.
     lacking: topics of which no folder is here, with how many partitions they had (D4).
     behind: partitions of which no replica that was in sync is here, and what is to be said of each (D5).
     stale: there are such ones among those of groups' offsets, so that a group may have stood further.
@@ -90,6 +91,7 @@ class Disks:
     knows_settings: bool
     offsets: GroupOffsets | None
     notes: Sequence[str]
+    left: Mapping[str, Sequence[str]]
     lacking: Mapping[str, int]
     behind: Mapping[TopicPartition, str]
     stale: bool = False
@@ -112,6 +114,11 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
     counts: dict[str, int] = {}
+    left: Mapping[str, Sequence[str]] = {}
+    if known is not None:
+        found, left = _of_now(found, known)
+        notes += (*(note for of in left.values() for note in of), *_unknown(found, known))
+        counts = {name: topic.partitions for name, topic in known.topics.items()}
     behind = dict(_behind(found, known, {node_of(path.parent) for path in paths})) if known is not None else {}
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
@@ -121,13 +128,8 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
         notes += _absent(committed, known)
         stale = sorted(behind.keys() & {TopicPartition(OFFSETS_TOPIC, number) for number in committed})
         notes += (f"{at}: {behind[at]}; its groups may have committed further" for at in stale)
-    if known is not None:
-        ids = {path: topic_id_of(path) for paths in found.values() for path in paths}
-        found, left = _of_now(found, ids, known)
-        notes += left
-        counts = {name: topic.partitions for name, topic in known.topics.items()}
     for name, count in partition_counts(folders).items():
-        if known is None or name not in known.gone:
+        if known is None or name not in known.gone | left.keys():  # it may count those of the other one by the name
             counts[name] = max(counts.get(name, 0), count)
     there = {at.topic for at in found}
     return Disks(
@@ -137,6 +139,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
         knows_settings=known is not None,
         offsets=offsets,
         notes=notes,
+        left=left,
         lacking={
             name: count
             for name, count in sorted(counts.items())
@@ -162,11 +165,10 @@ def _behind(
         in_sync = topic.in_sync.get(at.partition) if topic is not None else None
         if topic is None or in_sync is None or not in_sync.brokers:
             continue
-        mine = [path for path in paths if topic_id_of(path) in (None, topic.topic_id)]
-        nodes = {node_of(path.parent) for path in mine}
-        current = {node for path in mine if (node := _broker_of(path.parent, in_sync)) is not None}
-        seen = max((epoch for path in mine for epoch, _ in history_of(path)), default=-1)
-        if not nodes or None in nodes:
+        nodes = {node_of(path.parent) for path in paths}
+        current = {node for path in paths if (node := _broker_of(path.parent, in_sync)) is not None}
+        seen = max((epoch for path in paths for epoch, _ in history_of(path)), default=-1)
+        if None in nodes:
             continue
         if not current & in_sync.brokers and seen <= in_sync.leader_epoch:
             brokers = ", ".join(map(str, sorted(in_sync.brokers)))
@@ -212,44 +214,46 @@ def _absent(committed: Mapping[int, Sequence[Path]], known: ClusterTopics | None
 
 
 def _of_now(
-    found: Mapping[TopicPartition, Sequence[Path]], ids: Mapping[Path, UUID | None], known: ClusterTopics
-) -> tuple[dict[TopicPartition, Sequence[Path]], list[str]]:
-    """The folders of topics as they were in the end, and what is to be said of the others (D1, D3)."""
-    current = {
-        at.topic
-        for at, paths in found.items()
-        if (topic := known.topics.get(at.topic)) and any(ids[path] == topic.topic_id for path in paths)
-    }
+    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics
+) -> tuple[dict[TopicPartition, Sequence[Path]], dict[str, list[str]]]:
+    """The folders of topics as they were in the end, and by topic what is to be said of the others (D1)."""
     kept: dict[TopicPartition, Sequence[Path]] = {}
-    notes: list[str] = []
+    left: dict[str, list[str]] = {}
     for at, paths in found.items():
         mine = []
         for path in paths:
-            topic_id = ids[path]
+            topic_id, topic = topic_id_of(path), known.topics.get(at.topic)
             if topic_id in known.removed:
-                notes.append(
-                    f"{path} is left out: its topic (id {topic_id}) was deleted. --from {path} alone restores it"
+                why = f"its topic (id {topic_id}) was deleted"
+            elif topic_id is not None and topic is not None and topic_id != topic.topic_id:
+                why = (
+                    f"it is of another topic by this name (id {topic_id}, and {topic.topic_id} in the metadata log): a"
+                    f" former one, or one that was made after the log's last record (offset {known.end - 1})"
                 )
-            elif topic_id is not None and at.topic in current and topic_id != known.topics[at.topic].topic_id:
-                now = known.topics[at.topic].topic_id
-                notes.append(f"{path} is left out: it is of a former topic by this name (id {topic_id}, and now {now})")
             else:
                 mine.append(path)
+                continue
+            left.setdefault(at.topic, []).append(f"{path} is left out: {why}. --from {path} alone restores it")
         if mine:
             kept[at] = mine
-    notes += (
-        f"{name}: the metadata log does not know it. It was deleted before the log's oldest record, or made after its"
-        f" last one (offset {known.end - 1}); exclude it where it should not come back"
-        for name in sorted({at.topic for at in kept} - known.topics.keys())
-    )
-    return kept, notes
+    return kept, left
+
+
+def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[str]:
+    """What is to be said of topics that the metadata log does not know (D3)."""
+    for name in sorted({at.topic for at in found} - known.topics.keys()):
+        if not name.startswith(INTERNAL_PREFIX):
+            yield (
+                f"{name}: the metadata log does not know it. It was deleted before the log's oldest record, or made"
+                f" after its last one (offset {known.end - 1}); exclude it where it should not come back"
+            )
 
 
 def _topics(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None, counts: Mapping[str, int]
 ) -> dict[str, Found]:
     """What the folders say of each topic, as far as a scan of its segments shows, with as many partitions as there
-    were by `counts`, where those are of this very topic.
+    were by `counts`.
     """
     mixed = mixed_in(found)
     topics: dict[str, Found] = {}
@@ -258,15 +262,13 @@ def _topics(
         times = [before.oldest_ms, *map(oldest_of, paths)]
         source_topic = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        is_it = source_topic is not None and topic_id in (None, source_topic.topic_id)
-        count = counts.get(at.topic, 0) if is_it or source_topic is None else 0
         topics[at.topic] = Found(
-            partitions=max(before.partitions, at.partition + 1, count),
+            partitions=max(before.partitions, at.partition + 1, counts.get(at.topic, 0)),
             oldest_ms=min((time for time in times if time is not None), default=None),
             bytes=max(before.bytes, *map(bytes_of, paths)),
             mixed=mixed.get(at.topic, ""),
             topic_id=topic_id,
-            known=source_topic if is_it else None,
+            known=source_topic,
         )
     return topics
 
@@ -329,7 +331,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
 def _plan(settings: Settings, target: Admin, disks: Disks) -> TopicPlan:
     own = asyncio.run(read_own(settings))
     history = asyncio.run(read_history(settings, own, None, target.topic_names()))
-    return plan_restoration(target, disks.topics, settings, history)
+    return plan_restoration(target, disks.topics, settings, history, disks.left)
 
 
 def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, owner: Owner | None) -> Report:

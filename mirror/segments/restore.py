@@ -75,10 +75,14 @@ class Found:
 
 
 def plan_restoration(
-    target: Admin, topics: Mapping[str, Found], settings: Settings, history: History = NO_HISTORY
+    target: Admin,
+    topics: Mapping[str, Found],
+    settings: Settings,
+    history: History = NO_HISTORY,
+    left: Mapping[str, Sequence[str]] = {},
 ) -> TopicPlan:
-    """The plan for topics of which there are files. Writes nothing; raises ClusterError when the target cannot be
-    read.
+    """The plan for topics of which there are files; `left`: why others were left out. Writes nothing; raises
+    ClusterError when the target cannot be read.
     """
     selection = select({name: found.partitions for name, found in topics.items()}, settings.topics)
     wanted = {pair.target for pair in selection.pairs}
@@ -88,7 +92,9 @@ def plan_restoration(
     replicas = min(_REPLICAS, target.brokers())
     findings = [
         *(
-            refused(name, "there are no files of it in these folders", Fix.SELF_EXPLANATORY)
+            refused(
+                name, "; ".join(left.get(name, ["there are no files of it in these folders"])), Fix.SELF_EXPLANATORY
+            )
             for name in selection.missing
         ),
         *naming_findings(selection),

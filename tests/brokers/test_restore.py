@@ -880,6 +880,9 @@ def test_folders_of_a_deleted_topic_are_left_out(
         notes = json.loads(capsys.readouterr().out)["notes"]
         assert any(f"{old / topic_name}-0 is left out: its topic (id " in note for note in notes)
     assert [record[4] for record in read(target, topic_name, 0)] == [b"new"]
+    metadata = folder / "__cluster_metadata-0"
+    with pytest.raises(PreflightError, match="is left out: its topic"):  # and that none of the new one is there
+        command.restore(config, [old, metadata], command.Wanted(dry_run=True), as_json=True)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

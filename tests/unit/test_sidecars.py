@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from replicas import replica
 
 from mirror.commands.restore import scan_folders
 from mirror.errors import ConfigError
@@ -163,3 +164,25 @@ def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, mo
     assert disks.topics["late"].partitions == 2
     for left in ("gone-0", "orders-1"):
         assert [note for note in disks.notes if f"{left} is left out" in note]
+
+
+def test_folders_of_a_former_topic_do_not_stand_in_for_the_one_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker was off while the topic was deleted and made anew, and those that had the new one lost their disks."""
+    former, current = UUID(int=6), UUID(int=7)
+    replica(tmp_path, (0, b""), name="__cluster_metadata-0", topic_id=None)
+    folder = replica(tmp_path, (0, b""), topic_id=former)
+    replica(tmp_path, (0, b""), name="__consumer_offsets-0", topic_id=former)
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 5 9\n")
+    known = {
+        "orders": KnownTopic(topic_id=current, partitions=3, configs={}),
+        "__consumer_offsets": KnownTopic(topic_id=current, partitions=1, configs={}),
+    }
+    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: ClusterTopics(topics=known, end=9))
+    disks = scan_folders([tmp_path], groups=True)
+    assert (disks.partitions, disks.lacking) == ({}, {"orders": 3}), "and no partition of the former one is missed"
+    assert f"{folder} is left out: it is of another topic by this name (id {former}, and {current}" in str(disks.notes)
+    assert f"--from {folder} alone restores it" in str(disks.notes)
+    assert disks.offsets is None
+    assert sorted(scan_folders([folder], groups=False).partitions) == [TopicPartition("orders", 0)]
