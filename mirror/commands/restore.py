@@ -82,7 +82,6 @@ class Disks:
     left: by topic, what is to be said of folders that were left out.
     lacking: topics of which no folder is here, with how many partitions they had (D4).
     behind: partitions of which no replica that was in sync is here, and what is to be said of each (D5).
-    stale: there are such ones among those of groups' offsets, so that a group may have stood further.
     """
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -94,7 +93,6 @@ class Disks:
     left: Mapping[str, Sequence[str]]
     lacking: Mapping[str, int]
     behind: Mapping[TopicPartition, str]
-    stale: bool = False
 
 
 def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -122,15 +120,22 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
     behind = dict(_behind(found, known, {node_of(path.parent) for path in paths})) if known is not None else {}
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
-    offsets = offsets_in(committed) if groups and committed else None
-    stale: list[TopicPartition] = []
-    if groups:
-        notes += _absent(committed, known)
-        stale = sorted(behind.keys() & {TopicPartition(OFFSETS_TOPIC, number) for number in committed})
-        notes += (f"{at}: {behind[at]}; its groups may have committed further" for at in stale)
     for name, count in partition_counts(folders).items():
         if known is None or name not in known.gone | left.keys():  # it may count those of the other one by the name
             counts[name] = max(counts.get(name, 0), count)
+    offsets: GroupOffsets | None = None
+    if groups:
+        gone = [f"{OFFSETS_TOPIC}-{one}" for one in range(counts.get(OFFSETS_TOPIC, 0)) if one not in committed]
+        stale = sorted(at for at in behind if at.topic == OFFSETS_TOPIC)
+        if gone:
+            notes.append(f"no replica in these folders of {first_of(gone)}: what its groups had committed is not known")
+        elif not committed:
+            what = "what consumer groups had committed is not known"
+            notes.append(f"no folder of {OFFSETS_TOPIC} is in these folders: {what}")
+        notes += (f"{at}: {behind[at]}; its groups may have committed further" for at in stale)
+        if committed or gone:
+            offsets = offsets_in(committed)
+            offsets.is_whole &= not gone and not stale
     there = {at.topic for at in found}
     return Disks(
         partitions=found,
@@ -146,7 +151,6 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             if name not in there and not name.startswith(INTERNAL_PREFIX)
         },
         behind=behind,
-        stale=bool(stale),
     )
 
 
@@ -201,16 +205,6 @@ def _cluster_id(folders: Iterable[Path]) -> str | None:
         listed = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
         raise ConfigError(f"folders of different clusters: {listed}. Name the folders of one of them")
     return next(iter(ids), None)
-
-
-def _absent(committed: Mapping[int, Sequence[Path]], known: ClusterTopics | None) -> Iterator[str]:
-    """What is to be said of groups' offsets that are not there."""
-    if not committed:
-        yield f"no folder of {OFFSETS_TOPIC} is in these folders: what consumer groups had committed is not known"
-    elif known is not None and (topic := known.topics.get(OFFSETS_TOPIC)) is not None:
-        gone = [f"{OFFSETS_TOPIC}-{number}" for number in range(topic.partitions) if number not in committed]
-        if gone:
-            yield f"no replica in these folders of {first_of(gone)}: what its groups had committed is not known"
 
 
 def _of_now(
@@ -367,7 +361,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
                 unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
                 report.unset = _set(target, plan, report, ids) if may_change else unset
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
-        report.groups = replace(_groups(settings, disks.offsets, report), stale=disks.stale)
+        report.groups = _groups(settings, disks.offsets, report)
     return report
 
 

@@ -24,14 +24,16 @@ T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessag
     their logs as meet any majority lack none of it, and fewer may; so may any where nobody says who votes, and where
     something of the log behind the snapshot is missing or cannot be read
 
-A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), others say of members
-what nobody needs any more. A value begins with its version, 0 to 4, of which 4 is flexible; null deletes the key (Kafka
+A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), 15 and 17 say that a
+group is a share group, and of which topics, or a streams group (KIP-932, KIP-1071); others say of members what nobody
+needs any more. A value begins with its version, 0 to 4, of which 4 is flexible; null deletes the key (Kafka
 `CoordinatorRecordSerde`, `OffsetCommitKey`, `OffsetCommitValue`, `LegacyOffsetCommitValue`).
 
 C1  of each key the last record counts. Offsets of a transaction count from its marker on and only if that commits it,
     unless a later record than theirs counts already (KIP-98, Kafka `OffsetMetadataManager.replayEndTransactionMarker`)
 C2  a transaction without an end counts for nothing, and is reported; so does one that damage may have ended
-C3  what is damaged is left out, so that an older offset may count: a group then reads some records again
+C3  what is damaged is left out, so that an older offset may count: a group then reads some records again. What may
+    lack anything is not whole, as a topic's partition, but for offsets that compaction leaves out
 """
 
 from __future__ import annotations
@@ -594,7 +596,7 @@ def _voters(raw: RawBatch) -> frozenset[int]:
 
 #: Where a cluster keeps what groups commit.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_LEGACY, _OFFSETS = 0, 1
+_LEGACY, _OFFSETS, _SHARE, _STREAMS = 0, 1, 15, 17
 _FIRST_WITH_EPOCH, _WITH_EXPIRY, _FIRST_FLEXIBLE, _NEWEST_VALUE = 3, 1, 4, 4
 _TOPIC_ID_TAG: Final = 0
 _NO_ID: Final = UUID(int=0)
@@ -652,12 +654,18 @@ class GroupOffsets:
 
     groups: by group and partition.
     undecided: by group, the partitions for which a transaction without an end had offsets (C2).
+    share: by share group, the topics that it reads, and their ids: where it stands is not in this log.
+    streams: those that are streams groups.
     notes: what was left out, in words.
+    is_whole: nothing else that groups had committed is known to be missing, or may be (C3).
     """
 
     groups: dict[str, dict[TopicPartition, Commit]] = field(default_factory=dict)
     undecided: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    share: dict[str, dict[str, UUID]] = field(default_factory=dict)
+    streams: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    is_whole: bool = True
 
 
 class _Stored(NamedTuple):
@@ -720,6 +728,7 @@ def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
             log = load(folders, skips_damage=True)
         except ConfigError as problem:
             found.notes.append(f"{where} cannot be read: {problem}")
+            found.is_whole = False
             continue
         replay, undecided = GroupReplay(), set[bytes]()
         lost = sorted(hole.first for hole in log.lost)
@@ -729,8 +738,9 @@ def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
                 undecided |= replay.forget_open()
             replay.learn(raw)
         undecided |= replay.forget_open()
-        found.notes += (f"{where}: {hole.detail}" for hole in log.lost)
-        found.notes += (f"{where}: {problem}" for problem in replay.problems)
+        notes = [*(note for note in log.notes if note not in log.asides), *replay.problems]
+        found.notes += (f"{where}: {note}" for note in notes)
+        found.is_whole &= not log.lacks and not replay.problems
         _add(found, where, replay.latest, undecided)
     return found
 
@@ -741,12 +751,30 @@ def _add(found: GroupOffsets, where: str, latest: Mapping[bytes, _Stored], undec
         try:
             if (about := decode_key(key)) is not None:
                 found.groups.setdefault(about[0], {})[about[1]] = decode_value(stored.value)
+            elif (kind := (fields := Fields(key)).int16()) == _SHARE:
+                found.share[fields.string(flexible=False)] = _shared(stored.value)
+            elif kind == _STREAMS:
+                found.streams.add(fields.string(flexible=False))
         except BadRecords:
             unread += 1
     for group, at in _keys(undecided):
         found.undecided.setdefault(group, set()).add(at)
     if unread:
+        found.is_whole = False
         found.notes.append(f"{where}: {unread} committed offsets cannot be read, and are left out")
+
+
+def _shared(value: bytes) -> dict[str, UUID]:
+    """The topics of a share group, and their ids (Kafka `ShareGroupStatePartitionMetadataValue`). Raises BadRecords."""
+    fields, found = Fields(value), dict[str, UUID]()
+    if version := fields.int16():
+        raise BadRecords(f"version {version} of a share group's topics, and 0 is the only one known here")
+    for _ in ("those that it begins with", "those that it reads"):
+        for _ in range(fields.varint() - 1):
+            topic_id, name = fields.uuid(), fields.string(flexible=True)
+            found[name] = topic_id
+            fields.int32s(), fields.tags()
+    return found
 
 
 def _keys(stored: Iterable[bytes]) -> Iterator[tuple[str, TopicPartition]]:

@@ -125,6 +125,7 @@ class PartitionLog:
     left out, and why; `at_risk` that it may be more than what a crash leaves at the end of a log. `lost`: what is left
     out of it for damage, though sound batches follow; `is_cut`: a replica ends in more than a crash leaves. `oldest_ms`
     as in `Replica`. `epochs`: leader epochs and where each begins, oldest first; empty where the files do not say.
+    `asides`: those notes that compaction or an open transaction explains; `lacks`: it is at risk for another reason.
     """
 
     stretches: tuple[OffsetSpan, ...]
@@ -138,6 +139,8 @@ class PartitionLog:
     lost: tuple[Hole, ...] = ()
     epochs: tuple[tuple[int, int], ...] = ()
     is_cut: bool = False
+    lacks: bool = False
+    asides: frozenset[str] = frozenset()
 
     @property
     def end(self) -> int:
@@ -209,24 +212,23 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
     start = log.start
     open_from, aborted = _transactions(_turns(stretches), log.lost, end)
     stable = max(start, open_from)
-    lost = tuple(hole for hole in log.lost if hole.first < stable)
-    gaps = [one for stretch in stretches for one in _gaps(stretch)]
-    gaps += _lent_notes(log, replicas)
+    asides = [one for stretch in stretches for one in _gaps(stretch)]
+    asides += _lent_notes(log, replicas)
+    if stable < end:
+        asides.append(_open_note(stable, end, log.lost))
     known = [replica.committed for replica in replicas if replica.committed is not None]
     committed = max(known, default=0)
     notes = [
         *_notes(best, whole.end, end),
         *(_damage_note(hole) for hole in log.lost),
-        *gaps,
+        *asides,
         *(_unlike(other, at, end) for other, at in every),
     ]
     if not skips_damage and whole.lost:
         notes.append(_behind_note(whole.best, whole.lost[0]))
-    if stable < end:
-        notes.append(_open_note(stable, end, log.lost))
     if committed > end:
         notes.append(f"offsets {end} to {committed - 1} were committed, a broker's checkpoint says, and are in no file")
-    if lacks := best.lacks_from < start:
+    if is_short := best.lacks_from < start:
         text = (
             f"offsets {best.lacks_from} to {start - 1} were not deleted, a broker's checkpoint says, and are in no file"
         )
@@ -246,9 +248,7 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
         text = f"offsets {first} to {start - 1} are in older files alone: deleted by retention, or files are missing"
         notes.append(f"{best.folder}: {text}. Its leader-epoch-checkpoint, which would say, is missing")
     cut = bool(best.damage and not best.is_torn) or end < best.end
-    at_risk = (
-        cut or bool(lost) or stable < end or bool(gaps) or committed > end or lacks or unknown or headless or not known
-    )
+    lacks = cut or bool(log.lost) or committed > end or is_short or unknown or headless or not known
     times = [stretch.replica.oldest_ms for stretch in stretches if stretch.replica.oldest_ms is not None]
     return PartitionLog(
         stretches,
@@ -257,11 +257,13 @@ def merged(replicas: Sequence[Replica], *, skips_damage: bool = False) -> Partit
         stable,
         aborted,
         tuple(dict.fromkeys(filter(None, notes))),
-        at_risk,
+        lacks or bool(asides),
         min(times, default=None),
-        lost,
+        log.lost,
         _epochs_of(best, end),
         cut or any(one.damage and not one.is_torn for one in replicas),
+        lacks,
+        frozenset(asides),
     )
 
 

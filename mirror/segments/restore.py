@@ -18,19 +18,21 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
 from mirror.groups.decide import OffsetGap
 from mirror.groups.side import Blocker
-from mirror.groups.sync import FURTHER, Skip, sync_of
+from mirror.groups.sync import FURTHER, UNFOLLOWED, Skip, sync_of
+from mirror.journal.entries import same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import Committed
+from mirror.names import first_of
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix, delete_topic, set_configs
 from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, refused
@@ -288,7 +290,7 @@ class GroupsReport:
     blockers: what kept groups from being put anywhere.
     skips: who passes over records that the target has deleted.
     notes: what of the files could not be read.
-    stale: some of the files were not in sync in the end, so that a group of theirs may have stood further.
+    is_stored: the files have all that groups had committed, for all that is known.
     """
 
     offsets: Mapping[str, Mapping[TopicPartition, Committed]]
@@ -299,7 +301,7 @@ class GroupsReport:
     blockers: tuple[Blocker, ...] = ()
     skips: tuple[Skip, ...] = ()
     notes: tuple[str, ...] = ()
-    stale: bool = False
+    is_stored: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -307,7 +309,8 @@ class GroupsReport:
         since. What one had read was committed: where it is not in the files, they lack it, also where a checkpoint of
         theirs is older.
         """
-        return not (self.blockers or self.beyond or self.stale) and all(gap.cause == FURTHER for gap in self.gaps)
+        known = self.is_stored and not (self.blockers or self.beyond or self.undecided)
+        return known and all(gap.cause == FURTHER for gap in self.gaps)
 
 
 def found_groups(
@@ -336,9 +339,26 @@ def found_groups(
         for group, of in sorted(stored.undecided.items())
         if (here := sorted(of & by_source.keys())) and any(pattern.fullmatch(group) for pattern in include)
     }
+    streams = {group: offsets.pop(group) for group in sorted(offsets.keys() & stored.streams)}
+    stood = {group: [f"{at} at offset {one.offset}" for at, one in of.items()] for group, of in streams.items()}
+    for group, topics in sorted(stored.share.items()):
+        shared = [str(at) for at, one in by_source.items() if _reads(topics, at, one.assignment.topic_id)]
+        if shared and any(pattern.fullmatch(group) for pattern in include):
+            stood[group] = shared
     return GroupsReport(
-        offsets=offsets, beyond=tuple(beyond), undecided=undecided, former=former, notes=tuple(stored.notes)
+        offsets=offsets,
+        beyond=tuple(one for one in beyond if one.group not in streams),
+        undecided=undecided,
+        former=former,
+        blockers=tuple(Blocker(UNFOLLOWED, group, detail=f"it read {first_of(of)}") for group, of in stood.items()),
+        notes=tuple(stored.notes),
+        is_stored=stored.is_whole,
     )
+
+
+def _reads(topics: Mapping[str, UUID], at: TopicPartition, topic_id: UUID | None) -> bool:
+    """Whether a partition is of one of these topics, and not of a former one by the name."""
+    return at.topic in topics and same_id(topic_id, topics[at.topic])
 
 
 async def restore_groups(
@@ -371,13 +391,5 @@ async def restore_groups(
         # so far the target has all that the files do: nothing is left to read behind its last record
         holds = {at: one.next_offset for at, one in figures.items()}
         gaps, blockers = await sync.gaps({}, holds, {})
-    return GroupsReport(
-        offsets=report.offsets,
-        beyond=report.beyond,
-        undecided=report.undecided,
-        former=report.former,
-        gaps=tuple(gaps),
-        blockers=tuple(dict.fromkeys((*result.blockers, *blockers))),
-        skips=tuple(skips),
-        notes=report.notes,
-    )
+    blockers = tuple(dict.fromkeys((*report.blockers, *result.blockers, *blockers)))
+    return replace(report, gaps=tuple(gaps), blockers=blockers, skips=tuple(skips))

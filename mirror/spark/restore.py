@@ -153,7 +153,7 @@ def _checked(portion: Portion, log: PartitionLog) -> Restored:
         lost=tuple(
             Loss(mine.source, mine.target, hole.first, hole.next_offset, "damage", hole.detail, log.topic_id)
             for hole in log.lost
-            if hole.first < hole.next_offset
+            if hole.first < min(hole.next_offset, log.stable)
         ),
         problem=problem,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from brokerlogs import folders_of, metadata_record, offset_key, offset_value
+from brokerlogs import brokers, compact, folders_of, metadata_record, offset_key, offset_value, plain
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as At
 from groupoffsets import commit
@@ -276,6 +276,61 @@ def test_an_older_offset_counts_where_a_newer_one_is_damaged(tmp_path: Path) -> 
     groups, _, notes = offsets_of(replica(tmp_path, (0, log), name="__consumer_offsets-0"))
     assert groups == {"group": 5, "other": 7}
     assert len(notes) == 1
+
+
+def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
+    """As a topic's partition: at its end, at its begin, in between, and where nobody knows; but not what compaction
+    leaves out, and no transaction without an end.
+    """
+    parts = [committed(at, "group", at) for at in range(4)]
+    start = len(parts[0])
+    logs = {
+        "sound": [(0, b"".join(parts))],
+        "compacted": [(0, parts[0]), (3, parts[3])],
+        "open": [(0, b"".join([*parts[:3], committed(3, "open", 30, producer=1)]))],
+        "cut": [(0, b"".join(parts[:2]))],
+        "damaged": [(0, flipped(b"".join(parts), start + 70))],
+        "short": [(2, b"".join(parts[2:]))],
+        "unread": [(0, b"".join([*parts[:3], batch(3, payload=encoded([Record(0, 0, b"\0\1\0", b"")]))]))],
+    }
+    for name, files in logs.items():
+        folder = replica(tmp_path / name, *files, name="__consumer_offsets-0", topic_id=None)
+        (folder.parent / "replication-offset-checkpoint").write_text("0\n1\n__consumer_offsets 0 4\n")
+        (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+        is_whole = name in ("sound", "compacted", "open")
+        found = offsets_in({0: [folder]})
+        assert (found.is_whole, not found.notes) == (is_whole, is_whole), (name, found.notes)
+        if name == "sound":
+            (folder.parent / "replication-offset-checkpoint").unlink()
+            assert not offsets_in({0: [folder]}).is_whole, "nobody knows whether records are missing behind the end"
+    assert not offsets_in({0: [tmp_path / "none"]}).is_whole
+
+
+def test_damage_behind_an_open_transaction_may_have_ended_others(tmp_path: Path) -> None:
+    """A producer's transaction is aborted in what is damaged, and its next one committed."""
+    parts = [
+        *(committed(0, "held", 1, producer=9), committed(1, "aborted", 30, producer=1)),
+        *(marker(2, 1, ABORT), committed(3, "next", 7, producer=1), marker(4, 1, COMMIT)),
+    ]
+    log = flipped(b"".join(parts), sum(map(len, parts[:2])) + 70)
+    groups, undecided, notes = offsets_of(replica(tmp_path, (0, log), name="__consumer_offsets-0"))
+    assert (groups, undecided, len(notes)) == ({"next": 7}, {"held", "aborted"}, 1)
+
+
+def test_share_groups_and_streams_groups_are_known(tmp_path: Path) -> None:
+    """Kafka `ShareGroupStatePartitionMetadataValue`, with one topic in each of the first lists, and
+    `StreamsGroupMetadataKey`; one that was deleted is none.
+    """
+    topics = [(IDS[0], "orders"), (IDS[1], "clicks")]
+    lists = (b"\2" + topic_id.bytes + compact(name) + brokers([0, 1]) + b"\0" for topic_id, name in topics)
+    keys = {name: struct.pack(">h", kind) + plain(name) for name, kind in (("shared", 15), ("flow", 17), ("gone", 17))}
+    values = {"shared": b"\0\0" + b"".join(lists) + b"\1\0", "flow": b"\0\0whatever", "gone": b"\0\0"}
+    records = [Record(at, 0, keys[name], values[name]) for at, name in enumerate(keys)]
+    records.append(Record(3, 0, keys["gone"], None))
+    log = batch(0, count=4, payload=encoded(records))
+    found = offsets_in({0: [replica(tmp_path, (0, log), name="__consumer_offsets-0")]})
+    assert (found.share, found.streams) == ({"shared": {"orders": IDS[0], "clicks": IDS[1]}}, {"flow"})
+    assert found.is_whole
 
 
 def eventually(condition: Callable[[], bool]) -> None:

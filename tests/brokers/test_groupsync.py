@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from acls import every_acl, put_acls
+from brokerlogs import folders_of
 from confluent_kafka import Consumer, KafkaError, Producer, ShareConsumer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import (
@@ -36,6 +37,7 @@ from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
 from mirror.lab.embedded import Cluster
+from mirror.segments.cluster_logs import OFFSETS_TOPIC, offsets_in
 
 pytestmark = pytest.mark.brokers
 
@@ -601,6 +603,9 @@ def test_a_share_group_is_named_where_nobody_follows_it(
         produce(source, topic, values(0, 10))
         got = len(list(consumer.poll(1.0) or ()))
     consumer.close()
+    stored = offsets_in(folders_of(source_cluster, OFFSETS_TOPIC)).share[group]
+    admin = Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": source}))
+    assert stored == {topic: admin.describe([topic])[topic].topic_id}, "as a restore reads it from its disk"
     mirror_once(source, target, [topic])
 
     async def story(pair: Pair) -> None:

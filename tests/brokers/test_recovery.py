@@ -127,6 +127,29 @@ def test_files_that_end_before_what_a_group_had_read_are_not_whole() -> None:
         assert (report.is_whole, len(report.beyond)) == (is_whole, not is_whole)
 
 
+def test_what_the_files_lack_of_groups_is_not_whole() -> None:
+    """Offsets that nobody can read, those of a transaction without an end, and groups that no commit puts anywhere."""
+    at, topic_id = TopicPartition("orders", 0), uuid4()
+    one = RestoredPartition(assignment=Assignment(at, at, topic_id, Rules()), bounds=Bounds(topic_id, 0, 14, 14))
+    commits = {at: Commit(Committed(5), None)}
+    stored = {
+        "whole": GroupOffsets(
+            {"readers": commits}, share={"shared": {"clicks": uuid4()}, "former": {"orders": uuid4()}}
+        ),
+        "lacking": GroupOffsets({"readers": commits}, is_whole=False),
+        "undecided": GroupOffsets({"readers": commits}, undecided={"readers": {at}}),
+        "share": GroupOffsets({"readers": commits}, share={"shared": {"orders": topic_id}}),
+        "streams": GroupOffsets({"readers": commits, "flow": {at: Commit(Committed(20), None)}}, streams={"flow"}),
+    }
+    for name, of in stored.items():
+        report = found_groups(of, [re.compile(".*")], [one])
+        assert report.is_whole is (name == "whole"), name
+        assert report.offsets == {"readers": {at: Committed(5)}}
+        named = {"share": [("shared", "it read orders-0")], "streams": [("flow", "it read orders-0 at offset 20")]}
+        assert [(blocker.group, blocker.detail) for blocker in report.blockers] == named.get(name, [])
+    assert found_groups(stored["share"], [re.compile("readers")], [one]).is_whole
+
+
 @pytest.mark.brokers
 @pytest.mark.usefixtures("without_spark")
 def test_a_cluster_that_is_lost_goes_on_elsewhere(

@@ -184,5 +184,7 @@ def test_folders_of_a_former_topic_do_not_stand_in_for_the_one_of_now(
     assert (disks.partitions, disks.lacking) == ({}, {"orders": 3}), "and no partition of the former one is missed"
     assert f"{folder} is left out: it is of another topic by this name (id {former}, and {current}" in str(disks.notes)
     assert f"--from {folder} alone restores it" in str(disks.notes)
-    assert disks.offsets is None
+    assert "no replica in these folders of __consumer_offsets-0" in str(disks.notes)
+    assert disks.offsets is not None
+    assert not disks.offsets.is_whole
     assert sorted(scan_folders([folder], groups=False).partitions) == [TopicPartition("orders", 0)]
