@@ -88,14 +88,14 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the
-    last batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and
-    the one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
+    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last
+    batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and the
+    one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
     `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
     `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
     reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
-    where none is open. `is_past_padding`: it came to a batch that is none (R5). `proved`: where the last batch ends of
-    which it was asked whether it hides another (R6).
+    where none is open; it said so at `seen_ms` (Unix ms), 0 where it never did. `is_past_padding`: it came to a batch
+    that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6).
     """
 
     partition: TopicPartition
@@ -105,6 +105,7 @@ class Cursor:
     until: int | None = None
     readable_until: int = -1
     written_until: int = -1
+    seen_ms: int = 0
     held_since: float | None = None
     damaged: int = 0
     missing: int = 0
@@ -129,7 +130,7 @@ class Cursor:
             self.held_since = None
         elif self.held_since is None or stable != self.readable_until:
             self.held_since = time.monotonic()
-        self.readable_until, self.written_until = stable, written
+        self.readable_until, self.written_until, self.seen_ms = stable, written, int(time.time() * 1000)
 
     @property
     def has_all(self) -> bool:

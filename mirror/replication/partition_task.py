@@ -103,20 +103,19 @@ class PartitionTask:
         self.left_out.append((loss.first, loss.next_offset))
         self.read_until = max(self.read_until, loss.next_offset)
 
-    def reads(self, batches: Sequence[RawBatch], readable_until: int) -> int:
-        """The source's next batches are there, of a log that is readable up to there: the offset of a hole where it may
-        have lost tombstones, since the copy was behind for longer than it keeps them; else -1.
+    def reads(self, batches: Sequence[RawBatch], cursor: Cursor) -> int:
+        """The source's next batches are there, as the cursor found its log: the offset of a hole where it may have lost
+        tombstones, since the copy was behind for longer than it keeps them; else -1.
         """
         if not batches:
             return -1
-        now, hole, tombstones = int(time.time() * 1000), -1, self.tombstones
+        hole, tombstones = -1, self.tombstones
         self._acknowledged()
-        if tombstones.may_miss(now):
+        if tombstones.may_miss(int(time.time() * 1000)):
             hole = hole_in(batches, self.read_until)
         self.read_until = batches[-1].header.next_offset
-        tombstones.may_lack |= hole >= 0
-        if self.read_until >= readable_until >= 0:
-            tombstones.sees_end(now, readable_until)
+        if self.read_until >= cursor.readable_until >= 0:
+            tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
         return hole
 
     def _acknowledged(self) -> None:
@@ -199,8 +198,8 @@ class PartitionTask:
             end = cursor.written_until  # it is there, and not here
         if state is not State.CAUGHT_UP:
             self._acknowledged()
-        elif cursor is not None:  # also where nothing was written for long
-            self.tombstones.had_all(now if cursor.until is None else mine.until_ms)
+        elif cursor is not None:  # also where nothing was written for long; a suspended process saw nothing meanwhile
+            self.tombstones.had_all(cursor.seen_ms if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         return PartitionStatus(
             flow=flow,

@@ -334,7 +334,7 @@ class Pipeline:
         if arrival.lost is not None:
             await self._lose(partition_task, partition_writer, arrival.lost)
             return
-        hole = partition_task.reads(arrival.batches, cursor.readable_until)
+        hole = partition_task.reads(arrival.batches, cursor)
         if hole >= 0 and not await self._miss_tombstones(partition_task, partition_writer, hole):
             return
         try:
@@ -449,6 +449,7 @@ class Pipeline:
         except (ClusterError, WireError) as problem:
             self._writer.doubt(partition_writer, str(problem))
             return False
+        partition_task.tombstones.may_lack = True  # not before: the hole is found again where it is not on record
         log_loss(loss)
         return partition_writer is partition_task.partition_writer and not partition_writer.in_doubt
 

@@ -6,14 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from rawbatches import batch, raw
 
-from mirror.errors import MalformedBatch, PartitionStop
+from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.observability.status import Totals
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
-from mirror.replication.assignment import Assignment
-from mirror.replication.fetcher import Cursor
+from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
+from mirror.replication.fetcher import Arrival, Cursor
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.offset_map_recovery import holding
 from mirror.replication.partition_writer import PartitionWriter
@@ -91,3 +92,32 @@ def test_damage_is_looked_at_on_the_side_where_it_is(alias: str, inspected: str)
     damaged = MalformedBatch(f"{source if alias == 'eu' else target}: nothing can be read at offset 7", 0, 7)
     pipeline._stop(partition_task, pipeline._damaged(partition_task, damaged))
     assert (partition_task.state, inspected in partition_task.advice) == (State.CORRUPT, True), partition_task.advice
+
+
+def test_a_hole_that_may_have_held_a_tombstone_goes_on_record_where_the_journal_was_away_at_first() -> None:
+    """The same batches come again once the position was read, and what is not on record yet is news still (L4)."""
+    asked: list[Loss] = []
+
+    async def on_loss(loss: Loss) -> None:
+        asked.append(loss)
+        if len(asked) == 1:
+            raise ClusterUnreachable("the journal has no leader")
+
+    async def relayed() -> list[bool]:
+        source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+        mine = Assignment(AT, AT, None, Rules(tombstones_ms=60_000), caught_up_ms=1)
+        pipeline = Pipeline("test", source, target, [mine], 1 << 20, on_loss=on_loss)
+        (partition_task,) = pipeline._partition_tasks.values()
+        sent = []
+        for hole in (12, 12, 14):
+            position = Position(hole - 2, ProducerState(1 << 52), True, -1)
+            partition_task.partition_writer = writer = PartitionWriter(AT, AT, position, mine.rules)
+            partition_task.cursor = cursor = Cursor(AT, None, hole - 2)
+            partition_task.resumed(hole - 2, hole - 2)
+            pipeline._writer.begin(writer)
+            await pipeline._relay(Arrival(cursor, (raw(batch(hole - 2, count=2)), raw(batch(hole + 1)))))
+            sent.append(bool(writer.queue))
+        return sent
+
+    assert asyncio.run(relayed()) == [False, True, True], "nothing goes on before it is on record"
+    assert [(loss.first, loss.reason) for loss in asked] == [(12, TOMBSTONES)] * 2, "it is news once"

@@ -37,6 +37,7 @@ from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
 from mirror.replication.both_logs import Logs, producer_id
+from mirror.replication.fetcher import Cursor
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionCounters, PartitionWriter
 from mirror.replication.position import Position
@@ -219,23 +220,37 @@ def test_what_is_waited_for_is_reported_in_the_next_epoch_too() -> None:
 
 
 def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_has() -> None:
-    old = Assignment(AT, AT, None, Rules(tombstones_ms=60_000), caught_up_ms=1)
+    old, cursor = Assignment(AT, AT, None, Rules(tombstones_ms=60_000), caught_up_ms=1), Cursor(AT, None, 10)
     one, known = PartitionTask(old), PartitionTask(replace(old, may_lack=True))
     for each in (one, known):
         each.resumed(10, 10)
-    assert one.reads([raw(batch(10, count=5))], 20) == -1, "no hole"
-    assert one.reads([raw(batch(15, count=2)), raw(batch(18))], 20) == 17
-    assert one.reads([raw(batch(30))], 40) == -1, "it is on record"
-    assert known.reads([raw(batch(12))], 20) == -1, "as before"
+    assert one.reads([raw(batch(10, count=5))], cursor) == -1, "no hole"
+    assert one.reads([raw(batch(15, count=2)), raw(batch(18))], cursor) == 17
+    assert known.reads([raw(batch(12))], cursor) == -1, "it is on record"
     empty = PartitionTask(old)
     empty.resumed(0, 0)
-    assert empty.reads([raw(batch(3))], 20) == -1, "nothing was copied that could live on"
+    assert empty.reads([raw(batch(3))], cursor) == -1, "nothing was copied that could live on"
     adopted, made = (PartitionTask(replace(old, caught_up_ms=0)) for _ in range(2))
     adopted.resumed(10, 10)
-    assert adopted.reads([raw(batch(13))], 20) == 10, "it holds records of nobody knows when"
+    assert adopted.reads([raw(batch(13))], cursor) == 10, "it holds records of nobody knows when"
     made.resumed(10, 10, is_empty=True)
-    assert made.reads([raw(batch(13))], 20) == -1, "the source begins there"
-    assert PartitionTask(replace(old, rules=Rules())).reads([raw(batch(12))], 20) == -1, "not compacted"
+    assert made.reads([raw(batch(13))], cursor) == -1, "the source begins there"
+    assert PartitionTask(replace(old, rules=Rules())).reads([raw(batch(12))], cursor) == -1, "not compacted"
+
+
+def test_a_copy_had_all_when_the_source_said_last_where_it_ends() -> None:
+    """A process that was suspended reports, before anything else, that it is caught up, and has asked nobody since."""
+    one, cursor = PartitionTask(Assignment(AT, AT, None, Rules(tombstones_ms=60_000))), Cursor(AT, None, 10)
+    one.resumed(10, 10)
+    cursor.sees(10, 10)
+    one.cursor, one.state = cursor, State.CAUGHT_UP
+    woken = cursor.seen_ms + 86_400_000
+    assert one.figures("flow", "instance", woken, PartitionCounters()).caught_up_ms == cursor.seen_ms > 0
+    assert one.tombstones.may_miss(woken)
+    cursor.readable_until, seen_ms = 12, cursor.seen_ms - 500
+    cursor.seen_ms = seen_ms
+    one.reads([raw(batch(10, count=2))], cursor)
+    assert one.tombstones.seen_end == (seen_ms, 12), "and what waited to be relayed was read before that"
 
 
 @pytest.mark.parametrize(("state", "caught_up_ms"), [(State.CAUGHT_UP, 9), (State.MIRRORING, 0)])
