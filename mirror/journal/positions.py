@@ -269,30 +269,29 @@ class Standing:
         return back.spans
 
     def updated(self, one: Assignment) -> Assignment:
-        """An assignment with what is known here of its copy's position and stop, on top of what it has."""
+        """An assignment with what is known here of its copy, on top of what it has: what a part of a journal does not
+        say, the rest of it may.
+        """
+        here = self.handed(one)
         return replace(
-            self._caught_up(one),
-            last=self.positions.get(one.target, one.last),
-            stop=self.stops.get(one.target, one.stop),
-            losses=tuple(sorted({*one.losses, *self.lost_of(one.target, one.topic_id)})),
+            here,
+            accepted=one.accepted,
+            last=here.last or one.last,
+            stop=here.stop or one.stop,
+            losses=tuple(sorted({*one.losses, *here.losses})),
+            way_back=here.way_back or one.way_back,
+            tombstones_ms=self.tombstones_ms.get(one.target, one.tombstones_ms),
+            may_lack=here.may_lack or one.may_lack,
         )
 
     def handed(self, one: Assignment) -> Assignment:
         """An assignment with all that the journal says of its copy."""
         return replace(
-            self._caught_up(one),
+            one,
             accepted=accepted_for(one, self.accepted),
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id),
-        )
-
-    def _caught_up(self, one: Assignment) -> Assignment:
-        """With when its copy had all, how long deletions were kept since, whether it may lack some, and what it alone
-        may have.
-        """
-        return replace(
-            one,
             way_back=self.way_back_of(one.target, one.topic_id, one.target_topic_id),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
             tombstones_ms=self.tombstones_ms.get(one.target),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +14,7 @@ from rawbatches import batch, raw
 from mirror.driver.flow import Refusal
 from mirror.driver.reports import left_out, paused_report
 from mirror.errors import PartitionStop
+from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Entry
 from mirror.journal.positions import (
     Standing,
@@ -157,6 +158,46 @@ def test_the_copy_alone_may_have_what_a_flow_back_left_out_and_nothing_else() ->
     assert not logs.was_left_out(raw(batch(6, attributes=0x30, producer_id=mirrors)))
     assert not logs.was_left_out(raw(batch(4, producer_id=mirrors))), "a record"
     assert not logs.was_left_out(None)
+
+
+def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> None:
+    """As where Spark tries a task again, which reads what was written since it was made alone."""
+    last, stop = LastPosition(source_next=20, target_end=20), KnownStop(state=State.DIVERGED, offset=3, detail="")
+    full = Assignment(
+        source=AT,
+        target=TopicPartition("copy", 12),
+        topic_id=OURS,
+        rules=Rules(tombstones_ms=9),
+        until=30,
+        until_ms=31,
+        accepted=(1, 2),
+        since=3,
+        last=last,
+        stop=stop,
+        losses=((4, 5),),
+        way_back=((6, 7),),
+        target_topic_id=OTHER,
+        caught_up_ms=8,
+        tombstones_ms=9,
+        waits_for="cluster eu is away",
+        may_lack=True,
+    )
+    unset = [one.name for one in fields(full) if getattr(full, one.name) in (one.default, None)]
+    assert not unset, "this test is about every field: give these a value"
+    known, copy = Standing(), full.target
+    assert known.updated(full) == full
+    report = replace(paused_report(full, None, "flow", "mine"), caught_up_ms=80, tombstones_ms=None)
+    last, stop = replace(last, source_next=21), replace(stop, offset=4)
+    for entry in (
+        (report.key(), report.to_json()),
+        position_entry(copy, last),
+        stop_entry(copy, stop),
+        loss_entry(Loss(AT, copy, 8, 9, topic_id=OURS, target_topic_id=OTHER)),
+        way_back_entry(copy, WayBack(((60, 70),), OURS, OTHER)),
+    ):
+        assert known.learn(Entry(0, *entry))
+    since = replace(full, last=last, stop=stop, losses=((4, 5), (8, 9)), way_back=((60, 70),))
+    assert known.updated(full) == replace(since, caught_up_ms=80, tombstones_ms=None)
 
 
 def test_a_stop_stands_for_the_target_topic_that_it_was_met_with() -> None:
