@@ -118,6 +118,17 @@ class Logs:
             return False
         return upcoming is None or (upcoming.header.magic == 2 and upcoming.header.base_offset >= following)
 
+    def may_be_gone(self, ours: RawBatch | None, at: int, upcoming: RawBatch | None) -> bool:
+        """Whether the target's record at its offset `at`, in a batch, may have been the source's, where that has a hole
+        before its next batch, `upcoming`: not what somebody else wrote behind the last acknowledged position. A source
+        that is a copy as well may hold as a mirror's what others wrote here, as behind a flow back.
+        """
+        if self.last is None or at < self.last.target_end:
+            return True
+        if ours is not None and self.own.is_kin(ours.header.producer_id):
+            return True
+        return upcoming is not None and is_a_mirrors(upcoming.header.producer_id)
+
     def keeps(self, ours: RawBatch | None) -> bool:
         """Whether the target's batch is sound, and what was acknowledged last, whatever its source batch is by now."""
         kept = self.last.batch if self.last is not None else None

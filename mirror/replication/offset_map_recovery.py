@@ -4,7 +4,8 @@
         these end by what both logs hold
     R2  the target holds the source's records in their order, so each of its records is the next one of the source, or
         one that the source has deleted since, and then an offset is missing there, below the last stable one and where
-        no marker or aborted record is; anything else was written by somebody else
+        no marker or aborted record is, and behind the last acknowledged position it is one that a mirror wrote, here or
+        in the source; anything else was written by somebody else
     R3  the target's last batch equals what the source has at its offsets, and the source has no record between that and
         where the flow goes on there, or nothing is written
     R4  a target whose first records are gone, and of which nothing is recorded, begins with the first record of the
@@ -380,13 +381,16 @@ async def _retrace(
                 theirs.pass_by(count)
             else:
                 count, free = 1, theirs.free(offset_map.runs.next_source)
-                if (theirs.offset if goes_on else stable) <= free:
-                    if not goes_on and logs.tail_is_ours:  # what was committed never is not, but after a cut
+                source_batch = theirs.raw if goes_on else None
+                is_foreign = not logs.may_be_gone(ours.raw, ours.offset, source_batch)
+                if is_foreign or (theirs.offset if goes_on else stable) <= free:
+                    if (
+                        not (is_foreign or goes_on) and logs.tail_is_ours
+                    ):  # what was committed never is not, but after a cut
                         raise _truncated(logs, offset_map.runs, stable)
                     there = f"at offset {offset_map.runs.next_target} of the target, the record is not the source's"
-                    source_batch = theirs.raw if goes_on else None
                     at = offset_map.runs.next_source
-                    raise logs.unlike(at, f"{there} at offset {at}", source_batch)
+                    raise logs.unlike(at, f"{there} at offset {at}", source_batch, ours.raw if is_foreign else None)
                 offset_map.add(free, ours.offset, 1)
             ours.pass_by(count)
         if ours.marker:
