@@ -13,7 +13,8 @@ D4  a record for which an expression takes more memory than there is fails its m
 D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata names it:
     to go on there would leave out all that was re-keyed before
 D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records
-    these were but by re-keying all of them
+    these were but by re-keying all of them. Each round asks for that, and each slot behind its last acknowledgment,
+    before it commits where its logs end from then on; nothing is acknowledged below where they ended
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
     aborted records alone, which a driver that starts looks at, and each slot before it commits
 D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for

@@ -235,10 +235,15 @@ def reached_in(raw: RawBatch | None) -> Reached:
 
 async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> str:
     """What a target partition lost of a slot's records, which had been acknowledged up to before offset `end` and are
-    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. Nothing is asked
-    of a leader that was not elected since.
+    no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. The leader is asked
+    also where that epoch is still its own by all that is known here: metadata may not name a crash yet.
     """
-    if target.leader(at).epoch == epoch or not 0 <= (kept := (await epoch_end(target, at, epoch)).end) < end:
+    return lost_behind(at, (await epoch_end(target, at, epoch)).end, end)
+
+
+def lost_behind(at: TopicPartition, kept: int, end: int) -> str:
+    """The same of a log that was cut back to offset `kept`, -1 where that is not known."""
+    if not 0 <= kept < end:
         return ""
     return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
 

@@ -23,6 +23,7 @@ from mirror.spark.rekey.microbatch import (
     Work,
     foreign_in,
     last_plan,
+    lost_behind,
     lost_of,
     number_at,
     numbered,
@@ -100,14 +101,15 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         if done.number != work.plan.after:
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
             raise Stopped(State.FENCED, -1, -1, detail)
-        for number, (epoch, end) in done.ends.items():
-            if lost := await lost_of(cluster, TopicPartition(rule.target, number), end, epoch):
-                raise Stopped(State.TARGET_LOST, -1, -1, lost)
         writer = _Writer(work, slot, transaction, cluster, done)
-        for batch in slices:
-            for row in batch.to_pylist():
-                await writer.take(row)
-        await writer.finish()
+        try:
+            for batch in slices:
+                for row in batch.to_pylist():
+                    await writer.take(row)
+            await writer.finish()
+        except Stopped:  # else readers of committed records wait behind it until somebody begins with the slot
+            await transaction.abort()
+            raise
         return _results(writer.counts)
 
 
@@ -152,22 +154,36 @@ class _Writer:
     async def finish(self) -> None:
         """All that was taken, and the number, are committed.
 
-        Raises Stopped where others wrote in between: their records would stand before the slot's end from then on,
-        where nobody looks for them any more.
+        Raises Stopped where the target lost records of the slot, or others wrote in between: from then on this would
+        stand before the slot's end, where nobody looks for it any more.
         """
         await self._flush()
         await self._sent()
+        ends = await self._kept_ends()
         for at, begin, end in self._gaps:
             if found := await foreign_in(self._cluster, at, begin, end):
                 raise Stopped(State.DIVERGED, -1, -1, found)
-        landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
-        # each leader confirms the epoch that is known of it: no record that it has acknowledged is newer
-        await asyncio.gather(*(epoch_end(self._cluster, at) for at in landed))
-        ends = {at.partition: (self._cluster.leader(at).epoch, end) for at, end in landed.items()}
         reached = replace(self._done, number=self._work.plan.number, ends={**self._done.ends, **ends})
         await self._send(number_at(self._work.plan.rule, self._slot), numbered(reached))
         await self._sent()
         await self._transaction.commit()
+
+    async def _kept_ends(self) -> dict[int, tuple[int, int]]:
+        """By target partition, what `Reached.ends` says of it from now on.
+
+        Raises Stopped where the target lost what the new ends would hide: it is asked here, behind the last
+        acknowledgment, since a broker may have crashed at any moment before (D6).
+        """
+        landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
+        # each leader answers with its own epoch: no record that it has acknowledged is newer
+        now = await asyncio.gather(*(epoch_end(self._cluster, at) for at in landed))
+        for (at, end), kept in zip(landed.items(), now, strict=True):
+            _check_lost(lost_behind(at, kept.end, end))
+        before = {at: self._done.ends[at.partition] for at in landed if at.partition in self._done.ends}
+        asked = (lost_of(self._cluster, at, end, epoch) for at, (epoch, end) in before.items())
+        for lost in await asyncio.gather(*asked):
+            _check_lost(lost)
+        return {at.partition: (kept.epoch, end) for (at, end), kept in zip(landed.items(), now, strict=True)}
 
     def _count(self, row: dict[str, Any], verdict: str, records: int, batches: int = 0, size: int = 0) -> None:
         count = self.counts.setdefault((row["source_partition"], verdict), _Count())
@@ -204,13 +220,14 @@ class _Writer:
         transaction, rule = self._transaction, self._work.plan.rule
         offset = (await transaction.append({place: batch}))[place]
         if not rule.may_stamp and (landed := transaction.stamped.get(place)) is not None:  # D8
-            await transaction.abort()
             raise stamped(rule, place.topic, f"{place} gave the batch at offset {landed} a time of its own")
         if offset < 0:  # the leader does not say where it is: at the end of the log
             self._landed[place] = await list_offset(self._cluster, place, LATEST)
             return
-        if place.topic == self._work.plan.rule.target:
+        if place.topic == rule.target:
             before = self._landed.get(place)
+            _, end = self._done.ends.get(place.partition, (-1, 0))
+            _check_lost(lost_behind(place, offset, end if before is None else before))
             gap = self._done.gap(place.partition, offset) if before is None else before < offset and (before, offset)
             if gap:
                 self._gaps.append((place, *gap))
@@ -220,6 +237,12 @@ class _Writer:
         sending, self._sending = self._sending, None
         if sending is not None:
             await sending
+
+
+def _check_lost(lost: str) -> None:
+    """Raises Stopped where the target lost records, which are these in words."""
+    if lost:
+        raise Stopped(State.TARGET_LOST, -1, -1, lost)
 
 
 def _results(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:

@@ -1,0 +1,90 @@
+"""What either side of a re-keyed topic loses, on real brokers and without Spark: in the midst of a micro-batch, and for
+good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from crashcut import crash_and_cut, stored_ends
+from rekey_story import Story
+from rekeychecker import read_committed
+
+from mirror.kafka.cluster import Cluster as Wire
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.queries import epoch_end
+from mirror.lab.embedded import Cluster
+from mirror.spark.rekey.microbatch import Stopped, lost_of
+from mirror.states import State
+
+pytestmark = pytest.mark.brokers
+
+
+@pytest.mark.parametrize("moment", ["before its first batch", "and grows again before that", "behind its last ack"])
+def test_a_target_that_loses_its_tail_in_the_midst_of_a_micro_batch(
+    source_cluster: Cluster, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The slot began with a whole log. It commits nothing, and whoever plans next finds the same."""
+    with Cluster.start(name="tail", folder=tmp_path / "tail") as target:
+        story = Story(source_cluster, target, topic_name)
+        for begin in (0, 50):
+            story.fill(begin, begin + 50)
+            story.copied()
+        story.fill(100, 150)
+        plan = story.planned()
+        cut = next(number for number in range(4) if len(stored_ends(target, topic_name, number)) > 2)
+        slices, lost = story.read(plan, cut % 2), list[int]()
+
+        def crash() -> None:
+            if not lost:
+                ends = stored_ends(target, topic_name, cut)
+                below = ends[-1] - 1 if moment == "behind its last ack" else ends[1]  # a batch and its marker
+                lost.append(crash_and_cut(target, topic_name, cut, below=below))
+                for _ in range(100 if "grows" in moment else 0):
+                    story.aborts_on_target()
+
+        if moment == "behind its last ack":
+            monkeypatch.setattr("mirror.spark.rekey.writing.epoch_end", crashing(crash))
+        else:
+            slices = behind(crash, slices)
+        with pytest.raises(Stopped, match=f"the target lost records: {topic_name}-{cut} was cut back") as stop:
+            story.write(plan, cut % 2, slices)
+        assert stop.value.state is State.TARGET_LOST
+        monkeypatch.undo()
+        assert not {b"%d" % number for number in range(100, 150)} & set(values(story)), "nothing of it was committed"
+        if moment != "behind its last ack":  # else all that was committed is there
+            with pytest.raises(Stopped, match="the target lost records"):
+                story.planned()
+        assert asyncio.run(lost_under_own_epoch(story, cut)), "metadata need not name a crash yet"
+
+
+def behind(crash: Callable[[], None], slices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    crash()
+    yield from slices
+
+
+def crashing(crash: Callable[[], None]) -> Callable[..., Any]:
+    async def asked(*arguments: Any) -> Any:
+        crash()
+        return await epoch_end(*arguments)
+
+    return asked
+
+
+def values(story: Story) -> list[bytes | None]:
+    return [one.value for one in read_committed(story.target, story.topic)]
+
+
+async def lost_under_own_epoch(story: Story, number: int) -> str:
+    """What is said of a log that ends below what its leader of now had acknowledged."""
+    at = TopicPartition(story.topic, number)
+    async with Wire(story.flow.target) as target:
+        await target.refresh([story.topic])
+        now = await epoch_end(target, at)
+        assert await lost_of(target, at, now.end, now.epoch) == ""
+        return await lost_of(target, at, now.end + 1, now.epoch)
