@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
 from helpers import config_file, make_topic, produce, settings_between
 from rekey_story import COMPACTED, Story, story
-from rekeychecker import read_committed
+from rekeychecker import java_partition, read_committed
 from running import TIMEOUT, wait_for
 from syncing import awaited, delete_topics
 from typer.testing import CliRunner
@@ -302,12 +303,18 @@ def test_progress_that_was_made_anew(story: Story) -> None:
     assert stop.value.state is State.FENCED
 
 
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result(TIMEOUT)
+    topics = partial(admin.list_topics, topic, timeout=TIMEOUT)
+    wait_for(lambda: len(topics().topics[topic].partitions) == partitions, TIMEOUT, lambda: f"{topic} did not grow")
+
+
 def test_another_number_of_slots(story: Story) -> None:
     story.fill(0, 50)
     story.carry_out()
-    admin = AdminClient({"bootstrap.servers": story.target})
-    for future in admin.create_partitions([NewPartitions(story.progress, 4)]).values():
-        future.result(TIMEOUT)
+    grow(story.target, story.progress, 4)
     with pytest.raises(Stopped) as stop:
         story.planned()
     assert stop.value.state is State.FENCED
@@ -323,9 +330,7 @@ def test_a_source_that_grows(story: Story) -> None:
             plan = await one._planned()
             assert plan is not None
             one._learn(plan, [])
-            admin = AdminClient({"bootstrap.servers": story.source})
-            for future in admin.create_partitions([NewPartitions(story.topic, 2)]).values():
-                future.result(TIMEOUT)
+            grow(story.source, story.topic, 2)
             await asyncio.to_thread(produce, story.source, story.topic, [b"x"] * 10, partition=1)
             async with asyncio.timeout(TIMEOUT):
                 while (plan := await one._planned()) is None:
@@ -338,10 +343,52 @@ def test_a_source_that_grows(story: Story) -> None:
 def test_a_target_that_grows_by_hand(story: Story) -> None:
     story.fill(0, 50)
     story.carry_out()
-    story.rule = replace(story.rule, partitions=5)
+
+    async def watched() -> None:
+        """By a query that runs, before it plans anything more, whatever its rule says by now."""
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            await asyncio.to_thread(grow, story.target, story.topic, 5)
+            one.learns(replace(story.rule, partitions=5))
+            await asyncio.to_thread(story.fill, 50, 60)
+            await one._target.refresh([story.topic])
+            with pytest.raises(Stopped, match="has 5 partitions, and had 4: keys would change") as stop:
+                await one._planned()
+            assert stop.value.state is State.FENCED
+
+    asyncio.run(watched())
     with pytest.raises(Stopped, match="has 5 partitions, and had 4: keys would change") as stop:
         story.planned()
     assert stop.value.state is State.FENCED
+
+
+def test_a_copy_that_begins_anew_takes_what_its_rule_says_by_then(story: Story) -> None:
+    """Its source grew since the start, and the mirror that replans made it with as many partitions."""
+    story.fill(0, 50)
+    story.carry_out()
+
+    async def watched() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            for topic, partitions in ((story.topic, 6), (story.progress, 3)):
+                await asyncio.to_thread(story.made_anew, story.target, topic, partitions)
+            with pytest.raises(Stopped, match="has 6 partitions, and its rule says 4: keys would change") as stop:
+                await one._take_over()
+            assert stop.value.state is State.FENCED
+            one.learns(replace(story.rule, partitions=6, compacted=True))
+            assert await one._take_over() is None
+            plan = await one._planned()
+            assert plan is not None
+            assert (plan.rule.partitions, plan.rule.compacted, plan.until) == (6, True, {0: 50})
+            for slot in range(2):
+                await asyncio.to_thread(story.write, plan, slot)
+
+    asyncio.run(watched())
+    written = read_committed(story.target, story.topic)
+    assert [one.partition for one in written] == [java_partition(one.key or b"", 6) for one in written]
+    assert len(written) == 50
 
 
 def test_a_plan_says_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
@@ -350,9 +397,7 @@ def test_a_plan_says_what_a_target_that_grew_by_hand_stops(story: Story, tmp_pat
     rules = [{"match": story.topic, "rekey": "key"}]
     config = config_file(tmp_path, story.source, story.target, [story.topic], story.topic, rules=rules)
     assert "FENCED" not in CliRunner().invoke(app, ["plan", str(config)]).output
-    admin = AdminClient({"bootstrap.servers": story.target})
-    for future in admin.create_partitions([NewPartitions(story.topic, 5)]).values():
-        future.result(TIMEOUT)
+    grow(story.target, story.topic, 5)
     awaited(lambda: CliRunner().invoke(app, ["plan", str(config)]).exit_code == ExitCode.PREFLIGHT)
     output = " ".join(CliRunner().invoke(app, ["plan", str(config)]).output.split())
     assert f"{story.topic}: FENCED: {story.topic} has 5 partitions, and had 4: keys would change theirs" in output
@@ -547,9 +592,7 @@ def test_a_later_start_behind_an_open_transaction(story: Story, start: int) -> N
 
 def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     story.fill(0, 50)
-    admin = AdminClient({"bootstrap.servers": story.source})
-    for future in admin.create_partitions([NewPartitions(story.topic, 3)]).values():
-        future.result(TIMEOUT)
+    grow(story.source, story.topic, 3)
     story.flow = replace(story.flow, start=LATEST)
     hidden = {TopicPartition(story.topic, 1)}
 

@@ -19,6 +19,8 @@ D7  records of somebody else in the target are DIVERGED: what stands between two
     aborted records alone, which a driver that starts looks at, and each slot before it commits
 D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for
     (REFUSED): its settings are asked before each micro-batch, and a slot aborts its transaction where an ack says so
+D9  the target has the number of partitions by which plans say where keys go, each time that one is made: another
+    number is FENCED, and a topic that begins anew takes what its rule says then
 """
 
 from __future__ import annotations
@@ -131,6 +133,7 @@ class Rekeyer:
         self.has_flow: Callable[[], Awaitable[bool]] = always
         self._committed, self._newest = NOTHING, NOTHING
         self._target_id: uuid.UUID | None = None  # of the last plan
+        self._partitions = 0  # of the target, by the last plan, or for the first one (D9)
         self._plans = PlanLog(self._target, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
         self._abandoned: Plan | None = None  # no slot had it when it was looked at
@@ -157,8 +160,8 @@ class Rekeyer:
         return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
 
     def learns(self, rule: Rekeying) -> None:
-        """What the rule says now of how the source keeps tombstones, and of whether the target may stamp records."""
-        self._rule = self._side.rule = replace(self._rule, tombstones_ms=rule.tombstones_ms, may_stamp=rule.may_stamp)
+        """The rule as it fits both topics of now: its text is that of the start. What was planned stays as it is."""
+        self._rule = self._side.rule = rule
         for part in self._parts.values():
             part.tombstones.keeps(rule.tombstones_ms)
 
@@ -288,6 +291,8 @@ class Rekeyer:
         if plan is None:
             self._parts.clear()
             await self._plans.find_nothing(set(numbers))
+            self._partitions = self._rule.partitions
+            self._plans.check_partitions(self._partitions, "its rule says")
             self._committed = self._newest = NOTHING
             self._target_id = self._side.topic_id = None
             await self._forget_losses(known)
@@ -313,6 +318,7 @@ class Rekeyer:
     def _stand_by(self, plan: Plan) -> None:
         """A plan is the last one on record: the topic has begun, so should it begin anew, then with all there is."""
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
+        self._partitions = plan.rule.partitions
         self._side.start = EARLIEST
 
     async def _refresh(self) -> None:
@@ -361,6 +367,7 @@ class Rekeyer:
             if self._is_made_anew:
                 raise recreated(rule, "target")
             await self._plans.check_kept()  # D6
+            self._plans.check_partitions(self._partitions, "had")
             self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
         until = {number: self._side.until(number, self._offsets) for number in self._parts}
@@ -374,6 +381,7 @@ class Rekeyer:
         target_id = self._target.topic_id(rule.target)
         if self._is_made_anew:
             raise recreated(rule, "target")
+        self._plans.check_partitions(self._partitions, "had")  # D9
         plan = Plan(
             number=self._newest + 1,
             after=self._committed,
@@ -381,7 +389,7 @@ class Rekeyer:
             until=until,
             epochs={number: part.epoch for number, part in self._parts.items()},
             slots=self._plans.slots,
-            rule=rule,
+            rule=replace(rule, partitions=self._partitions),
             source_id=self._source.topic_id(rule.source),
             target_id=self._target_id or target_id,
             abandoned=self._abandoned and replace(self._abandoned, abandoned=None),

@@ -222,11 +222,15 @@ class PlanLog:
         rule = self._rule
         if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
             raise recreated(rule, "target")
-        if plan.rule.partitions != rule.partitions:
-            detail = (
-                f"{rule.target} has {rule.partitions} partitions, and had {plan.rule.partitions}: keys would change"
-                " theirs"
-            )
+        self.check_partitions(plan.rule.partitions, "had")
+
+    def check_partitions(self, expected: int, by: str) -> None:
+        """Raises Stopped where the target topic is known and has another number of partitions than is `expected`, `by`
+        what is said before that.
+        """
+        known = self._target.topics.get(self._rule.target)
+        if known is not None and (found := len(known.leaders)) != expected:
+            detail = f"{self._rule.target} has {found} partitions, and {by} {expected}: keys would change theirs"
             raise Stopped(State.FENCED, -1, -1, detail)
 
 
