@@ -30,20 +30,20 @@ from mirror.commands import failover_view as kept
 from mirror.commands.failover_view import FailoverReport, as_dict, rendered
 from mirror.config import Settings
 from mirror.errors import (
-    AccessDenied,
     ClusterError,
     ClusterUnreachable,
     ConfigError,
     ExitCode,
     MalformedBatch,
-    NotAuthenticated,
     OtherCluster,
     PreflightError,
     WireError,
 )
 from mirror.failover.account import (
     Doubt,
+    Doubts,
     deleted_there,
+    doubts_in,
     doubts_of,
     ends_of,
     exposures_of,
@@ -284,7 +284,7 @@ class _FailoverRun:
     _known_as: Entry | None = None
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
-    _doubts: dict[TopicPartition, Doubt] = field(default_factory=dict)
+    _doubts: Doubts = field(default_factory=dict)  # of nothing before all was checked (X2)
     _synced: SyncResult | None = None
     _gaps: tuple[OffsetGap, ...] = ()
     _warnings: list[str] = field(default_factory=list)
@@ -335,7 +335,7 @@ class _FailoverRun:
     async def reach(self, source: Cluster, topics: set[str]) -> bool:
         """Whether the source answers, and not another cluster at its address, of which nothing is asked."""
         try:
-            await _known_of(source, topics)
+            await source.learn(topics, SOURCE_SECONDS)
         except ClusterError as problem:
             self._source_problem = str(problem)
             self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
@@ -499,7 +499,7 @@ class _FailoverRun:
         """
         seen, deadline = known.watched, time.monotonic() + END_SECONDS + LIVENESS_SECONDS
         places = [TopicPartition(one.target_topic, one.partition) for one in known.figures.values()]
-        await known.journal.cluster.refresh({at.topic for at in places})
+        await known.journal.cluster.learn({at.topic for at in places})
         ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), time.monotonic()
         while (owner := seen.last) is not None and not seen.has_said(owner):
             now = await _log_ends(known.journal.cluster, places)
@@ -550,8 +550,11 @@ class _FailoverRun:
             for topic, there in sorted(rekeyed.items())
         }
 
-    async def _check_rekeyed(self, known: JournalSnapshot, source: Cluster | None) -> None:
-        """Doubt the re-keyed topics of which the target has lost what was committed, or that are of another source."""
+    async def _rekeyed_doubts(
+        self, known: JournalSnapshot, source: Cluster | None
+    ) -> dict[TopicPartition, Doubt | None]:
+        """The same of re-keyed topics: the target has lost what was committed, or they are of another source."""
+        doubts = dict[TopicPartition, Doubt | None]()
         for topic, log in self._plan_logs(known).items():
             try:
                 lost = await log.lost() or await _less_than_reported(log, topic, known)
@@ -560,11 +563,13 @@ class _FailoverRun:
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 what = f"{topic} is re-keyed, and nobody knows whether the target has all that came over"
                 self._warn(f"{what}: {problem}")
-                self._doubts |= {at: Doubt(f"{what}: {problem}") for at in known.figures if at.topic == topic}
-                continue
-            doubt = Doubt(lost, State.TARGET_LOST) if lost else unlike and Doubt(unlike.detail, unlike.state)
-            if doubt := doubt or (Doubt(foreign, State.DIVERGED) if foreign else None):
-                self._doubts |= {at: doubt for at in known.figures if at.topic == topic}
+                doubt: Doubt | None = Doubt(f"{what}: {problem}")
+            else:
+                doubt = Doubt(unlike.detail, unlike.state) if unlike else None
+                if reason := lost or foreign:
+                    doubt = Doubt(reason, State.TARGET_LOST if lost else State.DIVERGED)
+            doubts |= {at: doubt for at in known.figures if at.topic == topic}
+        return doubts
 
     def with_doubts(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
         """The same, with what comparing both logs found."""
@@ -572,11 +577,11 @@ class _FailoverRun:
 
     async def check(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
         """Compare every copy with its source; without one, by the topics alone."""
-        await target.refresh({one.target_topic for one in known.figures.values()})
+        await target.learn({one.target_topic for one in known.figures.values()})
         if reached:
-            await _known_of(source, {one.topic for one in known.figures.values()})
-        self._doubts = await doubts_of(self.settings, source if reached else None, known)
-        await self._check_rekeyed(known, source if reached else None)
+            await source.learn({one.topic for one in known.figures.values()}, SOURCE_SECONDS)
+        doubts = await doubts_of(self.settings, source if reached else None, known)
+        self._doubts = doubts | await self._rekeyed_doubts(known, source if reached else None)
 
     async def check_stands(self, known: JournalSnapshot) -> None:
         """The journal still has the failover: what was lost of it may have let a mirror start. Raises PreflightError
@@ -627,7 +632,7 @@ class _FailoverRun:
             for one in exposures
             if one.position is not None and not one.doubt
         }
-        doubts = {at: doubt.reason for at, doubt in self._doubts.items()}
+        doubts = {at: doubt.reason for at, doubt in doubts_in(self._doubts, known.figures).items()}
         topics = {one.topic: one.target_topic for one in known.figures.values()}
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
         deadline = time.monotonic() + GROUPS_SECONDS  # one round takes longer where a broker answers nothing
@@ -703,16 +708,6 @@ class _FailoverRun:
     def _warn(self, text: str) -> None:
         if text not in self._warnings:
             self._warnings.append(text)
-
-
-async def _known_of(source: Cluster, topics: set[str]) -> None:
-    """Learn these topics; those that may not be described are named one by one. Raises ClusterError."""
-    try:
-        await source.refresh(topics, SOURCE_SECONDS)
-    except NotAuthenticated:
-        raise
-    except AccessDenied:
-        pass
 
 
 async def _less_than_reported(log: PlanLog, topic: str, known: JournalSnapshot) -> str:

@@ -2,6 +2,8 @@
 
 X1  every copy is compared with its source here, whatever its task reported: a task that hangs, or whose log was cut
     after its last fetch, has reported what no longer is so
+X2  a copy that could not be compared, for whatever reason, is in doubt; one that may not be described costs no other
+    one its check
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Final, NamedTuple
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
-from mirror.groups.sync import GroupSync, is_verified, preserved, translated
+from mirror.groups.sync import GroupSync, is_verified
+from mirror.groups.terms import preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values
@@ -57,9 +60,22 @@ class Doubt(NamedTuple):
     stop: State | None = None
 
 
-async def doubts_of(settings: Settings, source: Cluster | None, known: JournalSnapshot) -> dict[TopicPartition, Doubt]:
-    """By source partition; without a source that can be asked (None), by what the journal and the target show alone.
-    Both clusters know the topics. Raises nothing that a cluster can cause.
+#: What the checks of the copies came to, by source partition: None where nothing speaks against it.
+Doubts = Mapping[TopicPartition, Doubt | None]
+#: Of a partition that no check came to an end of (X2).
+UNCHECKED: Final = Doubt("its copy was not compared with its source")
+
+
+def doubts_in(doubts: Doubts, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Doubt]:
+    """Those of the partitions that are not verified."""
+    return {at: doubt for at in partitions if (doubt := doubts.get(at, UNCHECKED)) is not None}
+
+
+async def doubts_of(
+    settings: Settings, source: Cluster | None, known: JournalSnapshot
+) -> dict[TopicPartition, Doubt | None]:
+    """Of each partition, but for re-keyed topics; without a source that can be asked (None), by what the journal and
+    the target show alone. Both clusters know the topics. Raises nothing that a cluster can cause.
     """
     target = known.journal.cluster
     seen = seen_in(known.newest)
@@ -90,8 +106,7 @@ async def doubts_of(settings: Settings, source: Cluster | None, known: JournalSn
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     leaderless = await _leaderless(source, asked) if source is not None else frozenset[TopicPartition]()
-    found = await asyncio.gather(*map(of, asked.values()))
-    return {at: doubt for at, doubt in zip(asked, found, strict=True) if doubt is not None}
+    return dict(zip(asked, await asyncio.gather(*map(of, asked.values())), strict=True))
 
 
 async def _other_source(source: Cluster, topic: str, seen: FirstSeen | None) -> Doubt | None:
@@ -152,7 +167,7 @@ async def _compared(
 
 
 def group_sync(
-    settings: Settings, source: Cluster, target: Cluster, known: JournalSnapshot, doubts: Mapping[TopicPartition, Doubt]
+    settings: Settings, source: Cluster, target: Cluster, known: JournalSnapshot, doubts: Doubts
 ) -> GroupSync:
     """The sync of the flow as its journal has it; partitions with doubts are not verified."""
     figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
@@ -167,7 +182,7 @@ def group_sync(
     common = source, target, settings.groups.include
 
     def verified(at: TopicPartition) -> bool:
-        return at in figures and at not in doubts
+        return at in figures and not doubts_in(doubts, [at])
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
@@ -204,11 +219,11 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
     return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
 
 
-def with_doubts(exposures: Iterable[PartitionRpo], doubts: Mapping[TopicPartition, Doubt]) -> list[PartitionRpo]:
+def with_doubts(exposures: Iterable[PartitionRpo], doubts: Doubts) -> list[PartitionRpo]:
     """The same, with what comparing both logs showed of source partitions since."""
     found: list[PartitionRpo] = []
     for one in exposures:
-        doubt = doubts.get(TopicPartition(one.topic, one.partition))
+        doubt = doubts.get(TopicPartition(one.topic, one.partition), UNCHECKED)
         if doubt is None:
             found.append(one)
         elif doubt.stop is not None:

@@ -194,7 +194,7 @@ class JournalSnapshot:
         for entry in entries:
             self._learn(entry)
         if unheard := self._unheard().keys() - set(self.journal.cluster.topics):
-            await self.journal.cluster.refresh(unheard)
+            await self.journal.cluster.learn(unheard)
 
     def _learn(self, entry: Entry) -> None:
         if entry.key.startswith(STATE) and entry.value:

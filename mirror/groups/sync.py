@@ -41,7 +41,8 @@ from uuid import UUID
 from mirror import names
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
-from mirror.groups.side import GROUP_DENIED, Blocker, Offsets, Side
+from mirror.groups.side import GROUP_DENIED, TOPIC_DENIED, Blocker, Offsets, Side
+from mirror.groups.terms import Terms, Translate, terms_of, uncut
 from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -96,57 +97,6 @@ _UNLIKE: Final = frozenset(
 )
 #: States that say nothing of the records: what was found before, or was not, still holds.
 _SILENT: Final = frozenset({State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
-
-#: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
-Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
-
-
-def _uncut(_: TopicPartition) -> None:
-    """No target lost its tail."""
-
-
-class Terms(NamedTuple):
-    """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
-    mirrored; `known_until`, of a target partition, the offset up to which it is known what its offsets mean;
-    `since`, of a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target
-    topic, the id under which it is written to; `cut_of`: what a target partition lost of its tail, where that matters.
-    """
-
-    translate: Translate
-    origins: Mapping[str, tuple[str, UUID | None]]
-    known_until: Callable[[TopicPartition], int]
-    since: Mapping[TopicPartition, int]
-    copies: Mapping[str, UUID | None] = {}
-    cut_of: Callable[[TopicPartition], Cut | None] = _uncut
-
-
-def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
-    """Offsets that are equal on both sides; `pairs` are the mirrored partitions, source to target."""
-
-    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
-        target = pairs.get(at)
-        return (target, committed) if target else None
-
-    return translate
-
-
-def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes) -> Translate:
-    """Offsets that moved, by the runs of the target partitions. One behind them is translated as if nothing would be
-    dropped from there on: too far, so that whoever knows where the runs end holds it back.
-    """
-
-    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
-        target = pairs.get(at)
-        if target is None:
-            return None
-        index = indexes.get(target)
-        last = index.last if index is not None else None
-        if index is None or last is None:
-            return target, committed
-        beyond = max(0, committed.offset - last.next_source)
-        return target, committed._replace(offset=index.to_target(committed.offset) + beyond)
-
-    return translate
 
 
 def is_verified(*reports: PartitionStatus | None) -> bool:
@@ -246,7 +196,7 @@ class GroupSync:
         known_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
         since: Mapping[TopicPartition, int] = {},
         copies: Mapping[str, UUID | None] = {},
-        cut_of: Callable[[TopicPartition], Cut | None] = _uncut,
+        cut_of: Callable[[TopicPartition], Cut | None] = uncut,
     ) -> None:
         """`include` must match a group's whole name.
 
@@ -461,8 +411,15 @@ class GroupSync:
                     if renewing and one.commit is None and one.standing is not Standing.AHEAD:
                         made[at] = replace(one, commit=there)
                 else:
-                    self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
+                    self._unanswered(group, at)
         await self._add_skips(work, starts)
+
+    def _unanswered(self, group: str, at: TopicPartition) -> None:
+        """Take down why nobody knows where a target partition begins and ends."""
+        if self._target.cluster.is_denied(at.topic):
+            self._target.refused([Refusal(group, TOPIC_DENIED, at)])
+        else:
+            self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
 
     def _is_lost(self, group: str, at: TopicPartition, there: Committed | None, *, is_shifted: bool) -> bool:
         """Whether a group's offset on the target is in a tail that was lost (F5); `is_shifted`: and other records are
@@ -620,7 +577,7 @@ class GroupSync:
         for group in followed.keys() & targets.keys():
             for at, committed in followed[group].items():
                 if pairs[at] not in ends:
-                    self._target.blocked(f"the leader of {pairs[at]} does not answer", group, passing=True)
+                    self._unanswered(group, pairs[at])
                     continue
                 there = planned.get(group, {}).get(pairs[at]) or targets[group].get(pairs[at])
                 is_lost = self._is_lost(group, pairs[at], there, is_shifted=False)
@@ -786,14 +743,3 @@ def sync_of(
         *(source, target, include, terms.translate, terms.origins, verified),
         *(terms.known_until, terms.since, terms.copies, terms.cut_of),
     )
-
-
-def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
-    """How these partitions' groups are followed, for `GroupSync.mirrors`."""
-    pairs = {a.source: a.target for a in assignments}
-    origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
-    since = {a.source: a.since for a in assignments if a.since}
-    copies = {a.target.topic: a.target_topic_id for a in assignments}
-    if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.known_until, since, copies, indexes.cut_of)
-    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)

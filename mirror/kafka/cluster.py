@@ -318,6 +318,13 @@ class Cluster:
         `topics` may not be described.
         """
         asked = frozenset(topics)
+        await self.learn(asked, timeout)
+        if denied := sorted(asked & self._denied):
+            raise AccessDenied(f"{self}: no DESCRIBE right on topic {', '.join(denied)}")
+
+    async def learn(self, topics: Iterable[str], timeout: float = CALL_TIMEOUT) -> None:
+        """As `refresh`, but leave out those of `topics` that may not be described, which `is_denied` names."""
+        asked = frozenset(topics)
         self._wanted |= asked
         while True:
             if self._refreshing is None or self._refreshing.done():
@@ -325,9 +332,7 @@ class Cluster:
                 self._refreshing.add_done_callback(_retrieve_exception)
             await asyncio.shield(self._refreshing)  # K2
             if asked <= self._answered:
-                break
-        if denied := sorted(asked & self._denied):
-            raise AccessDenied(f"{self}: no DESCRIBE right on topic {', '.join(denied)}")
+                return
 
     async def require_all(self) -> None:
         """Raise ClusterUnreachable where a broker that metadata names does not answer: it may know better who leads,

@@ -209,14 +209,15 @@ async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartitio
 async def listed(
     cluster: Cluster, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
-    """As `queries.list_offset`, of each partition whose leader answered; the others are left out.
+    """As `queries.list_offset`, of each partition whose leader answered; the others are left out, as are those that may
+    not be described.
 
     Leaders are looked up anew where one is not known or did not answer, for the next time. Raises ClusterUnreachable,
-    AccessDenied.
+    NotAuthenticated.
     """
     unknown = {at.topic for at in partitions if at.topic not in cluster.topics}
     if unknown:
-        await cluster.refresh(unknown)
+        await cluster.learn(unknown)
     by_leader: dict[int, list[TopicPartition]] = {}
     for at in partitions:
         by_leader.setdefault(cluster.leader(at).node, []).append(at)

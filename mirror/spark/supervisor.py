@@ -48,7 +48,8 @@ from mirror.driver.start import bounded, recorded, warn_of_open
 from mirror.driver.topic_watcher import NewPlan, TopicWatcher
 from mirror.errors import ClusterError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
-from mirror.groups.sync import sync_of, terms_of
+from mirror.groups.sync import sync_of
+from mirror.groups.terms import terms_of
 from mirror.journal import ownership
 from mirror.journal.entries import Accepted, FirstSeen, seen_in
 from mirror.journal.heartbeats import Heart

@@ -10,7 +10,6 @@ that was ended by `mirror failover` has let go of its topics.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.errors import AccessDenied, ClusterError
+from mirror.errors import ClusterError
 from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, rekeyed_in, same_id, seen_in
 from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
@@ -268,8 +267,7 @@ async def losses_on_the_way_back(
     MalformedBatch.
     """
     flows, found = flows_of(names), dict[TopicPartition, LostBack]()
-    with contextlib.suppress(AccessDenied):
-        await source.refresh(map(journal_topic, flows))
+    await source.learn(map(journal_topic, flows))
     for flow in flows:
         known = newest((await Journal(source, flow).read())[0])
         back, lost = seen_in(known), losses_in(known)
@@ -292,8 +290,7 @@ async def losses_on_the_way_back(
 
 async def may_hide_flows(cluster: Cluster) -> bool:
     """Whether there may be journals that the cluster does not list. Raises ClusterError."""
-    with contextlib.suppress(AccessDenied):
-        await cluster.refresh([_ANY])
+    await cluster.learn([_ANY])
     return cluster.is_denied(_ANY)
 
 
@@ -331,8 +328,7 @@ async def _standing(
                 except ClusterError:
                     return None
 
-        with contextlib.suppress(AccessDenied):  # of those that may be described, it says all the same
-            await cluster.refresh([_ANY, *map(journal_topic, flows)])
+        await cluster.learn([_ANY, *map(journal_topic, flows)])
         there = [
             flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))
         ]

@@ -41,7 +41,7 @@ from mirror.driver.flow import prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop, PreflightError
-from mirror.failover.account import _compared, _exposure
+from mirror.failover.account import UNCHECKED, _compared, _exposure
 from mirror.failover.drain import drain
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import Standing
@@ -1076,6 +1076,24 @@ def test_what_fails_behind_the_end_of_the_flow_is_reported_in_the_account(
     done = flow.failover(code=4)
     assert done["warnings"] == ["could not follow the groups: the target is gone"]
     assert done["partitions"][0]["whole"]
+
+
+@pytest.mark.brokers
+def test_copies_that_could_not_be_checked_are_in_doubt(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They counted as compared and found to be right: groups were put on them, and each was whole."""
+
+    async def failing(*_: object, **__: object) -> None:
+        raise ClusterUnreachable("no answer")
+
+    commit(flow.source, flow.topic, flow.topic, 40)
+    monkeypatch.setattr("mirror.commands.failover.doubts_of", failing)
+    done = flow.failover(code=4)
+    assert done["warnings"] == ["could not check the copies: no answer"]
+    (partition,) = done["partitions"]
+    assert (partition["whole"], partition["certain"], partition["doubt"]) == (False, False, UNCHECKED.reason)
+    (gap,) = done["group_offsets_not_reached"]
+    assert (gap["target_offset"], gap["cause"]) == (None, UNCHECKED.reason)
+    assert committed(flow.target, flow.topic, flow.topic) < 0
 
 
 @pytest.mark.brokers

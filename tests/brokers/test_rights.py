@@ -255,6 +255,26 @@ class Hidden(NamedTuple):
     seen: str
     hidden: str
 
+    def hide_on_target(self) -> None:
+        """Have the source hide nothing, and the target the second copy."""
+        output = json.loads(self.file.read_text())
+        theirs = scram(self.pair.target, self.pair.folders["target"])
+        output["target"] |= theirs.model_dump(by_alias=True, exclude_none=True, mode="json")
+        output["target"]["sasl.password"] = "${env:PASSWORD}"
+        output["source"] = {"alias": "eu", "bootstrap.servers": self.pair.source.bootstrap}
+        self.file.write_text(json.dumps(output))
+        operations = ("CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+        self.pair.allow(
+            [
+                *topic("target", self.seen, *operations),
+                *topic("target", f"mirror.{output['name']}.offsets", *operations),
+                *(Right("target", "READ", ResourceType.GROUP, group) for group in (self.seen, self.hidden)),
+                Right("target", "CREATE", ResourceType.BROKER, "kafka-cluster"),
+                Right("target", "DESCRIBE", ResourceType.BROKER, "kafka-cluster"),
+            ],
+            output["name"],
+        )
+
     def invoke(self, *arguments: str) -> tuple[int, Any]:
         """A command's exit code and what it printed."""
         command, *more = arguments
@@ -341,23 +361,7 @@ def test_a_topic_that_the_source_hides_does_not_keep_deletions_from_others(hidde
 
 def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hidden: Hidden) -> None:
     """It looks as if it were missing, for a principal without any right to it."""
-    output = json.loads(hidden.file.read_text())
-    source, target = output["source"], output["target"]
-    theirs = scram(hidden.pair.target, hidden.pair.folders["target"])
-    target |= theirs.model_dump(by_alias=True, exclude_none=True, mode="json") | {"sasl.password": "${env:PASSWORD}"}
-    output["source"] = {"alias": "eu", "bootstrap.servers": hidden.pair.source.bootstrap}
-    hidden.file.write_text(json.dumps(output))
-    assert source["alias"] == "eu"
-    operations = ("CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE")
-    hidden.pair.allow(
-        [
-            *topic("target", hidden.seen, *operations),
-            *topic("target", f"mirror.{output['name']}.offsets", *operations),
-            Right("target", "CREATE", ResourceType.BROKER, "kafka-cluster"),
-            Right("target", "DESCRIBE", ResourceType.BROKER, "kafka-cluster"),
-        ],
-        output["name"],
-    )
+    hidden.hide_on_target()
     code, plan = hidden.invoke("plan")
     assert code == ExitCode.PREFLIGHT, plan
     assert hidden.hidden not in [one["topic"] for one in plan["create"]]
@@ -365,6 +369,22 @@ def test_a_copy_that_the_target_hides_is_not_taken_for_one_that_is_to_be_made(hi
     code, proof = hidden.invoke("verify", "--no-spark")
     assert code == ExitCode.NOT_WHOLE, proof
     assert "the target hides it" in json.dumps(proof)
+
+
+def test_a_copy_that_the_target_hides_costs_no_other_one_its_check(hidden: Hidden) -> None:
+    """None was compared, and no group was put anywhere, or all of them unchecked."""
+    hidden.hide_on_target()
+    commit(hidden.pair.source.bootstrap, hidden.seen, hidden.hidden, 25)  # a group with an offset on each
+    code, done = hidden.invoke("failover")
+    assert code == ExitCode.DATA_AT_RISK
+    doubts = {one["topic"]: (one["rpo_records"], one["whole"], one["doubt"]) for one in done["partitions"]}
+    assert doubts[hidden.seen] == (0, True, "")
+    assert f"no DESCRIBE right on topic {hidden.hidden}" in doubts[hidden.hidden][2]
+    assert committed(hidden.pair.target.bootstrap, hidden.seen, hidden.seen) == 25
+    assert committed(hidden.pair.target.bootstrap, hidden.hidden, hidden.hidden) == 5
+    for group in (hidden.seen, hidden.hidden):
+        assert f"group {group}: cluster us: grant READ on topic {hidden.hidden}" in done["warnings"]
+    assert not any("could not" in one for one in done["warnings"] if hidden.hidden not in one), done["warnings"]
 
 
 def test_a_rekeyed_topic_that_the_source_hides_is_named(hidden: Hidden) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from mirror.config import parse_address
-from mirror.groups.sync import GroupSync, SyncResult, preserved, translated
+from mirror.groups.sync import GroupSync, SyncResult
+from mirror.groups.terms import preserved, translated
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster as Wire

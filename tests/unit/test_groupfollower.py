@@ -18,7 +18,8 @@ from mirror.groups import follower as groupfollower
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
 from mirror.groups.side import Blocker, Side
-from mirror.groups.sync import GroupSync, SyncResult, is_verified, preserved
+from mirror.groups.sync import GroupSync, SyncResult, is_verified
+from mirror.groups.terms import preserved
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import read_cut
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
