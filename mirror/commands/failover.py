@@ -23,7 +23,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mirror.commands import failover_view as kept
@@ -389,14 +389,16 @@ class _FailoverRun:
         *,
         reached: bool,
     ) -> list[PartitionRpo]:
-        """What only the source shows: where groups go on otherwise, what was deleted of the copies, and what was never
-        mirrored, which is returned.
+        """Where groups go on otherwise; and what only the source shows: what was deleted of the copies, and what was
+        never mirrored, which is returned.
         """
+        if reached:
+            await self.compare_groups(source, target, known, exposures)
+        elif self._synced is not None:  # it went away after the groups were put where they stood
+            self._warn("what groups read again or miss was not compared to the end, since the source went away")
+        await self.name_stranded(source, target, known)
         if not reached:
-            if self._synced is not None:  # it went away after the groups were put where they stood
-                self._warn("what groups read again or miss was not compared to the end, since the source went away")
             return []
-        await self.compare_groups(source, target, known, exposures)
         await self.warn_of_deleted(source, known)
         return await self.miss(source, known)
 
@@ -646,6 +648,19 @@ class _FailoverRun:
             is_settled = not gaps and not any(blocker.passing for blocker in blockers)
             if is_settled or time.monotonic() > deadline:
                 break
+        self._warn_of_blockers(blockers)
+
+    async def name_stranded(self, source: Cluster, target: Cluster, known: JournalSnapshot) -> None:
+        """Name every group that stands behind the end of a copy, which the target alone shows."""
+        if not self.settings.groups.include:
+            return
+        sync = group_sync(self.settings, source, target, known, self._doubts)
+        stranded, blockers = await sync.stranded(self._synced.planned if self._synced else {})
+        named = {one.place: one for one in self._gaps}
+        for one in stranded:
+            before = named.get(one.place)
+            named[one.place] = replace(before, cause=one.cause) if before else one
+        self._gaps = tuple(sorted(named.values(), key=lambda one: one.place))
         self._warn_of_blockers(blockers)
 
     def _warn_of_blockers(self, blockers: Iterable[Blocker]) -> None:

@@ -213,7 +213,9 @@ def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
 
 def _gap_text(gap: OffsetGap) -> str:
     """One group that does not go on where it stood."""
-    where = f"group {gap.group}, {gap.topic}-{gap.partition}: stands at {number(gap.source_offset)} on the source, "
+    where = f"group {gap.group}, {gap.topic}-{gap.partition}: "
+    if gap.source_offset is not None:
+        where += f"stands at {number(gap.source_offset)} on the source, "
     if gap.reached is None:
         effect = (
             f"has no offset on the target: it reads {count(gap.reads_again, 'record')} again "

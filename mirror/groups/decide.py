@@ -9,6 +9,9 @@ F4  once the target holds what was decided, the same sources lead to no commit
 F5  where a target lost its tail and holds other records there by now, as offsets that move may have it, nobody reads
     on there: an offset that was committed in what was lost counts as none. The leader epoch that was committed with it
     says so; without one, how far the log reached
+F6  nobody reads on behind the end of a copy, which lost its tail then: where the source has read as far as the copy
+    goes, an offset there counts as none, and the group follows as the tail is copied again. One that has read on at
+    the target by itself is left alone (F3), and named by a failover
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mirror.kafka.groups import Committed
+from mirror.policy.rules import NO_LIMIT
 
 
 class Standing(StrEnum):
@@ -52,11 +56,20 @@ class Decision:
     agreed: Agreement | None
 
 
-def decide(source: Committed, end: int, target: Committed | None, agreed: Agreement | None, start: int = 0) -> Decision:
-    """`source` is in offsets of the target, `end` is the target's high watermark and `start` its log start, `target`
-    None where the group has committed nothing there; `agreed` is from the last decision that was carried out.
+def decide(
+    source: Committed,
+    end: int,
+    target: Committed | None,
+    agreed: Agreement | None,
+    start: int = 0,
+    known_until: int = NO_LIMIT,
+) -> Decision:
+    """`source` is in offsets of the target, `end` is the target's high watermark, asked after `target`, and `start` its
+    log start, `target` None where the group has committed nothing there; `agreed` is from the last decision that was
+    carried out, and up to `known_until` it is known what offsets mean.
     """
-    end = max(start, end)
+    is_stranded = target is not None and target.offset > end
+    end = max(start, min(end, known_until))
     if source.offset < start:
         wanted, standing = Committed(start), Standing.EXPIRED
     elif source.offset > end:
@@ -65,7 +78,7 @@ def decide(source: Committed, end: int, target: Committed | None, agreed: Agreem
     else:
         wanted, standing = source, Standing.SYNCED
     following = Agreement(source, wanted.offset)
-    if target is None or target.offset < wanted.offset:
+    if target is None or target.offset < wanted.offset or (is_stranded and source.offset >= end):
         return Decision(wanted, standing, following)
     if target.offset == wanted.offset:
         known = agreed is not None and agreed.source == source  # then a broker that refused the text has been asked
@@ -82,20 +95,26 @@ def decide(source: Committed, end: int, target: Committed | None, agreed: Agreem
 class OffsetGap:
     """One partition of a group that does not go on at the target where it stands on the source.
 
-    `topic` is the source's, `source_offset` too; `reached` is the group's offset on the target, None where it has none,
-    and `cause` says why it is not another. `reads_again` and `misses` are in records, at most; both are given for a
-    group without an offset, whose `auto.offset.reset` chooses: the first for earliest, the second for latest.
+    `topic` is the source's, `source_offset` too, None where nobody asked there; `reached` is the group's offset on the
+    target, None where it has none, and `cause` says why it is not another. `reads_again` and `misses` are in records,
+    at most; both are given for a group without an offset, whose `auto.offset.reset` chooses: the first for earliest,
+    the second for latest.
     """
 
     group: str
     topic: str
     partition: int
     target_topic: str
-    source_offset: int
+    source_offset: int | None
     reached: int | None
     reads_again: int
     misses: int
     cause: str
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Which group it is of, and where."""
+        return self.group, self.topic, self.partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

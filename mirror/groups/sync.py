@@ -79,6 +79,11 @@ LOST_THERE: Final = (
     "the target lost what it had read, and other records are at these offsets by now: end its members there, and put it"
     " to offset {} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
 )
+#: Why a group misses what is written next to a copy (F6 in `groups/decide.py`).
+BEHIND_END: Final = (
+    "it stands behind the end of the copy, which lost what it had read: before anybody writes there, put it to offset"
+    " {end} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
+)
 #: Why a group stands elsewhere that nobody follows (G9).
 UNFOLLOWED: Final = (
     "share groups and streams groups are not followed: put it where it is to go on (kafka-share-groups.sh or"
@@ -323,14 +328,21 @@ class GroupSync:
 
     async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
         """The chosen groups that stand on copies, and that the source does not let us see (G8)."""
+        return await self._source.denied((await self._on_copies(listed)).keys())
+
+    async def _on_copies(self, listed: Collection[str] = ()) -> dict[str, Offsets]:
+        """Where the chosen groups stand on copies, but for those that are `listed`."""
         there = {
             one.group: node
             for node, groups in (await self._target.listed()).items()
             for one in groups
             if one.commits and one.group not in listed and self._is_chosen(one.group)
         }
-        found = (await self._target.fetched(there)).items()
-        return await self._source.denied({one for one, at in found if any(of.topic in self._origins for of in at)})
+        found = {
+            group: {at: one for at, one in offsets.items() if at.topic in self._origins}
+            for group, offsets in (await self._target.fetched(there)).items()
+        }
+        return {group: offsets for group, offsets in found.items() if offsets}
 
     async def _source_offsets(self, *, whole: bool) -> dict[str, Offsets]:
         """Offsets of every chosen group that has any for verified partitions, in terms of the target. Up to where
@@ -403,11 +415,11 @@ class GroupSync:
             made = work.decisions[group] = {}
             for at, committed in work.sources[group].items():
                 if at in ends and at in starts:
-                    end = min(ends[at], self._until[at])
+                    bounds = starts[at], self._until[at]
                     there = targets.get(at)
-                    one = made[at] = decide(committed, end, there, agreed.get(at), starts[at])
+                    one = made[at] = decide(committed, ends[at], there, agreed.get(at), *bounds)
                     if one.standing is Standing.AHEAD and self._is_lost(group, at, there, is_shifted=True):
-                        one = made[at] = decide(committed, end, None, None, starts[at])
+                        one = made[at] = decide(committed, ends[at], None, None, *bounds)
                     if renewing and one.commit is None and one.standing is not Standing.AHEAD:
                         made[at] = replace(one, commit=there)
                 else:
@@ -585,8 +597,41 @@ class GroupSync:
                 is_active = Standing.ACTIVE in work.standings[group]
                 if gap := self._gap(one, is_active, holds.get(at, -1), doubts.get(at, "")):
                     found.append(gap)
-        found.sort(key=lambda gap: (gap.group, gap.topic, gap.partition))
+        found.sort(key=lambda gap: gap.place)
         return found, tuple(blocker for side in sides for blocker in side.blockers)
+
+    async def stranded(self, planned: Mapping[str, Offsets]) -> tuple[list[OffsetGap], tuple[Blocker, ...]]:
+        """Every partition of a chosen group that stands behind the end of its copy (F6), by the target alone, and what
+        kept this from being known. `planned` counts as committed. Raises nothing that a cluster can cause.
+        """
+        self._target.blockers.clear()
+        await self._refreshed(self._target)
+        groups = await self._on_copies()
+        try:
+            ends = await high_watermarks(self._target.cluster, {at for offsets in groups.values() for at in offsets})
+        except ClusterError as problem:
+            self._target.lost(problem)
+            return [], tuple(self._target.blockers)
+        found: list[OffsetGap] = []
+        for group, offsets in sorted(groups.items()):
+            for at, one in sorted((offsets | planned.get(group, {})).items()):
+                if (end := ends.get(at)) is None:
+                    self._unanswered(group, at)
+                elif one.offset > end:
+                    found.append(
+                        OffsetGap(
+                            group=group,
+                            topic=self._origins[at.topic][0],
+                            partition=at.partition,
+                            target_topic=at.topic,
+                            source_offset=None,
+                            reached=one.offset,
+                            reads_again=0,
+                            misses=one.offset - end,
+                            cause=BEHIND_END.format(end=end),
+                        )
+                    )
+        return found, tuple(self._target.blockers)
 
     async def _unfollowed(
         self,

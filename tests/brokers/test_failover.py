@@ -942,6 +942,37 @@ def test_a_group_ahead_of_its_source_is_named(flow: Flow) -> None:
 
 
 @pytest.mark.brokers
+def test_groups_behind_the_end_of_a_copy_are_put_back_or_named(flow: Flow, free_port: int) -> None:
+    """It lost its tail: they would skip what is written there next. One that read on there is left where it is."""
+    produce(flow.source, flow.topic, values(50))
+    flow.append(pause_entry(flow.topic))
+    there, alone = flow.file.read_text(), f"{flow.topic}-alone"
+    for group, source, target in ((flow.topic, 140, 140), (alone, 20, 130)):
+        commit(flow.source, group, flow.topic, source)
+        commit(flow.target, group, flow.topic, target)
+
+    def named(done: Any) -> list[tuple[Any, ...]]:
+        fields = "group", "source_offset", "target_offset", "misses"
+        return [tuple(one[name] for name in fields) for one in done["group_offsets_not_reached"]]
+
+    flow.file.write_text(there.replace(flow.source, f"127.0.0.1:{free_port}"))
+    away = flow.failover("--rehearse", code=4)
+    assert named(away) == [(flow.topic, None, 140, 40), (alone, None, 130, 30)]
+    for one in away["group_offsets_not_reached"]:
+        assert one["cause"].startswith("it stands behind the end of the copy")
+        assert "put it to offset 100" in one["cause"]
+    flow.file.write_text(there)
+    for options in (["--rehearse"], []):
+        done = flow.failover(*options, code=4)
+        assert named(done) == [(flow.topic, 140, 100, 0), (alone, 20, 130, 110)]
+        assert [one["cause"].partition(",")[0] for one in done["group_offsets_not_reached"]] == [
+            "the target ends at offset 100",
+            "it stands behind the end of the copy",
+        ]
+    assert (committed(flow.target, flow.topic, flow.topic), committed(flow.target, alone, flow.topic)) == (100, 130)
+
+
+@pytest.mark.brokers
 def test_no_group_is_put_below_the_log_start_of_the_copy(flow: Flow) -> None:
     """A consumer would fall back on auto.offset.reset there. What it passes over, and the source still has, is
     reported.

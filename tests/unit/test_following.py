@@ -20,7 +20,9 @@ def test_every_decision(source: Committed, end: int, target: Committed | None, a
     if made.commit:
         assert made.commit.offset <= min(source.offset, end), "F1"
         assert made.agreed == Agreement(source, made.commit.offset)
-    if made.commit and target and made.commit.offset < target.offset:
+    if made.commit and target and target.offset > end and source.offset >= end:
+        assert made.commit.offset == end, "F6"
+    elif made.commit and target and made.commit.offset < target.offset:
         assert agreed, "F2"
         assert (target.offset, source.offset < agreed.source.offset) == (agreed.target, True), "F2"
     held = made.commit or target
@@ -79,7 +81,11 @@ BOTH_50 = Agreement(AT_50, 50)
         (Committed(40), 90, AT_50, BOTH_50, Decision(Committed(40), Standing.SYNCED, Agreement(Committed(40), 40))),
         (Committed(40), 30, AT_50, BOTH_50, Decision(Committed(30), Standing.HELD_BACK, Agreement(Committed(40), 30))),
         (Committed(40), 90, AT_50, None, Decision(None, Standing.AHEAD, None)),
-        (AT_50, 30, AT_50, BOTH_50, Decision(None, Standing.AHEAD, BOTH_50)),
+        (AT_50, 30, AT_50, BOTH_50, Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30))),
+        (AT_50, 30, Committed(70), None, Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30))),
+        (AT_50, 50, Committed(70), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+        (AT_50, 90, Committed(30), Agreement(AT_50, 30), Decision(AT_50, Standing.SYNCED, BOTH_50)),
+        (Committed(20), 30, AT_50, None, Decision(None, Standing.AHEAD, None)),
     ],
     ids=[
         "fresh",
@@ -96,12 +102,23 @@ BOTH_50 = Agreement(AT_50, 50)
         "rewound-lagging",
         "ahead-of-a-stranger",
         "target-lost-its-end",
+        "target-lost-its-end-behind-a-reader",
+        "target-lost-what-only-it-has-read",
+        "target-has-its-end-again",
+        "target-lost-its-end-and-read-on-alone",
     ],
 )
 def test_decisions(
     source: Committed, end: int, target: Committed | None, agreed: Agreement | None, made: Decision
 ) -> None:
     assert decide(source, end, target, agreed) == made
+
+
+def test_a_group_is_not_put_back_to_where_offsets_are_known_from() -> None:
+    """Where they move: the copy goes on behind that, and the group may have read there."""
+    assert decide(AT_50, 60, Committed(45), None, 0, 40) == Decision(None, Standing.AHEAD, None)
+    held_back = Decision(Committed(40), Standing.HELD_BACK, Agreement(AT_50, 40))
+    assert decide(AT_50, 60, Committed(65), None, 0, 40) == held_back
 
 
 @given(COMMITTED, OFFSETS, OFFSETS, st.none() | COMMITTED, st.none() | AGREEMENTS)
