@@ -2,13 +2,16 @@
 
 D1  a folder whose topic id the metadata log says was removed is of a deleted topic, and is left out; so is one of
     another id than its topic has there, whether some of that id are here or all of these are missing
-D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both
+D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both. So are those of
+    another cluster than the configuration or the flow's journal names
 D3  a topic whose name the metadata log does not know is restored all the same: the log may end before it was made
 D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
 D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
     folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log.
-    Nor is one whose other replicas may have gone on without it, of which logs of too few controllers say nothing
+    Nor is one whose other replicas may have gone on without it, of which logs of too few controllers say nothing; nor
+    one of which nobody knows the broker, or of a cluster whose metadata log is there and cannot be read. Without any,
+    as of ZooKeeper's clusters, that others may have had more is said once
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from uuid import UUID
 from mirror.commands.restore_view import Report
 from mirror.config import Settings
 from mirror.errors import ConfigError, MirrorError
-from mirror.journal.entries import FirstSeen, same_id, seen_in
+from mirror.journal.entries import FirstSeen, mirrored_cluster, same_id, seen_in
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import Owner
 from mirror.kafka.admin import Admin, ConfigChange, plain_values
@@ -108,7 +111,8 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
     else:
         what = "could not be read" if paths else "is not in these folders"
         notes.append(
-            f"the lost cluster's metadata log ({METADATA}) {what}: its topics' settings are not known. It lies in the"
+            f"the lost cluster's metadata log ({METADATA}) {what}: its topics' settings are not known, nor which"
+            " replicas were in sync, so that others may have had more records than these. It lies in the"
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
     counts: dict[str, int] = {}
@@ -118,6 +122,9 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
         notes += (*(note for of in left.values() for note in of), *_unknown(found, known))
         counts = {name: topic.partitions for name, topic in known.topics.items()}
     behind = dict(_behind(found, known, {node_of(path.parent) for path in paths})) if known is not None else {}
+    if known is None and paths:
+        why = "the metadata log in these folders cannot be read, and nobody knows which brokers were in sync"
+        behind = dict.fromkeys(found, f"{why}: records may be missing")
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     for name, count in partition_counts(folders).items():
@@ -172,12 +179,16 @@ def _behind(
         nodes = {node_of(path.parent) for path in paths}
         current = {node for path in paths if (node := _broker_of(path.parent, in_sync)) is not None}
         seen = max((epoch for path in paths for epoch, _ in history_of(path)), default=-1)
-        if None in nodes:
-            continue
+        nameless = [str(path) for path in paths if node_of(path.parent) is None]
         if not current & in_sync.brokers and seen <= in_sync.leader_epoch:
             brokers = ", ".join(map(str, sorted(in_sync.brokers)))
             where = " in other data folders than these" if nodes & in_sync.brokers else ""
             what = f"no replica here was in sync in the end, those of brokers {brokers} were{where}"
+            if nameless:
+                what = (
+                    f"nobody knows of which broker {first_of(nameless)} is (no meta.properties beside it says it), and"
+                    f" those of brokers {brokers} were in sync in the end"
+                )
             yield at, f"{what}: records may be missing"
         elif may_be_old and (absent := in_sync.brokers - current):
             brokers = ", ".join(map(str, sorted(absent)))
@@ -323,9 +334,17 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
 
 
 def _plan(settings: Settings, target: Admin, disks: Disks) -> TopicPlan:
+    """Raises ConfigError for disks of another cluster than the flow copies (D2)."""
     own = asyncio.run(read_own(settings))
+    wanted = settings.source.cluster_id or mirrored_cluster(own.newest)
+    if not same_id(disks.cluster_id, wanted):
+        by = "source.cluster_id" if settings.source.cluster_id else "the flow's journal"
+        raise ConfigError(
+            f"these folders are of cluster {disks.cluster_id}, and flow {settings.flow} copies cluster {wanted} ({by}):"
+            " name the folders of that one, or restore these by a flow of their own"
+        )
     history = asyncio.run(read_history(settings, own, None, target.topic_names()))
-    return plan_restoration(target, disks.topics, settings, history, disks.left)
+    return plan_restoration(target, disks.topics, settings, history, disks.left, disks.cluster_id)
 
 
 def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, owner: Owner | None) -> Report:

@@ -82,9 +82,10 @@ def plan_restoration(
     settings: Settings,
     history: History = NO_HISTORY,
     left: Mapping[str, Sequence[str]] = {},
+    cluster_id: str | None = None,
 ) -> TopicPlan:
-    """The plan for topics of which there are files; `left`: why others were left out. Writes nothing; raises
-    ClusterError when the target cannot be read.
+    """The plan for topics of which there are files, of a cluster of this id; `left`: why others were left out. Writes
+    nothing; raises ClusterError when the target cannot be read.
     """
     selection = select({name: found.partitions for name, found in topics.items()}, settings.topics)
     wanted = {pair.target for pair in selection.pairs}
@@ -125,7 +126,7 @@ def plan_restoration(
         for pair in selection.pairs
         if pair.rekeying is not None
     ]
-    findings += _foreign(target, selection.pairs, topics, existing, history)
+    findings += _foreign(target, selection.pairs, topics, existing, history, cluster_id or "")
     if not selection.pairs and not selection.missing:
         findings.append(
             refused(
@@ -175,6 +176,7 @@ def _foreign(
     topics: Mapping[str, Found],
     existing: Mapping[str, TopicInfo],
     history: History,
+    cluster_id: str,
 ) -> Iterator[Finding]:
     """The refusals of topics on the target that are not this flow's to write to (K2)."""
     spans = target.spans(existing.values())
@@ -183,7 +185,7 @@ def _foreign(
             continue
         ours = TopicInfo(name=pair.source, topic_id=topics[pair.source].topic_id, partitions=())
         seen, claim = history.seen.get(pair.target), history.claims.get(pair.target)
-        verdict = standing_of(pair, ours, theirs, seen, claim, "", has_records=not is_empty(theirs, spans))
+        verdict = standing_of(pair, ours, theirs, seen, claim, cluster_id, has_records=not is_empty(theirs, spans))
         match verdict.standing:
             case Standing.CLAIMED:
                 text = f"{verdict.reason}: end that flow with `mirror failover`"

@@ -386,7 +386,7 @@ def test_what_a_copy_lacks_and_the_files_have_is_not_restored_whole(
         assert any("the copy lacks offsets 20 to 29, which these files have" in note for note in found["notes"])
         assert dry_run or not found["whole"]
     other = load(config_file(tmp_path, source, target, [topic_name], **more, naming={"prefix": "again."}))
-    assert command.restore(other, [disk], command.Wanted(), as_json=True) == 0
+    assert command.restore(other, [disk], command.Wanted(groups=False), as_json=True) == 0
     assert len(list(read(target, f"again.{topic_name}", 0))) == 50
 
 
@@ -589,6 +589,32 @@ def test_a_copy_that_begins_behind_the_files_is_not_whole(
         assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True), found
         assert re.search(f"lacks offsets {why}", str(found["notes"])), found
     assert start == "earliest" or committed(target, topic_name, topic_name) < 0, report["groups"]
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_disks_of_another_cluster_than_the_flows_are_refused(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """By the configuration, and by what the flow has copied so far: no topic of that cluster is made on the target."""
+    source, target, other = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-other"
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(10))
+    path = config_file(tmp_path, source, target, [f"{topic_name}.*"], flow=topic_name)
+    config, folder = load(path), source_cluster.nodes[0].data
+    named = config.keeping_to("AAAAAAAAAAAAAAAAAAAABw", None)
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match=r"AAAAAAAAAAAAAAAAAAAABw \(source\.cluster_id\)"):
+            command.restore(named, [folder], command.Wanted(dry_run=dry_run), as_json=True)
+    assert command.restore(config, [folder], command.Wanted(), as_json=True) == ExitCode.DONE
+    shutil.copytree(folder / f"{topic_name}-0", tmp_path / "disk" / f"{other}-0")
+    (tmp_path / "disk" / "meta.properties").write_text("cluster.id=another\n")
+    for dry_run in (True, False):
+        with pytest.raises(
+            ConfigError, match=rf"of cluster another, .* {source_cluster.cluster_id} \(the flow's journal"
+        ):
+            command.restore(config, [tmp_path / "disk"], command.Wanted(dry_run=dry_run), as_json=True)
+    assert not Admin(config.target).describe([other])
 
 
 @pytest.mark.brokers
@@ -849,7 +875,8 @@ def test_a_dry_run_sees_a_copy_that_the_files_do_not_join(
     for first, codes in ((10, (10,)), (30, (4, 4))):
         (disk / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic_name} 0 {first}\n")
         for dry_run, code in zip((True, False), codes, strict=False):
-            assert command.restore(config, [disk], command.Wanted(dry_run=dry_run), as_json=True) == code
+            wanted = command.Wanted(groups=False, dry_run=dry_run)
+            assert command.restore(config, [disk], wanted, as_json=True) == code
             (found,) = json.loads(capsys.readouterr().out)["partitions"]
             assert code == 10 or "the source deleted offsets 20 to 29 before they were mirrored" in str(found)
 

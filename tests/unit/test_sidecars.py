@@ -8,12 +8,12 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from replicas import replica
+from replicas import TOPIC_ID, replica
 
 from mirror.commands.restore import scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
-from mirror.segments.cluster_logs import ClusterTopics, KnownTopic
+from mirror.segments.cluster_logs import ClusterTopics, InSync, KnownTopic
 from mirror.segments.files import cluster_id_of, history_of, largest_timestamp, log_start_of, topic_id_of
 
 HISTORY, STARTS, METADATA = "leader-epoch-checkpoint", "log-start-offset-checkpoint", "partition.metadata"
@@ -164,6 +164,34 @@ def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, mo
     assert disks.topics["late"].partitions == 2
     for left in ("gone-0", "orders-1"):
         assert [note for note in disks.notes if f"{left} is left out" in note]
+
+
+def test_a_replica_of_which_nobody_knows_the_broker_is_in_sync_by_no_guess(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was copied without its data folder's `meta.properties`. Beside a replica that was in sync it does no harm."""
+    metadata = replica(tmp_path / "node-2", (0, b""), name="__cluster_metadata-0", topic_id=None)
+    (tmp_path / "node-2" / "meta.properties").write_text("node.id=2\n")
+    nameless = replica(tmp_path / "copied", (0, b""))
+    known = KnownTopic(topic_id=TOPIC_ID, partitions=1, configs={}, in_sync={0: InSync(frozenset({2}), 0)})
+    reported = ClusterTopics(topics={"orders": known}, voters=frozenset({2}))
+    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
+    ((at, text),) = scan_folders([metadata, nameless], groups=False).behind.items()
+    assert at == TopicPartition("orders", 0)
+    assert f"nobody knows of which broker {nameless} is" in text
+    assert "those of brokers 2 were in sync" in text
+    replica(tmp_path / "node-2", (0, b""))
+    assert not scan_folders([tmp_path / "node-2", nameless], groups=False).behind
+
+
+def test_a_metadata_log_that_cannot_be_read_is_reported_and_one_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """The first is of a cluster that wrote down who was in sync; others have none (ZooKeeper)."""
+    replica(tmp_path, (0, b""))
+    disks = scan_folders([tmp_path], groups=False)
+    assert (disks.behind, len(disks.notes)) == ({}, 1)
+    assert "others may have had more records than these" in disks.notes[0]
+    replica(tmp_path, (7, b""), name="__cluster_metadata-0", topic_id=None)
+    assert "which brokers were in sync" in scan_folders([tmp_path], groups=False).behind[TopicPartition("orders", 0)]
 
 
 def test_folders_of_a_former_topic_do_not_stand_in_for_the_one_of_now(
