@@ -91,6 +91,11 @@ class Logs:
         return max(self.since, self.start)
 
     @property
+    def is_empty(self) -> bool:
+        """The target holds nothing, or nothing but padding."""
+        return self.tail is None or is_our_padding(self.tail, self.own)
+
+    @property
     def is_unaligned(self) -> bool:
         """The target holds nothing, or nothing but padding, and is to begin behind that."""
         if self.tail is None:  # it may have deleted padding by itself

@@ -10,8 +10,9 @@ the position in the log, so whoever is interrupted goes on where the log ends (P
     A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
         leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
         end says whether it is there
-    A3  nothing is sent, and nothing deleted, by a process that was suspended before it has read the position again:
-        the copy may be padded, filled or another one by then (W13 in `replication/writer.py`)
+    A3  nothing is sent, and nothing deleted, by a process that was suspended, or where the topic or its leader is
+        another one by now, before it has read the position again: the copy may be padded, filled or another one by then
+        (W11 and W13 in `replication/writer.py`). Metadata are read first: both requests know the topic by its name
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ async def align(
     at, stamp = position.next_offset, position.stamp
     while at < what.begin:
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
-        check()
+        await cluster.refresh((what.target.topic,))
         try:
             parts = restamp(raw, stamp), raw.records
-            landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT, once=True)
+            landed = await append(cluster, what.target, parts, timeout=ACK_TIMEOUT, once=True, check=check)
         except BrokerError as problem:
             raise _stop(what, State.REFUSED, str(problem), Remedy.FIT_TARGET) from problem
         if landed != at:
@@ -70,6 +71,7 @@ async def align(
             raise _stop(what, State.FENCED, detail, Remedy.END_WRITER)
         at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
         on_move(at)
+    await cluster.refresh((what.target.topic,))
     begins = await delete_records(cluster, what.target, what.begin, check)
     if begins < what.begin:
         raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was given {what.begin}")

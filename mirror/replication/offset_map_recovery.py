@@ -196,6 +196,7 @@ async def _resumed(
         target_epoch=logs.target_epoch,
         last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
         stamped=logs.is_stamped,
+        is_empty=logs.is_empty,
     )
     return position, offset_map
 

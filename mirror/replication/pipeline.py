@@ -32,6 +32,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from mirror.errors import (
@@ -240,12 +241,6 @@ class Pipeline:
             self.finish()
             raise ClusterUnreachable(f"{self._target}: the flow is not this mirror's any more")
         return self.detector.suspensions
-
-    def _check_awake(self, suspensions: int) -> None:
-        """Raises ClusterUnreachable where the process was suspended since that was its count."""
-        self.detector.beat()
-        if self.detector.suspensions != suspensions:
-            raise ClusterUnreachable(f"{self._target}: this process was suspended, and the position is read again")
 
     async def _watch_leaders(self) -> None:
         """A partition of the target whose leader changed while nothing was sent may have lost what was acknowledged:
@@ -503,25 +498,24 @@ class Pipeline:
         position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
         gone = await self._gone(partition_task, position)
+        made = partial(
+            PartitionWriter,
+            mine.source,
+            mine.target,
+            rules=mine.rules,
+            opens=self._opens,
+            suspensions=suspensions,
+            session=session,
+            topic_id=partition_task.target_topic_id,
+            suspect=former.suspect if former is not None else None,
+        )
         while position.begin >= 0:
-            await self._align(partition_task, position, suspensions)
+            await self._align(partition_task, made(position))
             position, offset_map = await self._position(partition_task)
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
-        self._check_awake(suspensions)
-        topic_id = partition_task.target_topic_id
-        partition_writer = PartitionWriter(
-            mine.source,
-            mine.target,
-            position,
-            mine.rules,
-            offset_map,
-            self._opens,
-            suspensions,
-            session=session,
-            topic_id=topic_id,
-            suspect=former.suspect if former is not None else None,
-        )
+        partition_writer = made(position, offset_map=offset_map)
+        self._writer.check(partition_writer)
         if former is not None:
             if found_end > former.sent:
                 detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
@@ -542,9 +536,12 @@ class Pipeline:
             mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
-        is_empty = position.last is None or position.last.batch is None
-        was_cut = target_lost is not None
-        partition_task.resumed(position.next_offset, partition_writer.next_offset, is_empty=is_empty, was_cut=was_cut)
+        partition_task.resumed(
+            position.next_offset,
+            partition_writer.next_offset,
+            is_empty=position.is_empty,
+            was_cut=target_lost is not None,
+        )
         self._writer.begin(partition_writer)
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()
@@ -632,9 +629,11 @@ class Pipeline:
                 raise recreated(mine.source, stop.offset, became) from stop
             raise
 
-    async def _align(self, partition_task: PartitionTask, position: Position, suspensions: int) -> None:
-        """Let the target begin where the source does, or the flow in it."""
+    async def _align(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> None:
+        """Let the target begin where the source does, or the flow in it, from the writer's position on."""
         from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        position = partition_writer.position
 
         def moved(at: int) -> None:
             partition_task.detail, partition_task.aligned_to = (
@@ -646,7 +645,7 @@ class Pipeline:
         moved(position.next_offset)
         mine = partition_task.assignment
         alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
-        await align(self._target, alignment, position, moved, lambda: self._check_awake(suspensions))
+        await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
 
     def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""

@@ -98,7 +98,7 @@ class Position:
     at `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the target
     had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last` is what
     was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last batch is
-    ours, and has its broker's time.
+    ours, and has its broker's time. `is_empty`: the target holds no record, whatever the journal says.
     """
 
     next_offset: int
@@ -112,6 +112,7 @@ class Position:
     target_epoch: int = -1
     last: LastPosition | None = None
     stamped: bool = False
+    is_empty: bool = False
 
     @property
     def end(self) -> int:
@@ -180,7 +181,8 @@ async def _found(
         raise logs.target_lost(lost[0], lost)
     if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
-        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin, target_lost=lost)
+        epoch = logs.target_epoch
+        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin, target_lost=lost, target_epoch=epoch)
     if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
         raise logs.padded_twice(end)
     if end < start and not is_accepted:
@@ -214,6 +216,7 @@ async def _found(
         target_epoch=logs.target_epoch,
         last=found,
         stamped=logs.is_stamped,
+        is_empty=logs.is_empty,
     )
 
 

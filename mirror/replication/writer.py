@@ -367,6 +367,12 @@ class Writer:
         self.detector.beat()
         return self.detector.suspensions == self._flushed_at
 
+    def check(self, partition_writer: PartitionWriter) -> None:
+        """Raises ClusterUnreachable where the position has to be read again before anything is sent."""
+        self.detector.beat()
+        if moved := self._moved(partition_writer, self._target.leader(partition_writer.target)):
+            raise ClusterUnreachable(f"{self._target}: {partition_writer.target}: {moved}")
+
     def _moved(self, partition_writer: PartitionWriter, leader: Leader) -> str:
         """Why nothing may be sent to the leader known now before the position was read again (W7, W11, W13)."""
         if partition_writer.suspensions != self.detector.suspensions:

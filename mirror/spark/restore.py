@@ -213,7 +213,7 @@ async def _compared(
         if lost.concerns(ids[0]) and same_id(lost.target_topic_id, ids[1])
     ]
     named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
-    if position.last is not None and position.last.batch is not None:  # L4: what a copy has may have been deleted since
+    if not position.is_empty:  # L4: what a copy has may have been deleted since
         kept_ms = _TOMBSTONES_MS if mine.tombstones_ms is None else mine.tombstones_ms
         mine = replace(mine, rules=replace(mine.rules, tombstones_ms=kept_ms))
     found = _with_losses(replace(found, assignment=mine, lost=named), log, position.next_offset, before)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from padded import read_all, trimmed
 from rawbatches import batch
 from rawbatches import raw as stored
+from translated_copies import deleted
 from watchedtask import WatchedTask
 
 from mirror.commands.verify import verify_flow
@@ -24,6 +25,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import MOST, is_padding, padding, read
+from mirror.replication import log_start
 from mirror.replication.both_logs import producer_id
 from mirror.replication.log_start import Alignment, align
 from mirror.replication.position import resume
@@ -182,6 +184,30 @@ def test_an_alignment_goes_on_where_it_was_broken_off(
     assert copied(source_cluster, target_cluster, topic_name).state is State.CAUGHT_UP
     assert equal(source_cluster, target_cluster, topic_name)
     assert read_all(target_cluster, topic_name)[0] == (2500 + moved_on, b"value %d" % (2500 + moved_on))
+
+
+@pytest.mark.brokers
+def test_nothing_is_deleted_of_a_topic_that_was_made_anew_behind_the_padding(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeleteRecords knows a topic by its name."""
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    begun_late(source_cluster, target_cluster, topic_name, 60, 50)
+
+    def made_anew() -> None:
+        deleted(target, topic_name)
+        make_topic(target, topic_name)
+        filled(target_cluster, topic_name, 60)
+
+    async def appended(*given: Any, **more: Any) -> int:
+        landed = await append(*given, **more)
+        await asyncio.to_thread(made_anew)
+        return landed
+
+    monkeypatch.setattr(log_start, "append", appended)
+    with WatchedTask(source, target, [at]) as task:
+        task.until(at, lambda one: one.state.is_stop or one.state is State.CAUGHT_UP)
+    assert [offset for offset, _ in read_all(target_cluster, topic_name)] == list(range(60))
 
 
 @pytest.mark.brokers
