@@ -24,6 +24,8 @@ idle partition costs a request every half second and a new record arrives at onc
     R6  a batch with holes behind its records is handed out once it is known where the next one begins: one that lies
         about its last offset would hide what follows, and a leader that is asked for what is behind it gives nothing of
         that
+    R7  a fetch names the leader epoch of the batch before, so that the source's leader shows where it was cut back. One
+        that keeps no leader epochs refuses that as out of range, and is asked without
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class Cursor:
     reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
     where none is open; it said so at `seen_ms` (Unix ms), 0 where it never did. `is_past_padding`: it came to a batch
     that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6).
+    `epochless`: the leader of this epoch keeps no leader epochs (R7).
     """
 
     partition: TopicPartition
@@ -116,6 +119,7 @@ class Cursor:
     skips: tuple[int, int] | None = None
     is_past_padding: bool = False
     proved: int = -1
+    epochless: int | None = None
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -381,6 +385,30 @@ class Fetcher:
             cursor.proved, cursor.not_before = raw.header.next_offset, 0.0
         self.nudge()
 
+    async def _find_epoch(self, cursor: Cursor) -> None:
+        """Fetch without a leader epoch where the leader refuses one because it keeps none (R7), as 2.8 does once
+        `message.format.version` is below 0.11 (Kafka `Log.initializeLeaderEpochCache`). One that keeps them knows where
+        any up to its own ends.
+        """
+        at = cursor.next_offset
+        try:
+            found = await epoch_end(self._source, cursor.partition, cursor.last_epoch)
+        except (ClusterError, WireError) as problem:
+            self._ask_later(cursor, str(problem))
+            return
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+            return
+        cursor.not_before = 0.0
+        now = self._source.leader(cursor.partition).epoch
+        if found.end < 0 and now >= cursor.last_epoch:
+            cursor.epochless = now
+            self.nudge()
+        else:
+            self._out_of_range(cursor)
+
+    def _out_of_range(self, cursor: Cursor) -> None:
+        self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
+
     async def _behind(self, partition: TopicPartition, damaged: Damaged) -> Damaged:
         """The same with the leader epoch that reaches over it. A leader that is given the epoch of the batch before
         takes all of a later one for records that it lost (KIP-595), and a damaged header has none.
@@ -444,7 +472,8 @@ class Fetcher:
                     free = min(free, 0)  # it goes before those that came later
                 continue
             cursor.left_out_at = None
-            ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, cursor.last_epoch, room)
+            last_epoch = -1 if cursor.epochless == leader.epoch else cursor.last_epoch  # R7
+            ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, last_epoch, room)
             asks.setdefault(partition.topic, []).append(ask)
             first = first or partition
             total, largest = total + room, max(largest, cursor.largest)
@@ -594,7 +623,11 @@ class Fetcher:
         code = fetched.error_code
         cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
         if code == OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
-            self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
+            if cursor.last_epoch >= 0 and cursor.epochless != self._source.leader(cursor.partition).epoch:
+                cursor.not_before = float("inf")
+                self._spawn(self._find_epoch(cursor))
+            else:
+                self._out_of_range(cursor)
             return False
         if code in AUTHORIZATION_ERRORS:
             raise self._denied(cursor, AccessDenied(f"the source answered {code.name}"))

@@ -6,8 +6,9 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from helpers import mirror_once, produce
-from oldbroker import Magic, OldBroker
+from oldbroker import FORMATS, Magic, OldBroker
 from samerecords import read
 
 from mirror.kafka.cluster import TopicPartition
@@ -54,3 +55,17 @@ def test_a_topic_of_an_old_magic(
     produce(old_broker.bootstrap, topic, islice(VALUES, 100), codec=codec, batch=10)
     copied(old_broker.bootstrap, target_cluster.bootstrap, topic)
     assert_equal(old_broker.bootstrap, target_cluster.bootstrap, topic, magic)
+
+
+def test_a_topic_whose_format_was_set_back(old_broker: OldBroker, target_cluster: Cluster, topic_name: str) -> None:
+    """Its leader forgets all leader epochs, those of batches that have one as well."""
+    old_broker.make_topic(topic_name, 2)
+    produce(old_broker.bootstrap, topic_name, VALUES[:100])
+    assert copied(old_broker.bootstrap, target_cluster.bootstrap, topic_name).records == 100
+    admin = AdminClient({"bootstrap.servers": old_broker.bootstrap, "log_level": 0})
+    entry = ConfigEntry("message.format.version", FORMATS[1], incremental_operation=AlterConfigOpType.SET)
+    asked = ConfigResource(ResourceType.TOPIC, topic_name, incremental_configs=[entry])
+    admin.incremental_alter_configs([asked])[asked].result(20)
+    produce(old_broker.bootstrap, topic_name, VALUES[:50])
+    assert copied(old_broker.bootstrap, target_cluster.bootstrap, topic_name).records == 50
+    assert_equal(old_broker.bootstrap, target_cluster.bootstrap, topic_name, 1)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from rawbatches import batch
 
-from mirror.kafka.cluster import Leader, TopicPartition
-from mirror.replication.fetcher import Cursor, Fetcher, Request
+from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Leader, TopicPartition
+from mirror.kafka.queries import EpochEnd
+from mirror.replication import fetcher
+from mirror.replication.fetcher import Arrival, Cursor, Fetcher, Request
 
 AT = TopicPartition("orders", 0)
 BATCH = 1000
@@ -33,6 +35,18 @@ class Log(Fetcher):
             batch(offset, count=1, payload=bytes(BATCH - 61)) for offset in range(first, first + ask.max_bytes // BATCH)
         )
         return SimpleNamespace(__version__=12, error_code=0, responses=(answered(AT, records),))
+
+
+class Epochless(Fetcher):
+    """A fetcher with a log of one record at each offset below 3 in place of a leader that refuses any leader epoch."""
+
+    async def _fetch(self, _node: int, request: Request) -> Any:
+        (ask,) = request.asks
+        await asyncio.sleep(0)
+        given = answered(AT, batch(ask.offset) if ask.offset < 3 else b"")
+        if ask.last_epoch >= 0:
+            given.partitions[0].error_code = OFFSET_OUT_OF_RANGE
+        return SimpleNamespace(__version__=12, error_code=0, responses=(given,))
 
 
 class Logs(Fetcher):
@@ -216,3 +230,35 @@ def test_what_waits_to_be_relayed_leaves_no_room_for_more() -> None:
                     log.finish()
 
     asyncio.run(relay())
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_astray"), [(EpochEnd(-1, -1), False), (EpochEnd(0, 2), True)], ids=["none", "another log"]
+)
+def test_a_leader_that_keeps_no_leader_epochs_is_asked_without(
+    kept: EpochEnd, is_astray: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that keeps them means the offset."""
+    asked: list[int] = []
+
+    async def epoch_end(_cluster: object, _partition: TopicPartition, epoch: int) -> EpochEnd:
+        asked.append(epoch)
+        return kept
+
+    async def read() -> list[Arrival]:
+        arrivals: list[Arrival] = []
+        async with asyncio.TaskGroup() as tasks:
+            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+            one = Epochless(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            one.start(Cursor(AT, None, 0, last_epoch=0))
+            async for arrival in one:
+                arrivals.append(arrival)
+                if arrival.trouble or arrival.cursor.next_offset == 3:
+                    one.finish()
+        return arrivals
+
+    monkeypatch.setattr(fetcher, "epoch_end", epoch_end)
+    arrivals = asyncio.run(read())
+    assert asked == [0], "once for each leader"
+    assert [one.astray for one in arrivals] == ([True] if is_astray else [False] * 3)
+    assert sum(len(one.batches) for one in arrivals) == (0 if is_astray else 3)
