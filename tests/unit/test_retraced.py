@@ -47,10 +47,11 @@ def retraced(
     monkeypatch.setattr(offset_map_recovery, "list_offset", list_offset)
     runs = OffsetRanges(0, 0)
     runs.add(0, 0, 1)
-    offset_map, tail, both = OffsetMap(runs), target[-1], cast(Any, (source, target))
+    offset_map, tail = OffsetMap(runs), target[-1]
     ends = source[-1].header.next_offset, tail.header.next_offset
     logs = Logs(AT, 0, ends[0], 0, ends[1], tail, ProducerState(OURS), last=last, source_epoch=1)
-    asyncio.run(offset_map_recovery._retrace(offset_map, logs, *both, AT))
+    here, there = cast(Any, source), cast(Any, target)
+    asyncio.run(offset_map_recovery._retrace(offset_map, logs, here, there, AT))
     return [offset_map.runs.to_source(each.header.base_offset) for each in target]
 
 
