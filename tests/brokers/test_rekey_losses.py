@@ -6,19 +6,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition as Confluent
+from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, stored_ends
+from helpers import produce
 from rekey_story import Story
 from rekeychecker import read_committed
+from running import TIMEOUT
 
+from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import epoch_end
 from mirror.lab.embedded import Cluster
+from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Stopped, lost_of
 from mirror.states import State
 
@@ -88,3 +95,45 @@ async def lost_under_own_epoch(story: Story, number: int) -> str:
         now = await epoch_end(target, at)
         assert await lost_of(target, at, now.end, now.epoch) == ""
         return await lost_of(target, at, now.end + 1, now.epoch)
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_source_that_was_cut_back_stays_so_whatever_it_deletes_later(
+    target_cluster: Cluster, topic_name: str, tmp_path: Path, continues: bool
+) -> None:
+    """Over a restart, until the copy begins anew. Other partitions go on, also from the midst of a micro-batch."""
+    with Cluster.start(name="cut", folder=tmp_path / "cut") as source:
+        story = Story(source, target_cluster, topic_name)
+        story.rule = replace(story.rule, continues_on_loss=continues)
+        for begin in (0, 50):
+            story.fill(begin, begin + 50)
+            story.copied()
+        crash_and_cut(source, topic_name, 0, below=stored_ends(source, topic_name)[0])
+        story.fill(100, 200)
+        cut_back = (State.TRUNCATED, 100)
+        assert stopped(story.copied()) == cut_back
+
+        admin = AdminClient({"bootstrap.servers": story.source})
+        for made in admin.create_partitions([NewPartitions(topic_name, 2)]).values():
+            made.result(TIMEOUT)
+        produce(story.source, topic_name, [b"other"] * 10, partition=1)
+        plan = story.planned()
+        assert plan.ranges == ((1, 0, 10),)
+        story.write(plan, 0)
+        assert story.copied().figures[TopicPartition(topic_name, 1)].next_offset == 10
+
+        for deleted in admin.delete_records([Confluent(topic_name, 0, 120)]).values():
+            deleted.result(TIMEOUT)
+        again = story.copied()
+        assert stopped(again) == cut_back
+        assert again.figures[TopicPartition(topic_name, 0)].lost == 0
+        for topic, partitions in ((topic_name, 4), (story.progress, 3)):
+            story.made_anew(story.target, topic, partitions)
+        assert stopped(story.copied())[0] is State.CAUGHT_UP
+        assert standing_in(story.journal()).stops == {}, "it was of the former copy"
+
+
+def stopped(driver: Rekeyer) -> tuple[State, int]:
+    """How the first partition stands, and where."""
+    (figures,) = [one for at, one in driver.figures.items() if at.partition == 0]
+    return figures.state, figures.next_offset

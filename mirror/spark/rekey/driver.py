@@ -6,7 +6,8 @@ D2  a source partition that must stop is stopped at its record: the plan is made
     committed it already, which it cannot have: slots begin when every range was read.
     Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
     take them back than a mirror needs to learn that it was taken over (`spark/supervisor.py`, S2)
-D3  a stop is checked again from the logs after a while, so mending its cause is enough
+D3  a stop is checked again from the logs after a while, so mending its cause is enough. One of a source that was cut
+    back is not: the log grows, and deletes what shows it. The journal keeps it, and another target topic alone lifts it
 D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
     (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
     its partition stops there by name for as long as this process runs, and the others go on
@@ -47,7 +48,7 @@ from mirror.errors import ClusterError, EngineLost, FlowLost, MirrorError, WireE
 from mirror.journal.entries import forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
 from mirror.journal.positions import Standing as CopyStates
-from mirror.journal.positions import standing_in
+from mirror.journal.positions import StandingLog, lifted_entry, standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.kafka.retry import Backoff
@@ -55,13 +56,14 @@ from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, rekeyed_by
 from mirror.records.recipe import opened_by
+from mirror.replication.assignment import KnownStop
 from mirror.replication.position import inspecting
 from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
 from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work, advice_values, stamping_in
 from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
-from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated
+from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated, stands
 from mirror.spark.rekey.writing import RESULT_DDL, written
 from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
@@ -129,6 +131,7 @@ class Rekeyer:
         self._side = Source(self._source, rule, flow, self._log)
         self._parts = self._side.parts
         self.journal = Journal(self._target, flow.name)
+        self._standing = StandingLog()
         #: Whether the flow is this mirror's, by what its journal says now.
         self.has_flow: Callable[[], Awaitable[bool]] = always
         self._committed, self._newest = NOTHING, NOTHING
@@ -295,7 +298,7 @@ class Rekeyer:
             self._plans.check_partitions(self._partitions, "its rule says")
             self._committed = self._newest = NOTHING
             self._target_id = self._side.topic_id = None
-            await self._forget_losses(known)
+            await self._forget(known)
             return None
         self._stand_by(plan)
         is_done = set(numbers) == {plan.number}
@@ -311,7 +314,7 @@ class Rekeyer:
             self._abandoned = None if is_done else plan
             return None
         self._is_bound = True
-        await self._side.check_kept(plan.until, plan.epochs)
+        await self._side.check_kept({number: until for number, _, until in plan.ranges}, plan.epochs)
         await self._refresh()
         return self._mended(plan)
 
@@ -332,15 +335,17 @@ class Rekeyer:
             await self.journal.append_all(map(loss_entry, of_copy))
             lost.clear()
 
-    async def _forget_losses(self, known: CopyStates) -> None:
-        """What is on record of a former copy is not of one that begins anew: it begins behind that, or has it."""
+    async def _forget(self, known: CopyStates) -> None:
+        """What is on record of a former copy is not of one that begins anew: it begins behind losses, or has them."""
+        self._standing = StandingLog()
+        lifted = (lifted_entry(target) for target in known.stops if target.topic == self._rule.target)
         forgotten = (
             forgotten_entry(target, lost)
             for target, losses in known.losses.items()
             if target.topic == self._rule.target
             for lost in losses.values()
         )
-        await self.journal.append_all(forgotten)
+        await self.journal.append_all([*forgotten, *lifted])
 
     def _mended(self, plan: Plan) -> Plan:
         """A plan that must be finished, with what a person may have changed so that it can be: the target takes larger
@@ -359,7 +364,7 @@ class Rekeyer:
         if time.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
             self._stops_since = time.monotonic()
             for part in self._parts.values():
-                if part.stop is not None and part.stop.state is not State.TRUNCATED:  # that hides as the log grows
+                if part.stop is not None and not stands(part.stop.state):
                     part.stop = self._exhausting.get(part.stop.partition)
         await self._refresh()
         if time.monotonic() - self._target_seen > REFRESH_SECONDS:
@@ -494,17 +499,38 @@ class Rekeyer:
         return False
 
     async def _report(self, state: State | None = None) -> None:
-        """The figures, every second."""
+        """All that `_append` does, every second."""
         if time.monotonic() - self._reported < REPORT_SECONDS:
             return
         self._reported = time.monotonic()
-        await self.journal.append_all((one.key(), one.to_json()) for one in self._all_figures(state))
+        await self._append(state)
 
     async def _last_word(self) -> None:
-        """The figures once more; where the target is away, nobody can read them."""
+        """The same once more; where the target is away, nobody can read it."""
         with contextlib.suppress(MirrorError, WireError, ClusterError, TimeoutError):
             async with asyncio.timeout(REPORT_SECONDS):
-                await self.journal.append_all((one.key(), one.to_json()) for one in self._all_figures())
+                await self._append()
+
+    async def _append(self, state: State | None = None) -> None:
+        """The figures, and the stops that the journal is to keep (D3)."""
+        met = {
+            TopicPartition(self._rule.target, number): self._known_stop(part.stop)
+            for number, part in self._parts.items()
+            if part.stop is not None and stands(part.stop.state)
+        }
+        reports = ((one.key(), one.to_json()) for one in self._all_figures(state))
+        await self.journal.append_all([*reports, *self._standing.changes((), met)])
+        self._standing.written((), met)
+
+    def _known_stop(self, stop: Stopped) -> KnownStop:
+        return KnownStop(
+            state=stop.state,
+            offset=stop.offset,
+            detail=stop.detail,
+            advice=stop.advice(self._advice_values(stop.offset)),
+            source_topic_id=self._side.topic_id,
+            target_topic_id=self._target_id,
+        )
 
     def _all_figures(self, state: State | None = None) -> list[PartitionStatus]:
         return [self._figures(number, state) for number in sorted(self._parts)]

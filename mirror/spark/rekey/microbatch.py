@@ -42,8 +42,12 @@ class Stopped(MirrorError):
 
     def text(self, values: Mapping[str, object]) -> str:
         """What is wrong, and what to do."""
+        return ". ".join(filter(None, (self.detail, self.advice(values))))
+
+    def advice(self, values: Mapping[str, object]) -> str:
+        """What to do."""
         known = {**values, "partition": self.partition}
-        return ". ".join((self.detail, *(one.text(known) for one in self.remedies)))
+        return ". ".join(one.text(known) for one in self.remedies)
 
     @staticmethod
     def found_in(failure: Exception) -> Stopped | None:

@@ -156,9 +156,13 @@ class Source:
             part.tombstones.acknowledged(offset)
 
     def recall(self, known: CopyStates, target_topic_id: uuid.UUID | None) -> None:
-        """What the journal says of the copy of this id: when it had all, and whether it may lack deletions."""
+        """What the journal says of the copy of this id: when it had all, whether it may lack deletions, and whether
+        the source was once cut back below what it has (D3).
+        """
         for number, part in self.parts.items():
             copy = TopicPartition(self.rule.target, number)
+            if (met := known.stops.get(copy)) is not None and met.concerns(target_topic_id) and stands(met.state):
+                part.stop = Stopped(met.state, number, met.offset, met.detail)
             part.tombstones = Tombstones(
                 kept_now_ms=self.rule.tombstones_ms,
                 kept_ms=known.tombstones_ms.get(copy),
@@ -237,8 +241,12 @@ class Source:
         self.has_refreshed = len(ends_there) == len(numbers) > 0
 
     async def check_kept(self, until: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there."""
+        """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there, or was
+        so before.
+        """
         for number, end in until.items():
+            if (stop := self.parts[number].stop) is not None and stands(stop.state):
+                raise stop
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 
@@ -267,11 +275,13 @@ class Source:
             self.parts[number] = self._begun(start, asked_ms)
         part = self.parts[number]
         part.end, part.waits_for, part.has_end = end, "", True
+        if part.stop is not None and stands(part.stop.state):
+            return  # deleted since or not, what follows is not what was re-keyed; and the epoch stays on record
         if start > part.at:
             self._lost(number, part, start)
         elif (kept := min(end, await self._kept(number, part.epoch))) < part.at:
             part.stop = cut_back(number, kept, f"records up to offset {part.at - 1} were re-keyed")
-            return  # it stays on record under which epoch they were read
+            return  # likewise
         if part.epoch != self._epoch(number) and self.bounds is not None and number in self.bounds:
             self.bounds[number] = min(self.bounds[number], end)  # what was cut off is not to come any more
         part.epoch = self._epoch(number)
@@ -317,6 +327,13 @@ def recreated(rule: Rekeying, side: str) -> Stopped:
     name = rule.source if side == "source" else rule.target
     detail = f"the {side} topic {name} was deleted and made anew"
     return Stopped(State.RECREATED, -1, -1, detail)
+
+
+def stands(state: State) -> bool:
+    """Whether a stop outlasts whatever the logs show later, and the process: growth and expired records hide a source
+    that was cut back (D3).
+    """
+    return state is State.TRUNCATED
 
 
 def cut_back(number: int, kept: int, but: str) -> Stopped:
