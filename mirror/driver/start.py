@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from mirror.background import in_background
 from mirror.errors import ClusterError, ClusterUnreachable, PreflightError, WireError
-from mirror.journal.entries import FirstSeen, same_id, seen_in, start_offsets
+from mirror.journal.entries import FirstSeen, rekeyed_in, same_id, seen_in, start_offsets
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
@@ -60,6 +60,7 @@ async def recorded(
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
     changed: dict[bytes, bytes] = {}
+    former, rekeyed = list[bytes](), rekeyed_in(known)
     fresh = dict[str, str]()
     found: list[Assignment] = []
     for assignment in assignments:
@@ -80,17 +81,22 @@ async def recorded(
         if stands is now:
             _refuse_missing(journal.cluster, copy)
             fresh[copy] = topic
+            if copy in rekeyed and not same_id(rekeyed[copy].target_topic_id, now.target_topic_id):
+                former.append(FirstSeen.rekeyed_key(copy))  # what that one lost, this one begins behind, or has
         if (now := stands) != before:
             changed[key] = now.to_json()
         named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
         begins = now.begins(assignment.source.partition)
         found.append(replace(named, since=begins, caught_up_ms=now.compared_ms))
     if changed:
+        entries = [*changed.items(), *((key, None) for key in former)]
         if since:  # all topics begin later, or none does: one batch (B1)
-            await journal.append(list(changed.items()))
+            await journal.append(entries)
         else:
-            await journal.append_all(changed.items())
+            await journal.append_all(entries)
         known.update(changed)
+        for key in former:
+            del known[key]
         if fresh:
             await _refuse_rivals(journal, known, fresh, await in_background(claims))
         for topic, offsets in since.items():

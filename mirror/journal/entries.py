@@ -325,6 +325,10 @@ class Lost(NamedTuple):
         """Whether it is a loss of the source topic with this id."""
         return same_id(self.topic_id, topic_id)
 
+    def is_of(self, copy: FirstSeen) -> bool:
+        """Whether it is a loss of this copy."""
+        return self.concerns(copy.topic_id) and same_id(self.target_topic_id, copy.target_topic_id)
+
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
     """The record of a loss."""
@@ -364,17 +368,17 @@ def loss_target(record: Entry) -> TopicPartition | None:
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
     """By target partition and in offset order, what the newest records of a journal say was lost of the source topics
-    and copies of now; records that are none of ours are passed over. A copy that was begun anew began behind what the
-    former one lacked, or has it.
+    and copies of now, re-keyed ones as well; records that are none of ours are passed over. A copy that was begun anew
+    began behind what the former one lacked, or has it.
     """
     found: dict[TopicPartition, list[Lost]] = {}
-    seen = seen_in(known)
+    seen, rekeyed = seen_in(known), rekeyed_in(known)  # what was copied as it is once may have both records
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
             if (recorded := read_loss(Entry(0, key, value))) is not None:
                 target, lost = recorded
-                now = seen.get(target.topic)
-                if now is None or (lost.concerns(now.topic_id) and same_id(lost.target_topic_id, now.target_topic_id)):
+                named = [now for of in (seen, rekeyed) if (now := of.get(target.topic)) is not None]
+                if not named or any(map(lost.is_of, named)):
                     found.setdefault(target, []).append(lost)
     return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
 

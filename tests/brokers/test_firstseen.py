@@ -74,3 +74,26 @@ async def test_more_topics_than_a_batch_of_the_journal_holds(target_cluster: Clu
         cluster.topics |= {at.topic: cluster.topics[journal_topic(topic_name)] for at in sources}
         await recorded(cluster, journal, [Assignment(at, at, None, Rules()) for at in sources], {})
         assert seen_in(await journal.newest()).keys() == {at.topic for at in sources}
+
+
+@pytest.mark.brokers
+@in_loop
+@pytest.mark.parametrize("former", [UUID(int=8), None])
+async def test_a_copy_that_was_re_keyed_before_is_so_no_more(
+    target_cluster: Cluster, topic_name: str, former: UUID | None
+) -> None:
+    """Unless it may be the same topic."""
+    for name in (topic_name, journal_topic(topic_name)):
+        make_topic(target_cluster.bootstrap, name)
+    at, endpoint = TopicPartition(topic_name, 0), Endpoint("eu", (parse_address(target_cluster.bootstrap),))
+    key = FirstSeen.rekeyed_key(topic_name)
+    async with Wire(endpoint) as cluster:
+        await cluster.refresh([topic_name, journal_topic(topic_name)])
+        journal = Journal(cluster, topic_name)
+        before = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=former, cluster_id=None)
+        await journal.append([(key, before.to_json())])
+        known = await journal.newest()
+        await recorded(cluster, journal, [Assignment(at, at, None, Rules())], known)
+        assert known == await journal.newest()
+        assert seen_in(known).keys() == {topic_name}
+        assert (key in known) is (former is None)

@@ -124,6 +124,19 @@ def test_a_loss_of_a_former_copy_does_not_count() -> None:
     assert losses_in(known | dict([loss_entry(lost[1])])) == {at: (Lost(0, 5, "retention", source, copy),)}
 
 
+def test_a_loss_of_a_topic_that_was_copied_before_it_was_re_keyed_counts() -> None:
+    """The record of the copy that it was stays in the journal."""
+    at, source, copy = TopicPartition("orders", 0), uuid4(), uuid4()
+    now = FirstSeen(source_topic="orders", topic_id=source, target_topic_id=copy, cluster_id="eu")
+    known = {
+        FirstSeen.key("orders"): replace(now, target_topic_id=uuid4()).to_json(),
+        FirstSeen.rekeyed_key("orders"): now.to_json(),
+    }
+    lost = [Loss(at, at, 0, 5, topic_id=source, target_topic_id=each) for each in (uuid4(), copy)]
+    assert losses_in(known | dict([loss_entry(lost[0])])) == {}
+    assert losses_in(known | dict([loss_entry(lost[1])])) == {at: (Lost(0, 5, "retention", source, copy),)}
+
+
 def figures_of(settings: Settings, topic: str, partition: int, state: State, **more: Any) -> PartitionStatus:
     fields: dict[str, Any] = {"next_offset": 0, "log_end": -1, "lag_records": 0, "detail": "why", **more}
     return PartitionStatus(
