@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.errors import ClusterError
+from mirror.errors import ClusterError, PreflightError
 from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, rekeyed_in, same_id, seen_in
 from mirror.journal.journal import Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
@@ -263,8 +263,8 @@ async def losses_on_the_way_back(
 ) -> list[LostBack]:
     """By `seen` of a flow's journal, the partitions of its copies that were the source of a flow back, also one that
     was failed over, of which losses are on record in its journal, among the topics `names` of our source: what that
-    flow lacks is a difference of both sides, and what it left out the copy alone may have. Raises ClusterError,
-    MalformedBatch.
+    flow lacks is a difference of both sides, and what it left out the copy alone may have. Raises PreflightError for a
+    flow back that was not failed over, and may lose more; ClusterError, MalformedBatch.
     """
     flows, found = flows_of(names), dict[TopicPartition, LostBack]()
     await source.learn(map(journal_topic, flows))
@@ -279,6 +279,12 @@ async def losses_on_the_way_back(
                 and same_id(theirs.topic_id, ours.target_topic_id)
                 and same_id(theirs.target_topic_id, ours.topic_id)
             )
+            if is_pair and not isinstance(FailedOver.standing(known), FailedOver):
+                raise PreflightError(
+                    f"{copy}: flow `{flow}` mirrors it back into {ours.source_topic} on {source}, and was not failed"
+                    " over: what it loses until then would be on record nowhere. Run `mirror failover` with its"
+                    " configuration first, and then this again"
+                )
             for at in (at for at in lost if is_pair and at.topic == ours.source_topic):
                 there = TopicPartition(copy, at.partition)
                 spans = [(one.first, one.next_offset) for one in lost[at] if one.reason not in POSSIBLE]

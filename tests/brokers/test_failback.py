@@ -96,6 +96,32 @@ def test_what_the_flow_back_lost_is_a_difference_of_the_way_forth(
     assert losses() == []
 
 
+def test_a_failover_is_not_taken_back_before_the_flow_back_is_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """What that flow lost later, as in the drain of its own failover, was on record nowhere."""
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+    first = settings_between(here, there, [topic_name], flow=topic_name)
+    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back", on_too_large="skip")
+    alone = {"sync": first.sync.model_copy(update={"configs": False})}
+    first, back = first.model_copy(update=alone), back.model_copy(update=alone)
+    make_topic(here, topic_name, configs={"max.message.bytes": "2000"})
+    make_topic(there, topic_name)
+    produce(here, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+    assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+    assert run_once(back).exit_code == ExitCode.DONE
+    with pytest.raises(PreflightError, match=rf"flow `{back.flow}` mirrors it back .* was not failed over"):
+        failover(first, rehearse=False, undo=True, as_json=False)
+    produce(there, topic_name, [b"a", LARGE, b"c"], batch=1)
+    assert _failed_over(back) == ExitCode.NOT_WHOLE
+    assert failover(first, rehearse=False, undo=True, as_json=False) == ExitCode.DONE
+    produce(here, topic_name, [b"again"] * 5)
+    found = run_once(first)
+    assert (found.exit_code, found.stops) == (ExitCode.DONE, [])
+
+
 @pytest.mark.parametrize("batch", [1, 10])
 @pytest.mark.parametrize(
     "values", [[b"a", LARGE, b"c"], [b"a", LARGE, LARGE], [LARGE, b"c"], [LARGE]], ids=["mid", "end", "begin", "all"]
