@@ -3,7 +3,8 @@
     drain    up to the source's ends of now, through the mirror that runs, or by a task of our own (`failover/drain.py`)
     end      the journal says that the flow was failed over (`journal/ownership.py`): the mirror that runs ends, and
              none starts
-    fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`)
+    fence    whoever re-keys is refused by the target from then on (`spark/rekey/plan_log.py`), also where it has not
+             reported yet
     check    copies on which no task has reported since are compared with their sources
     groups   a last round, when nothing is mirrored any more
     account  what the target holds is compared with what the source holds then: the RPO; the RTO is what it all took.
@@ -201,7 +202,7 @@ async def _failover(settings: Settings, detector: SuspensionDetector, *, rehears
         done = FailedOver.standing(known.newest)
         if done is not None and (rehearse or isinstance(done, Garbled) or record.ACCOUNT in known.newest):
             return _Before(done, kept.account_in(known.newest))
-        if not known.figures and not known.status(settings).figures:
+        if not known.figures and not known.rekeyed and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
         # a source's address that leads to another cluster since, to the target itself say, is that of no source
         settings = settings.keeping_to(mirrored_cluster(known.newest), target.cluster_id)
@@ -217,6 +218,7 @@ async def _fail_over(
     """Step by step; `done` is the record of a failover that was lost before it had an account."""
     settings, rehearse, target = course.settings, course.rehearse, known.journal.cluster
     course.warn_of_others(known)
+    await course.learn_reached(known)
     with course.step("reach the source"):
         reached = await course.reach(source, {at.topic for at in known.figures})
 
@@ -535,12 +537,19 @@ class _FailoverRun:
                 await log.close()
             except (ClusterError, WireError, ConfigError) as problem:
                 self._warn(f"{topic} is re-keyed, and its tasks could not be fenced: {problem}")
+        await self.learn_reached(known)
+
+    async def learn_reached(self, known: JournalSnapshot) -> None:
+        """How far re-keyed topics are, of which the first micro-batch may be on the target before the first report."""
+        for topic, log in self._plan_logs(known).items():
+            try:
+                known.reached[topic] = await log.reached()
+            except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
+                self._warn(f"{topic} is re-keyed, and nobody knows how far: {problem}")
 
     def _plan_logs(self, known: JournalSnapshot) -> dict[str, PlanLog]:
         """What is on record of each re-keyed topic."""
-        topics = {one.topic: one.target_topic for one in known.figures.values()}
-        rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
-        if not rekeyed:
+        if not known.rekeyed:
             return {}
         from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- loads PySpark, which most failovers spare
 
@@ -549,7 +558,7 @@ class _FailoverRun:
                 known.journal.cluster,
                 Rekeying(source=topic, target=there, partitions=1, progress=progress_topic(self.settings.flow, there)),
             )
-            for topic, there in sorted(rekeyed.items())
+            for topic, there in sorted(known.rekeyed.items())
         }
 
     async def _rekeyed_doubts(

@@ -14,7 +14,7 @@ from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import ConfigError
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import FirstSeen, rekeyed_in, seen_in
 from mirror.journal.journal import Entry, Journal, newest
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.ownership import Watched
@@ -161,12 +161,14 @@ class JournalSnapshot:
     """What the journal says, as far as it was read. `contact`: by source partition, the last report of a task that
     had the source before it; a task that waits has no news of it. `target_of` is the name of now of a source topic's
     copy, None for a topic that is mirrored no longer: records of other copies are left alone. `is_plain`: a source
-    topic is copied as it is, partition by partition.
+    topic is copied as it is, partition by partition. `reached`: by re-keyed source topic, up to where its
+    partitions are on the target, as its progress topic says.
     """
 
     journal: Journal
     target_of: Callable[[str], str | None] | None = None
     is_plain: Callable[[str], bool] = lambda _: True
+    reached: dict[str, Mapping[int, int]] = field(default_factory=dict)
     newest: dict[bytes, bytes] = field(default_factory=dict)
     contact: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
@@ -239,7 +241,18 @@ class JournalSnapshot:
         """The newest report of each source partition, about the copy of now."""
         reported = self._statuses()
         begun = [one for there, topic in self._unheard().items() for one in self._begun(there, topic)]
+        begun += [
+            self._starting(topic, number, there, offset)
+            for topic, there in self._named_rekeyed().items()
+            for number, offset in self.reached.get(topic, {}).items()
+        ]
         return {TopicPartition(one.topic, one.partition): one for one in (*begun, *reported) if self._is_of_now(one)}
+
+    @property
+    def rekeyed(self) -> dict[str, str]:
+        """The re-keyed source topics of now with their targets, also those on which no query has reported."""
+        reported = {at.topic: one.target_topic for at, one in self.figures.items() if not self.is_plain(at.topic)}
+        return self._named_rekeyed() | reported
 
     def others(self) -> dict[str, str]:
         """Source topics that the flow's last mirror reported on, and has not signed off from, by their copies: those
@@ -257,6 +270,14 @@ class JournalSnapshot:
     def _statuses(self) -> tuple[PartitionStatus, ...]:
         return status_of("", "", self.newest, 0).figures
 
+    def _named_rekeyed(self) -> dict[str, str]:
+        """Those that are on record since before their first record was."""
+        return {
+            one.source_topic: there
+            for there, one in rekeyed_in(self.newest).items()
+            if self.target_of and self.target_of(one.source_topic) == there and not self.is_plain(one.source_topic)
+        }
+
     def _unheard(self) -> dict[str, FirstSeen]:
         """Copies that the flow began and no task has reported on, by name: a mirror may be lost in its first second."""
         reported = {one.target_topic for one in self._statuses()}
@@ -270,18 +291,21 @@ class JournalSnapshot:
         """What stands for the reports of a copy's partitions as long as there are none."""
         found = self.journal.cluster.topics.get(there)
         for partition in found.leaders if found is not None else ():
-            yield PartitionStatus(
-                flow=self.journal.flow,
-                instance="",
-                topic=topic.source_topic,
-                partition=partition,
-                target_topic=there,
-                state=State.STARTING,
-                next_offset=topic.begins(partition),
-                log_end=-1,
-                lag_records=None,
-                at_ms=0,
-            )
+            yield self._starting(topic.source_topic, partition, there, topic.begins(partition))
+
+    def _starting(self, topic: str, partition: int, there: str, offset: int) -> PartitionStatus:
+        return PartitionStatus(
+            flow=self.journal.flow,
+            instance="",
+            topic=topic,
+            partition=partition,
+            target_topic=there,
+            state=State.STARTING,
+            next_offset=offset,
+            log_end=-1,
+            lag_records=None,
+            at_ms=0,
+        )
 
     def _is_of_now(self, figures: PartitionStatus) -> bool:
         return self.target_of is None or self.target_of(figures.topic) == figures.target_topic

@@ -5,6 +5,7 @@ good.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +17,24 @@ from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, stored_ends
 from helpers import produce
-from rekey_story import Story
+from rekey_story import Story, rekeyed_file, story
 from rekeychecker import read_committed
 from running import TIMEOUT
+from typer.testing import CliRunner
 
+from mirror.cli import app
+from mirror.driver.start import record_rekeyed
+from mirror.errors import ExitCode
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import epoch_end
 from mirror.lab.embedded import Cluster
 from mirror.spark.rekey.driver import Rekeyer
-from mirror.spark.rekey.microbatch import Stopped, lost_of
+from mirror.spark.rekey.microbatch import Plan, Stopped, lost_of
 from mirror.states import State
+
+__all__ = ["story"]
 
 pytestmark = pytest.mark.brokers
 
@@ -137,3 +144,33 @@ def stopped(driver: Rekeyer) -> tuple[State, int]:
     """How the first partition stands, and where."""
     (figures,) = [one for at, one in driver.figures.items() if at.partition == 0]
     return figures.state, figures.next_offset
+
+
+@pytest.mark.parametrize("written", [1, 2])
+def test_a_failover_fences_a_re_keyed_topic_that_has_not_reported(story: Story, tmp_path: Path, written: int) -> None:
+    """The driver is lost in the first micro-batch, and its tasks live on: what came over is known from the plans."""
+    story.fill(0, 50)
+
+    async def begun() -> Plan:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            await record_rekeyed(one._source, one.journal, story.rule, ())
+            plan = await one._planned()
+            assert plan is not None
+            return plan
+
+    plan, file = asyncio.run(begun()), rekeyed_file(story, tmp_path)
+    for slot in range(written):
+        story.write(plan, slot)
+    for options in (["--rehearse"], []):
+        done = CliRunner().invoke(app, ["failover", str(file), "--json", *options])
+        account = json.loads(done.stdout)
+        (partition,) = account["partitions"]
+        is_whole = written == 2
+        assert (done.exit_code, partition["whole"]) == (ExitCode.DONE if is_whole else ExitCode.DATA_AT_RISK, is_whole)
+        assert partition["rpo_records"] == (0 if is_whole else 50)
+        assert "was never mirrored" not in str(account["warnings"])
+    for slot in range(2):
+        with pytest.raises(Stopped, match="planned anew"):
+            story.write(plan, slot)

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
 from helpers import config_file, make_topic, produce, settings_between
-from rekey_story import COMPACTED, Story, story
+from rekey_story import COMPACTED, Story, rekeyed_file, story
 from rekeychecker import java_partition, read_committed
 from running import TIMEOUT, wait_for
 from syncing import awaited, delete_topics
@@ -463,11 +463,7 @@ def test_nothing_is_re_keyed_behind_a_failover(story: Story, tmp_path: Path) -> 
                 await one.join([number_at(story.rule, 1)])
         return code
 
-    file = config_file(tmp_path, story.source, story.target, [story.topic], flow=story.topic)
-    output = json.loads(file.read_text())
-    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(output))
-
+    file = rekeyed_file(story, tmp_path)
     assert asyncio.run(failed_over()) == ExitCode.DATA_AT_RISK, "ten records are on the source alone"
     for slot in range(2):
         with pytest.raises(Stopped, match="planned anew"):
@@ -542,15 +538,6 @@ def test_a_failover_believes_no_report_of_a_copy_that_is_gone(story: Story, tmp_
         (partition,) = json.loads(done.stdout)["partitions"]
         assert (done.exit_code, partition["whole"]) == (ExitCode.DATA_AT_RISK, False), done.stdout
         assert partition["doubt"] == "the target lost records that had got over", done.output
-
-
-def rekeyed_file(story: Story, folder: Path) -> Path:
-    """The flow's configuration."""
-    file = config_file(folder, story.source, story.target, [story.topic], flow=story.topic)
-    output = json.loads(file.read_text())
-    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(output))
-    return file
 
 
 def test_a_failover_names_what_somebody_else_has_written_to_a_re_keyed_topic(story: Story, tmp_path: Path) -> None:

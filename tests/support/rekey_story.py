@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
-from helpers import make_topic
+from helpers import config_file, make_topic
 from running import TIMEOUT, wait_for
 
 from mirror.config import ClusterSettings, Settings
@@ -228,6 +230,15 @@ def begun(settings: Settings) -> Flow:
     nowhere: Any = None  # Spark is not asked
     asyncio.run(Rekeyer(nowhere, flow, rule, frozenset()).run("here", asyncio.Event(), tuple))
     return flow
+
+
+def rekeyed_file(story: Story, folder: Path) -> Path:
+    """The flow's configuration."""
+    file = config_file(folder, story.source, story.target, [story.topic], flow=story.topic)
+    output = json.loads(file.read_text())
+    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
+    file.write_text(json.dumps(output))
+    return file
 
 
 def endpoint(bootstrap: str) -> Endpoint:
