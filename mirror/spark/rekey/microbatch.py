@@ -42,7 +42,7 @@ class Stopped(MirrorError):
 
     def text(self, values: Mapping[str, object]) -> str:
         """What is wrong, and what to do."""
-        return ". ".join(filter(None, (self.detail, self.advice(values))))
+        return f"{self.detail}. {self.advice(values)}"
 
     def advice(self, values: Mapping[str, object]) -> str:
         """What to do."""
