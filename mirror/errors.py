@@ -62,8 +62,8 @@ class ExitCode(IntEnum):
     DIFFERENT = 5
     """Differences were found."""
     CLUSTER = 6
-    """A cluster is unreachable or denies access, or a bounded copy made no progress. A live mirror that is ended gives
-    this code if every stopped partition is UNAUTHORIZED.
+    """A cluster is unreachable or denies access, or a bounded copy made no progress or left consumer groups
+    behind. A live mirror that is ended gives this code if every stopped partition is UNAUTHORIZED.
     """
     NOT_WHOLE = 7
     """Equal as far as compared, but not whole. `mirror failover`: only losses that were accepted before are missing."""

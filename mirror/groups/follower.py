@@ -51,6 +51,7 @@ class GroupFollower:
     _met: dict[str, set[str]] = field(default_factory=dict)
     _warned: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
+    _blockers: tuple[Blocker, ...] = ()
     _mistake: str = ""
     _syncing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
@@ -64,8 +65,9 @@ class GroupFollower:
             took = time.monotonic() - began
             await asyncio.sleep(max(self.interval - took, min(took, LONGEST_REST)))
 
-    async def finish(self, stopping: asyncio.Event) -> None:
-        """One more complete round, when nothing is mirrored any more: `run` may be under way, or cancelled.
+    async def finish(self, stopping: asyncio.Event) -> str:
+        """One more complete round, when nothing is mirrored any more: `run` may be under way, or cancelled. What keeps
+        groups from following, empty where nothing does.
 
         Takes at most `LAST_SYNC_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
         """
@@ -74,11 +76,16 @@ class GroupFollower:
         await asyncio.wait([last, stopped], timeout=LAST_SYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if stopping.is_set():
             await asyncio.wait([last], timeout=STOP_SECONDS)
+        causes = sorted({blocker.cause for blocker in self._blockers})
         if not last.done():
-            self._log.warning("groups_not_finished", flow=self.journal.flow, reason="no complete round in time")
+            causes = ["no complete round in time"]
+            self._log.warning("groups_not_finished", flow=self.journal.flow, reason=causes[0])
         for task in (last, stopped):
             task.cancel()
         await asyncio.wait([last, stopped])
+        if not (causes and self.sync.include):
+            return ""
+        return f"consumer groups do not follow: {first_of(causes)} (groups.include chooses them, [] for none)"
 
     async def _last_sync(self) -> None:
         while self.sync.include:
@@ -95,6 +102,7 @@ class GroupFollower:
                     return False
                 result = await self.sync.sync_once(may_go=may_go)
                 self._log_skips(result)
+                self._blockers = result.blockers
                 blockers = list(result.blockers)
                 if result.is_complete:
                     self.on_sync()

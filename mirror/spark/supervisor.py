@@ -147,7 +147,7 @@ class Supervisor:
         self._paused = frozenset[str]()
         self._obeyed: Acts = {}, frozenset(), {}  # what the epoch under way knows of
         self._groups: GroupFollower | None = None
-        self._caught_up = False
+        self._caught_up, self._groups_left = False, ""
         self._unheard = list[str]()
         self._refused: tuple[Refusal, ...] = flow.refused
         self._reports_before: dict[bytes, bytes] = {}
@@ -229,7 +229,7 @@ class Supervisor:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups show what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
                             await self._journal_state.read(journal)
-                    await groups.finish(self._stopping)
+                    self._groups_left = await groups.finish(self._haste())
             finally:
                 await self._queries.cancel()
                 await _cancelled(beside)
@@ -239,6 +239,10 @@ class Supervisor:
                 await ownership.sign_off(journal, self._instance)
         self._conclude()
         return self._outcome
+
+    def _haste(self) -> asyncio.Event:
+        """What cuts the last round of groups short: a copy that has caught up is in no haste, unless asked to end."""
+        return asyncio.Event() if self._caught_up and not self._outcome.interrupted else self._stopping
 
     def _begin(self, taken: Taken) -> None:
         self._journal_state.begin(taken)
@@ -478,6 +482,7 @@ class Supervisor:
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += self._unheard
+        missing += [self._groups_left] if self._groups_left and (self._flow.once or self._flow.until_caught_up) else []
         missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
         if self._flow.until_caught_up:
             statuses = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]

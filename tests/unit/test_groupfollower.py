@@ -173,8 +173,18 @@ def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[
 async def test_the_last_round_is_a_complete_one() -> None:
     away = result(Blocker("away", passing=True))
     following, sync, journal = follower(away, away, result(synced=1))
-    await following.finish(asyncio.Event())
+    assert await following.finish(asyncio.Event()) == ""
     assert (sync.made, len(journal.values)) == (3, 1)
+
+
+@in_loop
+async def test_what_keeps_groups_from_following_in_the_end_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bounded copy is not complete without it; it was a line in the log."""
+    denied = result(Blocker("grant READ", "g"))
+    assert "do not follow: grant READ (groups.include" in await follower(denied)[0].finish(asyncio.Event())
+    monkeypatch.setattr(groupfollower, "LAST_SYNC_SECONDS", 0.1)
+    silent = follower(1000.0)[0]
+    assert "do not follow: no complete round in time" in await silent.finish(asyncio.Event())
 
 
 @in_loop
