@@ -7,7 +7,8 @@ for a round over everything once a minute: offsets expire there, and operators m
     G1  a group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
         without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
     G2  a partition is followed while the mirror has verified its records: not before its first check, not while padding
-        stands in for them, and not in a state in which the two logs are different ones
+        stands in for them, and not in a state in which the two logs are different ones; a group that stands there is
+        held back
     G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
         topics are asked for between the read of the source and each commit: a topic may be made anew, or an address
         lead to another cluster, long before a task that waits for its broker says so
@@ -218,7 +219,7 @@ class GroupSync:
         self._may_go: Callable[[], bool] = self.detector.since()
         self._synced: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
-        self._early: set[str] = set()
+        self._held_back: set[str] = set()
         self._hidden: frozenset[str] = frozenset()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
@@ -287,8 +288,8 @@ class GroupSync:
         return found
 
     def _all_standings(self) -> dict[str, Standing]:
-        """How groups stand, those that are below where the mirror began being held back at least (G6)."""
-        early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._early}
+        """How groups stand, those of which an offset is not followed (G2, G6) being held back at least."""
+        early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._held_back}
         return self._standings | early
 
     async def _refreshed(self, side: Side) -> bool:
@@ -349,18 +350,18 @@ class GroupSync:
         these mean anything is decided at the same moment: more is known by the time that the target has answered.
         """
         translated: dict[str, Offsets] = {}
-        early_groups: set[str] = set()
+        held_back: set[str] = set()
         until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed(whole=whole)).items():
             verified = {at: committed for at, committed in offsets.items() if self._verified(at)}
             early = {at for at, committed in verified.items() if committed.offset < self._since.get(at, 0)}
-            if early:
-                early_groups.add(group)
+            if early or any(self._translate(at, offsets[at]) for at in offsets.keys() - verified.keys()):
+                held_back.add(group)
             pairs = (self._translate(at, committed) for at, committed in verified.items() if at not in early)
             if here := dict(filter(None, pairs)):
                 translated[group] = here
                 until |= {there: self._known_until(there) for there in here}
-        self._early, self._until = early_groups, until
+        self._held_back, self._until = held_back, until
         return translated
 
     def _forget_all_but(self, groups: Collection[str]) -> None:

@@ -375,11 +375,13 @@ def test_an_empty_partition_and_one_that_nobody_vouches_for(
         at = TopicPartition(topic_name, 0)
         await pair.commit(pair.source, topic_name, topic_name, 0, "none yet")
         pair.unsound.add(at)
-        assert await pair.standings() == {}
+        assert await pair.standings() == {"held_back": 1}
         assert await pair.committed(pair.target, topic_name) == {}
         pair.unsound.clear()
         assert await pair.standings() == {"synced": 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(0, "none yet")}
+        pair.unsound.add(at)
+        assert await pair.standings() == {"held_back": 1}, "nobody follows it any more"
 
     with_pair(source, target, topic_name, story)
 
