@@ -39,7 +39,8 @@ def _nobody() -> None:
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one round to the next;
-    `on_sync` is called with each complete round. `may_go_on` is asked before each round.
+    `on_sync` is called at the start, and with each round that nothing stood in the way of. `may_go_on` is asked
+    before each round.
     """
 
     sync: GroupSync
@@ -55,6 +56,10 @@ class GroupFollower:
     _mistake: str = ""
     _syncing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
+
+    def __post_init__(self) -> None:
+        if self.sync.include:  # groups that never follow are behind since then
+            self.on_sync()
 
     async def run(self) -> None:
         """Until cancelled. Raises nothing. Groups may be asked for later, by a configuration that is read again."""
@@ -104,8 +109,9 @@ class GroupFollower:
                 self._log_skips(result)
                 self._blockers = result.blockers
                 blockers = list(result.blockers)
-                if result.is_complete:
+                if not blockers:
                     self.on_sync()
+                if result.is_complete:
                     blockers += await self._report(result)
                 self._warn(blockers)
             except Exception as mistake:  # one of ours, which must not end the copy

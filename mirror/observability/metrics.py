@@ -183,7 +183,7 @@ class Metrics(Collector):
         yield restarts
         now = self._clock()
         ages: Mapping[str, tuple[str, float | None]] = {
-            "mirror_group_sync_age_seconds": ("Since all consumer groups were looked at", self._groups_at),
+            "mirror_group_sync_age_seconds": ("Since nothing kept consumer groups from following", self._groups_at),
             "mirror_report_age_seconds": ("Since the partition that is silent longest reported", self._oldest()),
         }
         for name, (text, since) in ages.items():

@@ -178,6 +178,18 @@ async def test_the_last_round_is_a_complete_one() -> None:
 
 
 @in_loop
+async def test_groups_that_something_keeps_from_following_are_behind() -> None:
+    """Since the start, where they never follow: an age that is not there, or begins anew, alerts nobody."""
+    called = list[int]()
+    denied = result(Blocker("grant READ", "g"))
+    sync: Any = Results(denied, denied, result(synced=1))
+    following = GroupFollower(sync, Records(), "me", 0.01, lambda: called.append(sync.made))  # type: ignore[arg-type] # a stand-in
+    for _ in range(3):
+        await following._step()
+    assert called == [0, 3]
+
+
+@in_loop
 async def test_what_keeps_groups_from_following_in_the_end_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bounded copy is not complete without it; it was a line in the log."""
     denied = result(Blocker("grant READ", "g"))
