@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
+from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import REKEYED, FirstSeen, same_id
-from mirror.journal.journal import ENDED, OWNER, Journal, journal_topic
+from mirror.journal.entries import REKEYED, FirstSeen, same_id, seen_in
+from mirror.journal.journal import ENDED, OWNER, Journal, Place, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -125,7 +126,7 @@ class Follower:
     source: Cluster | None = None
     _ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     _asked: float = -math.inf
-    _offset: int | None = None
+    _place: Place | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
     _skew_ms: int | None = None
 
@@ -142,21 +143,26 @@ class Follower:
         return found
 
     async def poll(self) -> Status:
-        """The flow as of now. Raises ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
+        """The flow as of now. Raises JournalMissing, ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch."""
         flow = self.settings.flow
         topic = journal_topic(flow)
         if topic not in self.target.topics:
             await self.target.refresh({topic})
         if topic in self.target.topics:
-            is_first = self._offset is None
-            entries, self._offset = await Journal(self.target, flow).read(self._offset)
-            self._newest |= {entry.key: entry.value for entry in entries}
-            if not is_first:
-                self._learn_skew([entry.value for entry in entries if entry.key.startswith(STATE) and entry.value])
-        kept = {key: value for key, value in self._newest.items() if value is not None}
-        now = int(time.time() * 1000)
-        found = status_of(flow, self.settings.target.alias, kept, now, self.target.cluster_id or "", self._skew_ms or 0)
+            news = await Journal(self.target, flow).follow(self._place)
+            is_new, self._place = self._place is not None and not news.lost, news.place
+            if news.lost:  # show what the journal says now (J1)
+                self._newest, self._skew_ms = {}, None
+            self._newest |= {entry.key: entry.value for entry in news.entries}
+            if is_new:
+                self._learn_skew([entry.value for entry in news.entries if entry.key.startswith(STATE) and entry.value])
+        now, ids = int(time.time() * 1000), self.target.cluster_id or ""
+        found = status_of(flow, self.settings.target.alias, self._kept, now, ids, self._skew_ms or 0)
         return await self._with_lag(found)
+
+    @property
+    def _kept(self) -> dict[bytes, bytes]:
+        return {key: value for key, value in self._newest.items() if value is not None}
 
     def _learn_skew(self, arrived: Iterable[bytes]) -> None:
         """What just arrived of the owner was written a moment ago, whatever its clock says."""
@@ -174,7 +180,9 @@ class Follower:
             return found
         if time.monotonic() - self._asked > ASK_PAUSE:
             places = {TopicPartition(one.topic, one.partition) for one in blind}
-            self._ends = await self._ask(self.source, places, found.source_id)
+            seen = seen_in(self._kept)
+            ids = {one.topic: seen[one.target_topic].topic_id for one in blind if one.target_topic in seen}
+            self._ends = await self._ask(self.source, places, found.source_id, ids)
             self._asked = time.monotonic()
         ends = self._ends
         known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
@@ -184,13 +192,17 @@ class Follower:
 
     @staticmethod
     async def _ask(
-        source: Cluster, partitions: Collection[TopicPartition], source_id: str
+        source: Cluster, partitions: Collection[TopicPartition], source_id: str, ids: Mapping[str, UUID | None]
     ) -> Mapping[TopicPartition, int]:
-        """Nothing where the source cannot be asked in time, or is another cluster than the one with this id."""
+        """Nothing where the source cannot be asked in time, or is another cluster than the one with this id; nor of
+        topics that have other ids than these.
+        """
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
                 ends = await listed(source, partitions, LATEST)
-            return ends if same_id(source.cluster_id, source_id or None) else {}
+            if same_id(source.cluster_id, source_id or None):
+                is_same = {at.topic: same_id(ids.get(at.topic), source.topic_id(at.topic)) for at in ends}
+                return {at: end for at, end in ends.items() if is_same[at.topic]}
         return {}
 
 

@@ -192,9 +192,10 @@ class PartitionStatus:
     def with_end(self, end: int | None) -> PartitionStatus:
         """The same, where the source ends at `end` by now; None where nobody knows.
 
-        Not of a partition whose source topic is another one by now: what that holds is no lag of this copy.
+        Not of a partition whose source topic is another one by now: what that holds is no lag of this copy. Nor of one
+        that ends below what was copied: it lost records, and how many others it holds in their place nobody knows.
         """
-        if end is None or self.next_offset < 0 or self.state is State.RECREATED:
+        if end is None or not 0 <= self.next_offset <= end or self.state is State.RECREATED:
             return self if self.lag_records is None else replace(self, lag_records=None)
         return replace(self, log_end=end, lag_records=max(0, end - self.next_offset))
 

@@ -51,7 +51,7 @@ from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of
 from mirror.groups.terms import terms_of
 from mirror.journal import ownership
-from mirror.journal.entries import Accepted, FirstSeen, seen_in
+from mirror.journal.entries import Accepted, FirstSeen, same_id, seen_in
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
@@ -672,7 +672,10 @@ class Supervisor:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
                     ends = await listed(self._source, blind, LATEST)
-        self._journal_state.know_ends(ends)
+        ids = {one.source: one.topic_id for one in self._assignments}
+        self._journal_state.know_ends(
+            {at: end for at, end in ends.items() if same_id(ids.get(at), self._source.topic_id(at.topic))}
+        )
 
     async def _ask_ends_last(self) -> None:
         """The last word on what was not copied. What is written behind an open transaction is no part of what a copy

@@ -17,17 +17,19 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from helpers import config_file, settings_between
+from helpers import config_file, make_topic, produce, settings_between
 from rich.console import Console
 from rich.text import Text
+from syncing import delete_topics
 
 from mirror import rendering
 from mirror.commands.status import as_dict, fitted, rendered, status
 from mirror.errors import ExitCode
 from mirror.journal.entries import FirstSeen
-from mirror.journal.journal import OWNER, Journal
+from mirror.journal.journal import OWNER, Journal, journal_topic
 from mirror.journal.snapshot import STALE_MS, Follower, Pulse, Status, status_of
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as WireCluster
@@ -421,6 +423,52 @@ def test_a_follower_reads_what_is_new(target_cluster: Cluster, topic_name: str) 
             assert [one.next_offset for one in (await follower.poll()).figures] == [1000]
             await asyncio.to_thread(write, target_cluster, flow, journal(figures(0, next_offset=1007)))
             assert [one.next_offset for one in (await follower.poll()).figures] == [1007]
+
+    asyncio.run(run())
+
+
+@pytest.mark.brokers
+def test_a_follower_forgets_a_journal_that_was_made_anew(target_cluster: Cluster, topic_name: str) -> None:
+    flow = flow_name(topic_name)
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+
+    async def run() -> None:
+        async with WireCluster(Endpoint("us", settings.target.bootstrap)) as target:
+            follower = Follower(settings, target)
+            await asyncio.to_thread(write, target_cluster, flow, journal(figures(0), figures(1)))
+            assert [one.partition for one in (await follower.poll()).figures] == [0, 1]
+            await asyncio.to_thread(delete_topics, target_cluster.bootstrap, journal_topic(flow))
+            await asyncio.to_thread(write, target_cluster, flow, journal(figures(2)))
+            assert [one.partition for one in (await follower.poll()).figures] == [2]
+
+    asyncio.run(run())
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    ("is_same", "next_offset", "lag"), [(True, 2, 3), (False, 2, None), (True, 9, None)], ids=["same", "anew", "cut"]
+)
+def test_what_a_source_holds_that_is_not_what_was_mirrored_is_no_lag(
+    target_cluster: Cluster, topic_name: str, is_same: bool, next_offset: int, lag: int | None
+) -> None:
+    """It was 0, or the length of a topic of other records."""
+    flow = flow_name(topic_name)
+    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], flow)
+    make_topic(target_cluster.bootstrap, topic_name)
+    produce(target_cluster.bootstrap, topic_name, [b"a"] * 5)
+
+    async def run() -> None:
+        async with WireCluster(Endpoint("us", settings.target.bootstrap)) as cluster:
+            await cluster.refresh([topic_name])
+            topic_id = cluster.topic_id(topic_name) if is_same else uuid4()
+            seen = FirstSeen(source_topic=topic_name, topic_id=topic_id, target_topic_id=None, cluster_id="")
+            stale = figures(
+                0, topic=topic_name, target_topic=topic_name, state=State.UNAVAILABLE, next_offset=next_offset
+            )
+            entries = {**journal(stale), FirstSeen.key(topic_name): seen.to_json()}
+            await asyncio.to_thread(write, target_cluster, flow, entries)
+            (one,) = (await Follower(settings, cluster, cluster).poll()).figures
+            assert one.lag_records == lag
 
     asyncio.run(run())
 

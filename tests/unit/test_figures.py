@@ -170,6 +170,7 @@ def test_a_lag_is_of_the_end_that_is_known_now() -> None:
     assert stopped.lag_bytes is None
     assert one(state=State.PAUSED, next_offset=-1, lag_records=None).with_end(25).lag_records is None
     assert one(state=State.RECREATED, next_offset=5, lag_records=3).with_end(25).lag_records is None, "another topic"
+    assert one(state=State.PAUSED, next_offset=30, lag_records=3).with_end(25).lag_records is None, "it lost records"
     assert PartitionStatus.from_json(stopped.to_json()).lag_records is None
 
 
