@@ -150,6 +150,13 @@ class Remedy(Enum):
         " mirror again"
     )
     RAISE_REKEYED = "Raise max.message.bytes of {written_to}, and start the mirror again"
+    EXCLUDE_REKEYED = "To keep the copy as it is, add {topic} to topics.exclude, and start the mirror again"
+    GRANT_REKEYED = (
+        "Grant what is missing: READ and DESCRIBE_CONFIGS on {topic} at {source}, these and WRITE on {written_to} and"
+        " {progress} at {target}, and there: kafka-acls.sh --bootstrap-server {target} --add --allow-principal"
+        " User:PRINCIPAL --operation Write --operation Describe --transactional-id {progress}."
+        " --resource-pattern-type prefixed"
+    )
     END_REKEYER = "Where another mirror of this flow runs, end it"
     RESUME = "`mirror resume CONFIG {topic}` lets it go on"
 
@@ -196,7 +203,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
 #: The same of re-keyed topics. All of it is shown, but for what a stop has chosen of it.
 REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.TRUNCATED: (Remedy.REKEY_ANEW,),
-    State.RECREATED: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
+    State.RECREATED: (Remedy.EXCLUDE_REKEYED, Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.TARGET_LOST: (Remedy.REKEY_ANEW,),
     State.DIVERGED: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
@@ -209,4 +216,5 @@ REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.KEEP_LETTER_TIMES,
     ),
     State.FENCED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
+    State.UNAUTHORIZED: (Remedy.GRANT_REKEYED, Remedy.MEND_LOGIN),
 }

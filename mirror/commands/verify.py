@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from mirror.commands.verify_view import as_dict, page, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode
-from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, same_id, seen_in, starts_in
+from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, rekeyed_in, same_id, seen_in, starts_in
 from mirror.journal.journal import Journal, newest
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.positions import stops_in
@@ -146,7 +146,8 @@ def verify_flow(
             kept.close()
     proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
     mirrored = {pair.source for pair in every}
-    gone = {} if topics else gone_topics(settings, source, target, recorded.seen, mirrored)
+    seen = {**recorded.rekeyed, **recorded.seen}
+    gone = {} if topics else gone_topics(settings, source, target, seen, mirrored)
     hidden = {} if topics else hidden_topics(settings, source, recorded.seen, mirrored, target.topic_names())
     lacking = [
         *([] if topics else refused),
@@ -225,6 +226,7 @@ class _Recorded:
     indexes: Indexes
     since: Mapping[TopicPartition, int]
     seen: Mapping[str, FirstSeen]
+    rekeyed: Mapping[str, FirstSeen]
     losses: Mapping[TopicPartition, Sequence[Lost]]
     paused: Collection[str]
     stops: Mapping[TopicPartition, KnownStop]
@@ -258,6 +260,7 @@ async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
             indexes=Indexes(entries),
             since=starts_in(known, target),
             seen=seen_in(known),
+            rekeyed=rekeyed_in(known),
             losses=losses_in(known),
             paused=paused_in(known),
             stops=stops_in(known, {name: target.topic_id(name) for name in topics}),

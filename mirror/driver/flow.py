@@ -232,12 +232,12 @@ def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tup
     why = {topic: str(problem) for topic, problem in failures.items()}
     for finding in plan.refusals:
         why.setdefault(finding.topic, finding.text)
-    found = [
-        Refusal(pair.source, pair.target, pair.partitions, why.get(pair.target) or why.get(pair.source) or why[""])
-        for pair in plan.pairs
-        if {pair.target, pair.source, ""} & why.keys()
-    ]
-    reported = {"", *(one.source for one in found), *(one.target for one in found)}
+    found, reported = list[Refusal](), {""}
+    for pair in (*plan.pairs, *plan.rekeyed_pairs):
+        names = (pair.target, pair.source, *sorted(pair.own_topics), "")
+        if reason := next((why[name] for name in names if name in why), ""):
+            found.append(Refusal(pair.source, pair.target, pair.partitions, reason))
+            reported.update(names)
     return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in reported))
 
 

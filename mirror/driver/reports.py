@@ -154,6 +154,11 @@ def _log_ended(one: PartitionStatus, after: State) -> None:
 # --- What the driver itself reports -----------------------------------------------------------------------------------
 
 
+def paused_detail(topic: str) -> str:
+    """What is said of the partitions of a paused source topic."""
+    return f"paused; {Remedy.RESUME.text({'topic': topic})}"
+
+
 def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
     """The report of a paused partition, from its last one; a stop remains one, since a pause mends nothing. Where
     the source's log ends by now is not known, and so is the lag: the driver asks for it.
@@ -163,7 +168,7 @@ def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, in
         before = replace(before, caught_up_ms=max(before.caught_up_ms, one.caught_up_ms))
     if before is not None and before.state.is_stop:
         return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
-    detail = f"paused; {Remedy.RESUME.text({'topic': one.source.topic})}"
+    detail = paused_detail(one.source.topic)
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)
         return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
@@ -184,16 +189,24 @@ def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, in
     )
 
 
+def last_reported(known: Mapping[bytes, bytes], target: str, number: int) -> tuple[int, int, int | None]:
+    """What the newest records of a journal say of a partition that nobody looks at now: its next offset, -1 where that
+    is not known, when it had caught up last, and how long its source kept tombstones.
+    """
+    try:
+        before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(target, number), b""))
+    except NOT_OURS:
+        return -1, 0, None
+    return before.next_offset, before.caught_up_ms, before.tombstones_ms
+
+
 def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[PartitionStatus]:
     """The reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for each of
     its partitions, from the last one in the journal, of which `known` are the newest records.
     """
     now, found = int(time.time() * 1000), list[PartitionStatus]()
     for number in range(one.partitions):
-        reached, caught_up_ms, tombstones_ms = -1, 0, None
-        with contextlib.suppress(*NOT_OURS):
-            before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(one.target, number), b""))
-            reached, caught_up_ms, tombstones_ms = before.next_offset, before.caught_up_ms, before.tombstones_ms
+        reached, caught_up_ms, tombstones_ms = last_reported(known, one.target, number)
         found.append(
             PartitionStatus(
                 flow=flow,

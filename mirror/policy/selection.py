@@ -163,6 +163,11 @@ class TopicPair:
     partitions: int
     rekeying: Rekeying | None = None
 
+    @property
+    def own_topics(self) -> set[str]:
+        """The topics of the target that are written."""
+        return {self.target} if self.rekeying is None else self.rekeying.own_topics
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:

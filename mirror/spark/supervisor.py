@@ -51,7 +51,7 @@ from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of
 from mirror.groups.terms import terms_of
 from mirror.journal import ownership
-from mirror.journal.entries import Accepted, FirstSeen, same_id, seen_in
+from mirror.journal.entries import Accepted, FirstSeen, rekeyed_in, same_id, seen_in
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
@@ -70,7 +70,7 @@ from mirror.replication.topic_identity import recreated, what_became_of
 from mirror.spark.jobs import Epochs, tasks_for
 from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
 from mirror.spark.task import TaskResult
-from mirror.states import State
+from mirror.states import Remedy, State
 
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
@@ -219,7 +219,9 @@ class Supervisor:
                 beside.append(asyncio.create_task(heart))
             for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
-            self._queries.start(self._stopping, self._stop, self._journal_state, is_first=is_first)
+            self._queries.start(
+                self._stopping, self._stop, self._journal_state, self._reports_before, is_first=is_first
+            )
             try:
                 await self._epochs()
                 if not (self._flow.once or self._stopping.is_set()):  # never 0 then: whoever watches starts it again
@@ -343,12 +345,15 @@ class Supervisor:
         """These topics are left out for now; those that were, and are neither mirrored nor refused any more, are
         forgotten.
         """
-        if tuple(refused) == self._refused:
+        before, now = (  # of what is re-keyed by now its query reports
+            tuple(one for one in some if not self._queries.rekeys(one.source)) for some in (self._refused, refused)
+        )
+        if now == self._refused:
             return
-        before, self._refused = self._refused, tuple(refused)
+        self._refused = now
         copies = {one.target for one in self._assignments}
         places = {TopicPartition(one.target, number) for one in before for number in range(one.partitions)}
-        places -= {TopicPartition(one.target, number) for one in refused for number in range(one.partitions)}
+        places -= {TopicPartition(one.target, number) for one in now for number in range(one.partitions)}
         try:
             await self._journal.append_all((PartitionStatus.key_of(*at), None) for at in sorted(places - copies))
         except ClusterError as problem:  # `status` shows them until the next start
@@ -476,14 +481,17 @@ class Supervisor:
         """
         mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
         newest = self._journal_state.newest(self._outcome.figures)
+        rekeyed = {at: self._journal_state.with_end(one) for at, one in self._queries.figures.items()}
         self._outcome.figures |= {
             at: self._journal_state.with_end(one) for at, one in newest.items() if at in mirrored
-        } | self._queries.figures
+        } | rekeyed
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += self._unheard
-        missing += [self._groups_left] if self._groups_left and (self._flow.once or self._flow.until_caught_up) else []
-        missing += unfinished_of(self._unfinished() if self._flow.once else (), self._outcome.figures)
+        if self._groups_left and (self._flow.once or self._flow.until_caught_up):
+            missing.append(self._groups_left)
+        if self._flow.once:
+            missing += [*unfinished_of(self._unfinished(), self._outcome.figures), *paused_of(rekeyed.values())]
         if self._flow.until_caught_up:
             statuses = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
             missing += [*paused_of(statuses), *([] if self._caught_up else ["not caught up"])]
@@ -575,15 +583,21 @@ class Supervisor:
             and one.state is not State.RECREATED
             and flow.follows(one.topic, one.target_topic)
         ]
-        copies = {one.topic: one.target_topic for one in left if one.target_topic in self.seen}
-        found = await asyncio.gather(*(self._became(topic, copy) for topic, copy in copies.items()))
+        rekeyed = rekeyed_in(known)
+        seen = {**rekeyed, **self.seen}
+        copies = {one.topic: one.target_topic for one in left if one.target_topic in seen}
+        found = await asyncio.gather(
+            *(self._became(topic, copy, seen[copy].topic_id) for topic, copy in copies.items())
+        )
         became = dict(zip(copies, found, strict=True))
         gone = list[PartitionStatus]()
         for one in left:
             if what := became.get(one.topic):
                 at = TopicPartition(one.topic, one.partition)
                 stop = located(recreated(at, one.next_offset, what), self._source, self._target, one.target_topic)
-                detail = f"{stop.detail}. {stop.advice}"
+                is_rekeyed = one.target_topic in rekeyed and one.target_topic not in self.seen
+                advice = Remedy.EXCLUDE_REKEYED.text({"topic": one.topic}) if is_rekeyed else stop.advice
+                detail = f"{stop.detail}. {advice}"
                 gone.append(
                     replace(one, instance=self._instance, state=stop.state, detail=detail, lag_records=None, at_ms=now)
                 )
@@ -592,12 +606,12 @@ class Supervisor:
             self._stops.log(gone)
             await self._journal.append_all((one.key(), one.to_json()) for one in gone)
 
-    async def _became(self, topic: str, copy: str) -> str:
+    async def _became(self, topic: str, copy: str, topic_id: uuid.UUID | None) -> str:
         """What became of a source topic whose copy is left; empty where nothing did, or that cannot be asked."""
         try:
             if await self._target.describe(copy) is None:
                 return ""
-            return await what_became_of(self._source, topic, self.seen[copy].topic_id)
+            return await what_became_of(self._source, topic, topic_id)
         except ClusterError:
             return ""
 

@@ -40,7 +40,7 @@ from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selec
 from mirror.suspension import beating
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
-from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, own_topics_of, plan_rekeyed
+from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
 
@@ -68,8 +68,8 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What a flow copies (`pairs`) and re-keys (`rekeyed`), what it must make (`creations`, `growths`,
-    `changes`), and what preflight found.
+    """What a flow copies (`pairs`) and re-keys (`rekeyed`, of all `rekeyed_pairs` those that can be
+    planned), what it must make (`creations`, `growths`, `changes`), and what preflight found.
 
     `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
     their copies that exist, `target_configs` their settings. `compacted`: source topics that are, and
@@ -79,6 +79,7 @@ class TopicPlan:
 
     pairs: tuple[TopicPair, ...]
     rekeyed: tuple[Rekeying, ...] = ()
+    rekeyed_pairs: tuple[TopicPair, ...] = ()
     creations: tuple[Creation, ...]
     growths: tuple[Growth, ...]
     changes: tuple[ConfigChange, ...]
@@ -189,16 +190,16 @@ def plan_topics(
 
     findings += _name_findings(selection, target_topics)
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
-    rekeyed = [pair for pair in selection.pairs if pair.rekeying is not None]
+    computed = tuple(rekeyed_pairs(settings.flow, selection.pairs))
     frozen = {pair.target for pair in copied if begun_as(pair, source_topics, target_topics, history)} | {*leave}
     pairs = tuple(_left_alone(pair, target_topics) if pair.target in frozen else pair for pair in copied)
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
-    source_configs = source.topic_configs(pair.source for pair in (*pairs, *rekeyed))
+    source_configs = source.topic_configs(pair.source for pair in (*pairs, *computed))
     target_configs = target.topic_configs(copies)
-    written = {pair.target for pair in pairs}.union(*(own_topics_of(settings, pair) for pair in rekeyed))
+    written = set[str]().union(*(pair.own_topics for pair in (*pairs, *computed)))
     hidden = target.denied(written - target_topics.keys())
     seen = [pair for pair in pairs if pair.target not in hidden]
-    rekeyed = [pair for pair in rekeyed if not own_topics_of(settings, pair) & hidden]
+    rekeyed = [pair for pair in computed if not pair.own_topics & hidden]
     may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
     creations: list[Creation] = []
@@ -251,6 +252,7 @@ def plan_topics(
     return TopicPlan(
         pairs=pairs,
         rekeyed=rekey_plan.rekeyings,
+        rekeyed_pairs=computed,
         creations=(*creations, *rekey_plan.creations),
         growths=tuple(growths),
         changes=tuple(changes),

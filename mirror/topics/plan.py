@@ -247,12 +247,12 @@ def plan_flow(settings: Settings) -> FlowPlan:
         recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),
         gone=tuple(
             f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
-            for copy, topic in gone_topics(settings, source, target, history.seen, names).items()
+            for copy, topic in gone_topics(settings, source, target, {**history.rekeyed, **history.seen}, names).items()
         ),
         held=tuple(
             f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()
         ),
-        paused=tuple(sorted(paused_in(own.newest) & {pair.source for pair in topics.pairs})) if topics else (),
+        paused=tuple(sorted(paused_in(own.newest).intersection(topics.sources))) if topics else (),
         extents=extents,
         start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
         otherwise=tuple(_otherwise(topics, own.newest)) if topics and settings.topics.offsets == "preserve" else (),
@@ -357,7 +357,8 @@ def _target_rights(
     endpoint = Endpoint.of(settings.target)
     grown, changed = {one.topic for one in plan.growths}, {one.topic for one in plan.changes}
     padded = {one.topic for one in padding}
-    for topic, info in target.describe(plan.target_topics, rights=True).items():
+    written = set(plan.target_topics).union(*(one.own_topics for one in plan.rekeyed))
+    for topic, info in target.describe(written, rights=True).items():
         needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
         needed |= {"ALTER"} if topic in grown else set()
         needed |= {"ALTER_CONFIGS"} if topic in changed else set()

@@ -5,7 +5,7 @@ the query stands, and the one for records that could not be re-keyed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,10 +35,11 @@ def progress_topic(flow: str, target: str) -> str:
     return f"mirror.{flow}.rekey.{target}"
 
 
-def own_topics_of(settings: Settings, pair: TopicPair) -> set[str]:
-    """The topics of the target that re-keying a pair writes."""
-    assert pair.rekeying is not None
-    return replace(pair.rekeying, progress=progress_topic(settings.flow, pair.target)).own_topics
+def rekeyed_pairs(flow: str, pairs: Iterable[TopicPair]) -> Iterator[TopicPair]:
+    """Those of the pairs that are re-keyed, with the topics that hold where the queries stand."""
+    for pair in pairs:
+        if (rekeying := pair.rekeying) is not None:
+            yield replace(pair, rekeying=replace(rekeying, progress=progress_topic(flow, pair.target)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Clusters:
 
 
 def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], known: Clusters) -> RekeyPlan:
-    """Plan `pairs`, which all have a `rekeying`. Writes nothing; raises ClusterError."""
+    """Plan `pairs`, which are `rekeyed_pairs`. Writes nothing; raises ClusterError."""
     copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
     dead = {pair.rekeying.dead_letter for pair in pairs if pair.rekeying} & known.target_topics.keys()
     target_configs = {
@@ -81,7 +82,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         ours = known.source_configs.get(pair.source, {})
         of_source = plain_values(ours)
         replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
-        progress = progress_topic(settings.flow, pair.target)
+        progress = rekeying.progress
         copy = known.target_topics.get(pair.target)
         if copy is None and may_create:
             configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
@@ -116,7 +117,6 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         rekeyings.append(
             replace(
                 rekeying,
-                progress=progress,
                 compacted=compacted,
                 max_bytes=max_bytes,
                 continues_on_loss=settings.topics.on_data_loss == "continue",

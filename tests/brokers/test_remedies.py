@@ -627,6 +627,7 @@ REKEYED: Final[Mapping[Key, str]] = {
     (State.RECREATED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (State.TARGET_LOST, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
     (State.DIVERGED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.RECREATED, Remedy.EXCLUDE_REKEYED): "test_rekey_reports.py::test_a_source_topic_that_was_deleted",
     (State.RECREATED, Remedy.KEEP_REKEYED): "test_rekey.py::test_a_re_keyed_copy_is_kept_beside_another_one",
     (State.DIVERGED, Remedy.KEEP_REKEYED): "test_rekey.py::test_a_re_keyed_copy_is_kept_beside_another_one",
     (
@@ -646,6 +647,8 @@ REKEYED: Final[Mapping[Key, str]] = {
     (State.REFUSED, Remedy.KEEP_LETTER_TIMES): "test_rekey_plans.py::test_a_target_that_stamps_records",
     (State.FENCED, Remedy.END_REKEYER): "test_rekey_plans.py::test_a_late_task_of_a_plan_that_was_abandoned",
     (State.FENCED, Remedy.REKEY_ANEW): "test_rekey.py::test_a_target_that_was_made_anew",
+    (State.UNAUTHORIZED, Remedy.GRANT_REKEYED): "test_rights.py::test_re_keying_without_its_rights_says_which",
+    (State.UNAUTHORIZED, Remedy.MEND_LOGIN): "test_rekey_parts.py::test_a_login_that_was_mended_lets_a_query_go_on",
 }
 
 

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from helpers import make_topic, produce
 from running import TIMEOUT, wait_for
 from samerecords import read
 from secured import USERS, scram, spec
-from sparkless import run_once
+from sparkless import InThisProcess, run_once
 from typer.testing import CliRunner
 
 from mirror import config
@@ -35,7 +36,7 @@ from mirror.cli import app
 from mirror.commands.failover import failover
 from mirror.commands.verify import Means, verify_flow
 from mirror.config import Settings
-from mirror.driver.flow import prepare
+from mirror.driver.flow import Outcome, prepare
 from mirror.driver.topic_watcher import Deletions, Replanner
 from mirror.errors import ExitCode, MirrorError
 from mirror.journal.entries import seen_in
@@ -45,6 +46,8 @@ from mirror.lab.embedded import Cluster, start_many
 from mirror.observability import logs
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
+from mirror.spark.rekey.driver import Queries, Rekeyer
+from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 from mirror.topics.apply import plan_topics
 from mirror.topics.history import read_history, read_own
@@ -428,6 +431,45 @@ def test_what_re_keying_writes_and_the_target_hides_is_not_taken_for_missing(pai
     pair.allow([*base, *of_progress, *of_letters], own)
     wait_for(lambda: letters in Admin(settings.target).topics(), TIMEOUT, lambda: "it is not seen")
     assert plan_flow(settings).refusals == ()
+
+
+def test_re_keying_without_its_rights_says_which(pair: Pair) -> None:
+    """That on transactional ids is asked of nobody before it is needed."""
+    own = "computed"
+    progress = f"mirror.{own}.rekey.{own}"
+    make_topic(pair.source.bootstrap, own)
+    reported = pair.settings(own, "preserve").model_dump(by_alias=True, exclude_none=True, exclude={"topics"})
+    rules = [{"match": own, "rekey": "key", "partitions": 3}]
+    settings = Settings.model_validate(reported | {"topics": {"include": [own], "rules": rules}})
+    given = [
+        *topic("source", own, "READ", "DESCRIBE_CONFIGS"),
+        *topic("target", own, *ALL),
+        *topic("target", progress, *ALL),
+        *ALWAYS[7:],
+    ]
+    pair.allow(given, own)
+    context: Any = InThisProcess()
+    nowhere: Any = None  # Spark is not asked: there is nothing to re-key
+
+    def ended() -> Outcome:
+        flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
+        queries = Queries(lambda rule: Rekeyer(nowhere, flow, rule, frozenset()), flow.rekeyed)
+        mirror = Supervisor(context, flow, lambda _: None, queries=queries)
+        return asyncio.run(asyncio.wait_for(mirror.run(), TIMEOUT))
+
+    outcome = ended()
+    assert outcome.exit_code == ExitCode.CLUSTER
+    (stop,) = outcome.stops
+    assert (stop.topic, stop.state) == (own, State.UNAUTHORIZED)
+    assert f"needs WRITE on transactional id {progress}." in stop.detail
+    assert f"--transactional-id {progress}. --resource-pattern-type prefixed" in stop.detail
+    slots = len(Admin(settings.target).describe([progress])[progress].partitions) - 1
+    ids = [f"{progress}.{slot}" for slot in ("plans", *range(slots))]
+    kind = ResourceType.TRANSACTIONAL_ID
+    granted = [Right("target", operation, kind, one) for one in ids for operation in ("WRITE", "DESCRIBE")]
+    pair.allow([*given, *granted], own)
+    outcome = ended()
+    assert (outcome.exit_code, [one.state for one in outcome.figures.values()]) == (ExitCode.DONE, [State.CAUGHT_UP])
 
 
 def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(

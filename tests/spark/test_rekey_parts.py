@@ -7,12 +7,12 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -25,8 +25,8 @@ from recordoracle import Record, encoded
 from rekeychecker import java_partition
 
 from mirror.driver.flow import Flow
-from mirror.errors import ConfigError
-from mirror.kafka.cluster import Cluster, Endpoint, Topic
+from mirror.errors import AccessDenied, ConfigError, NotAuthenticated
+from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic
 from mirror.policy.selection import Rekeying
 from mirror.records import columns
 from mirror.records.codecs import compress
@@ -36,7 +36,7 @@ from mirror.spark.rekey import driver as rekey_driver
 from mirror.spark.rekey import verify as proof
 from mirror.spark.rekey.driver import ORDER, Rekeyer
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
-from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, numbered, reached_in
+from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, naming_denials, numbered, reached_in
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
 from mirror.spark.session import failure_text
 from mirror.states import REKEYED_BY, Remedy, State
@@ -474,6 +474,43 @@ def test_a_stop_is_checked_again_after_a_while() -> None:
     assert asyncio.run(stops()) == [True, True, True]
     driver._stops_since -= 61.0
     assert asyncio.run(stops()) == [False, False, True]
+
+
+def test_a_login_that_was_mended_lets_a_query_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic stops by name, each of its partitions, and is tried again as it is after a while."""
+    nowhere, tried, stopping = cast(Any, None), list[State](), asyncio.Event()
+    flow = Flow(name="a", source=NOWHERE, target=NOWHERE, assignments=(), tasks=1, epoch_seconds=0.0, memory_bytes=1)
+    driver = Rekeyer(nowhere, flow, RULE, frozenset())
+
+    async def nothing(*_: Any) -> None:
+        """Nobody is asked."""
+
+    async def go_on(*_: Any) -> None:
+        tried.extend(one.state for one in driver.figures.values())
+        if not tried:
+            driver._source.topics[RULE.source] = Topic(RULE.source, None, {0: Leader(1, 1), 1: Leader(1, 1)})
+            raise NotAuthenticated("cluster any: SASL: who are you")
+
+    for name in ("__aenter__", "__aexit__"):
+        monkeypatch.setattr(Cluster, name, nothing)
+    monkeypatch.setattr(driver, "_go_on", go_on)
+    monkeypatch.setattr(driver, "_last_word", nothing)
+    asyncio.run(driver.run("here", stopping, tuple))
+    assert tried == [State.UNAUTHORIZED] * 2
+    details = {one.detail for one in driver.figures.values()}
+    assert details == {f"cluster any: SASL: who are you. {Remedy.MEND_LOGIN.text()}"}
+
+
+def test_a_right_that_a_task_lacks_is_a_stop() -> None:
+    def step(given: Iterator[int]) -> Iterator[int]:
+        yield next(given)
+        raise AccessDenied("cluster any: needs WRITE on topic a", "WRITE")
+
+    steps = naming_denials(step)(iter([7]))
+    assert next(steps) == 7
+    with pytest.raises(Stopped) as stop:
+        next(steps)
+    assert (stop.value.state, stop.value.remedies) == (State.UNAUTHORIZED, (Remedy.GRANT_REKEYED,))
 
 
 def test_a_driver_that_was_fenced_waits_longer_than_it_takes_to_learn_why() -> None:

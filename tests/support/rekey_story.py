@@ -17,11 +17,13 @@ import pytest
 from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
-from helpers import config_file, make_topic
+from helpers import config_file, make_topic, settings_between
 from running import TIMEOUT, wait_for
+from sparkless import InThisProcess
 
 from mirror.config import ClusterSettings, Settings
-from mirror.driver.flow import Flow, prepare
+from mirror.driver.flow import Flow, Outcome, prepare
+from mirror.journal.entries import pause_entry, resume_entry
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
@@ -32,11 +34,12 @@ from mirror.lab.embedded import Cluster
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
-from mirror.spark.rekey.driver import ORDER, Rekeyer
+from mirror.spark.rekey.driver import ORDER, Queries, Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Reached, Work, numbered, transactional_id
 from mirror.spark.rekey.packing import SLICE, Packer
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.writing import _write
+from mirror.spark.supervisor import Supervisor
 
 COMPACTED = {"cleanup.policy": "compact"}
 
@@ -114,14 +117,14 @@ class Story:
     def copied(self) -> Rekeyer:
         """A bounded copy that has ended, whose tasks ran here, one after another."""
 
-        driver = self._here(once=True)
+        driver = self.here(replace(self.flow, once=True))
         asyncio.run(driver.run("here", asyncio.Event(), tuple))
         return driver
 
     @contextmanager
     def running(self) -> Iterator[Rekeyer]:
         """The same without an end, meanwhile."""
-        driver, stopping, loop = self._here(once=False), asyncio.Event(), asyncio.new_event_loop()
+        driver, stopping, loop = self.here(self.flow), asyncio.Event(), asyncio.new_event_loop()
         thread = Thread(target=loop.run_until_complete, args=(driver.run("here", stopping, tuple),))
         thread.start()
         try:
@@ -131,7 +134,31 @@ class Story:
             thread.join(TIMEOUT)
             loop.close()
 
-    def _here(self, *, once: bool) -> Rekeyer:
+    def settings(self, *beside: str, **topics: Any) -> Settings:
+        """Those of the same flow, by a rule, with other topics beside; `topics` are more of that section's."""
+        rules = [{"match": self.topic, "rekey": "key", "partitions": 4}]
+        return settings_between(self.source, self.target, [self.topic, *beside], self.topic, rules=rules, **topics)
+
+    def ended(self, settings: Settings, *, once: bool = False) -> Outcome:
+        """How a mirror ends that copies all there is, whose tasks ran here."""
+        flow = replace(prepare(settings, once=once, until_caught_up=not once), epoch_seconds=2.0)
+        context: Any = InThisProcess()
+        mirror = Supervisor(context, flow, lambda _: None, queries=Queries(lambda _: self.here(flow), flow.rekeyed))
+        return asyncio.run(asyncio.wait_for(mirror.run(), TIMEOUT))
+
+    def pauses(self, *, is_paused: bool) -> None:
+        """As `mirror pause` and `mirror resume`."""
+
+        async def write() -> None:
+            async with Wire(self.flow.target) as target:
+                await target.refresh([journal_topic(self.topic)])
+                said = pause_entry(self.topic) if is_paused else resume_entry(self.topic)
+                await Journal(target, self.topic).append([said])
+
+        asyncio.run(write())
+
+    def here(self, flow: Flow) -> Rekeyer:
+        """A driver whose tasks run here, one after another."""
         story = self
 
         class Here(Rekeyer):
@@ -140,7 +167,7 @@ class Story:
                 return [SimpleNamespace(**row) for each in results for row in each.to_pylist()]
 
         nowhere: Any = None  # Spark is not asked
-        return Here(nowhere, replace(self.flow, once=once), self.rule, frozenset())
+        return Here(nowhere, flow, self.rule, frozenset())
 
     def planned(self) -> Plan:
         """What a driver that starts now carries out first."""

@@ -22,6 +22,8 @@ D8  nothing is written to a target, or a dead-letter topic, that would give reco
     (REFUSED): its settings are asked before each micro-batch, and a slot aborts its transaction where an ack says so
 D9  the target has the number of partitions by which plans say where keys go, each time that one is made: another
     number is FENCED, and a topic that begins anew takes what its rule says then
+D10 each partition that the source has is reported, also before the plans are known, then with what was reported last: a
+    right that is missing as UNAUTHORIZED, a source topic that is gone as RECREATED, a pause as PAUSED to the end
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from mirror.config import Settings
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import record_rekeyed
-from mirror.errors import ClusterError, EngineLost, FlowLost, MirrorError, WireError
+from mirror.errors import AccessDenied, ClusterError, EngineLost, FlowLost, MirrorError, WireError
 from mirror.journal.entries import forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
 from mirror.journal.positions import Standing as CopyStates
@@ -59,7 +61,16 @@ from mirror.records.recipe import opened_by
 from mirror.replication.assignment import KnownStop
 from mirror.replication.position import inspecting
 from mirror.spark.rekey.expressions import MADE, judged, map_in_arrow, used_by
-from mirror.spark.rekey.microbatch import NOTHING, Plan, Stopped, Work, advice_values, stamping_in
+from mirror.spark.rekey.microbatch import (
+    NOTHING,
+    Plan,
+    Stopped,
+    Work,
+    advice_values,
+    denied,
+    naming_denials,
+    stamping_in,
+)
 from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
@@ -81,15 +92,15 @@ def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list
     Whatever Spark raises says nothing of what was committed: the slots' numbers do.
     """
     ordered = slices_of(session, work, used).repartitionById(work.slots, "slot").sortWithinPartitions(*ORDER)
-    return map_in_arrow(ordered, written(work), RESULT_DDL).collect()
+    return map_in_arrow(ordered, naming_denials(written(work)), RESULT_DDL).collect()
 
 
 def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFrame:
     """What the rule makes of the plan's ranges, as `packing` has slices; nothing is done before somebody asks."""
     ranges = session.range(0, len(work.plan.ranges), 1, len(work.plan.ranges))
     if work.plan.rule.keeps_records:
-        return map_in_arrow(ranges, packed(work), SLICE_DDL)
-    records = map_in_arrow(ranges, rows(work, used), row_schema(used))
+        return map_in_arrow(ranges, naming_denials(packed(work)), SLICE_DDL)
+    records = map_in_arrow(ranges, naming_denials(rows(work, used)), row_schema(used))
     made = records.select(*CARRIED, judged(records, work.plan.rule).alias(MADE))
     return map_in_arrow(made, repacked(work), SLICE_DDL)
 
@@ -142,7 +153,8 @@ class Rekeyer:
         self._abandoned: Plan | None = None  # no slot had it when it was looked at
         self._thread = ThreadPoolExecutor(1, "rekey")
         self._offsets = FIRST_OFFSETS
-        self._waiting = ""
+        self._waiting, self._is_paused = "", False
+        self._stop: Stopped | None = None  # of the whole topic
         self._reported = self._target_seen = float("-inf")
         self._failures, self._backoff = 0, _retry_backoff()
         self._trial: Plan | None = None  # the plan whose job runs or ran last
@@ -152,14 +164,20 @@ class Rekeyer:
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
         self.origins = flow.origins.get(rule.source, ())
 
+    def recall(self, reports: Mapping[bytes, bytes]) -> None:
+        """What was reported last, by the journal's keys: it stands until the plans are known."""
+        self._side.reports = reports
+
     @property
     def has_refreshed(self) -> bool:
-        """It knows how far its source is."""
-        return self._side.has_refreshed
+        """It knows how far its source is, or each partition waits for a person, who need not know that."""
+        figures = self._all_figures()
+        waits = bool(figures) and all(one.state is State.PAUSED or one.is_stopped for one in figures)
+        return self._side.has_refreshed or waits
 
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
-        """How each source partition stands now."""
+        """How each source partition that is known stands now."""
         return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
 
     def learns(self, rule: Rekeying) -> None:
@@ -170,8 +188,8 @@ class Rekeyer:
 
     @property
     def unfinished(self) -> Iterator[str]:
-        """Of a bounded copy, what was not re-keyed."""
-        if not self._flow.once:
+        """Of a bounded copy, what was not re-keyed; of one that is paused its figures say it."""
+        if not self._flow.once or self._is_paused:
             return
         if (bounds := self._side.bounds) is None:
             yield f"{self._rule.source}: not begun{self._waiting and f', {self._waiting}'}"
@@ -198,8 +216,8 @@ class Rekeyer:
                 try:
                     await self._go_on(stopping, paused)
                     break
-                except Stopped as stop:
-                    is_of_all = self._is_stopped_by(stop)
+                except (Stopped, AccessDenied) as problem:
+                    is_of_all = self._is_stopped_by(denied(problem) if isinstance(problem, AccessDenied) else problem)
                     if is_of_all or self._is_bound:  # some slots have their part of it: no way around
                         if self._flow.once:
                             break
@@ -249,22 +267,27 @@ class Rekeyer:
 
     async def _go_on(self, stopping: asyncio.Event, paused: Callable[[], Collection[str]]) -> None:
         """One micro-batch after another, the first of them that which was begun and not finished."""
+        self._is_paused = False
         plan = await self._take_over()
         await record_rekeyed(self._source, self.journal, self._rule, self.origins)
         await self._check_times()
         while not stopping.is_set():
-            if plan is None and self._rule.source in paused():
-                await self._report(State.PAUSED)
+            self._is_paused = plan is None and self._rule.source in paused()
+            if self._is_paused:
+                await self._report()
+                if self._flow.once:
+                    return
                 await _pause(stopping, REPORT_SECONDS)
                 continue
             plan = plan or await self._planned()
+            self._stop = None
             if plan is not None:
                 await self._check_times()
                 for one in plan.ranges:
                     await self._side.miss_tombstones(*one)
                 await self._record_losses()
                 self._learn(plan, await self._carry_out(plan, stopping))
-                self._waiting, self._failures, self._backoff = "", 0, _retry_backoff()
+            self._waiting, self._failures, self._backoff = "", 0, _retry_backoff()
             await self._report()
             if plan is None:
                 if self._side.is_done:
@@ -293,6 +316,7 @@ class Rekeyer:
             plan = older
         if plan is None:
             self._parts.clear()
+            self.recall({})  # what was reported is of a copy that is gone
             await self._plans.find_nothing(set(numbers))
             self._partitions = self._rule.partitions
             self._plans.check_partitions(self._partitions, "its rule says")
@@ -488,22 +512,19 @@ class Rekeyer:
             reason=stop.text(self._advice_values(stop.offset)),
         )
         if stop.partition < 0:
-            known = self._source.topics.get(self._rule.source)
-            for number in known.leaders if known is not None else ():
-                self._parts.setdefault(number, Standing(0))
-            self._side.stop_all(stop)
+            self._stop = stop
             return True
         self._stops_since = time.monotonic()
         part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
         part.stop = stop
         return False
 
-    async def _report(self, state: State | None = None) -> None:
+    async def _report(self) -> None:
         """All that `_append` does, every second."""
         if time.monotonic() - self._reported < REPORT_SECONDS:
             return
         self._reported = time.monotonic()
-        await self._append(state)
+        await self._append()
 
     async def _last_word(self) -> None:
         """The same once more; where the target is away, nobody can read it."""
@@ -511,14 +532,14 @@ class Rekeyer:
             async with asyncio.timeout(REPORT_SECONDS):
                 await self._append()
 
-    async def _append(self, state: State | None = None) -> None:
+    async def _append(self) -> None:
         """The figures, and the stops that the journal is to keep (D3)."""
         met = {
             TopicPartition(self._rule.target, number): self._known_stop(part.stop)
             for number, part in self._parts.items()
             if part.stop is not None and stands(part.stop.state)
         }
-        reports = ((one.key(), one.to_json()) for one in self._all_figures(state))
+        reports = ((one.key(), one.to_json()) for one in self._all_figures())
         await self.journal.append_all([*reports, *self._standing.changes((), met)])
         self._standing.written((), met)
 
@@ -532,19 +553,21 @@ class Rekeyer:
             target_topic_id=self._target_id,
         )
 
-    def _all_figures(self, state: State | None = None) -> list[PartitionStatus]:
-        return [self._figures(number, state) for number in sorted(self._parts)]
+    def _all_figures(self) -> list[PartitionStatus]:
+        return [self._figures(number) for number in sorted(self._parts.keys() | self._side.numbers)]
 
-    def _figures(self, number: int, state: State | None = None) -> PartitionStatus:
+    def _figures(self, number: int) -> PartitionStatus:
         at = TopicPartition(self._rule.source, number)
-        part = self._parts[number]
+        part = self._parts.get(number) or self._side.reported(number)
+        if self._stop is not None:
+            part = replace(part, stop=self._stop.at(number, part.at))
         return part.figures(
             at,
             self._rule.target,
             self._flow.name,
             self._instance,
             waits_for=self._waiting,
-            state=state,
+            is_paused=self._is_paused,
             values=self._advice_values(part.stop.offset if part.stop is not None else -1),
         )
 
@@ -622,10 +645,17 @@ class Queries:
             yield from one.unfinished
 
     def start(
-        self, stopping: asyncio.Event, stop: Callable[[], None], journal_state: JournalState, *, is_first: bool
+        self,
+        stopping: asyncio.Event,
+        stop: Callable[[], None],
+        journal_state: JournalState,
+        reports: Mapping[bytes, bytes] = {},
+        *,
+        is_first: bool,
     ) -> None:
         """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `journal_state` says which source topics are paused. `is_first`: no mirror of the flow has reported before.
+        `journal_state` says which source topics are paused, `reports` what mirrors before this one reported last.
+        `is_first`: none of the flow has.
         """
 
         def stop_on_failure(task: asyncio.Task[None]) -> None:
@@ -635,6 +665,7 @@ class Queries:
         def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
             one.journal.clearance = journal_state.clearance(one.journal)
             one.has_flow = partial(journal_state.has_flow, one.journal)
+            one.recall(reports)
             running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
             task = asyncio.create_task(running)
             task.add_done_callback(stop_on_failure)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
-from mirror.errors import ConfigError, MirrorError
+from mirror.errors import AccessDenied, ConfigError, MirrorError, NotAuthenticated
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, topic_configs
 from mirror.kafka.log_reader import Log, last_committed
@@ -21,6 +21,8 @@ from mirror.records.recipe import CAP
 from mirror.states import REKEYED_BY, Remedy, State
 
 # --- How a task reports to the driver why it gave up-------------------------------------------------------------------
+
+T = TypeVar("T")
 
 _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
@@ -49,6 +51,10 @@ class Stopped(MirrorError):
         known = {**values, "partition": self.partition}
         return ". ".join(one.text(known) for one in self.remedies)
 
+    def at(self, partition: int, offset: int) -> Stopped:
+        """The same of one source partition, where it is that of all."""
+        return Stopped(self.state, partition, offset, self.detail, *self.remedies)
+
     @staticmethod
     def found_in(failure: Exception) -> Stopped | None:
         """The stop that a failed job ended with, if it was one."""
@@ -57,6 +63,24 @@ class Stopped(MirrorError):
             return None
         state, partition, offset, detail, names = json.loads(found[1])
         return Stopped(State(state), int(partition), int(offset), str(detail), *(Remedy[name] for name in names))
+
+
+def denied(problem: AccessDenied) -> Stopped:
+    """The stop of a topic for which the mirror lacks a right, or is not known to a cluster."""
+    remedy = Remedy.MEND_LOGIN if isinstance(problem, NotAuthenticated) else Remedy.GRANT_REKEYED
+    return Stopped(State.UNAUTHORIZED, -1, -1, str(problem), remedy)
+
+
+def naming_denials(step: Callable[[Iterator[T]], Iterator[T]]) -> Callable[[Iterator[T]], Iterator[T]]:
+    """The step of a task, which stops where it lacks a right: what else it fails with is text for the driver."""
+
+    def stepped(given: Iterator[T]) -> Iterator[T]:
+        try:
+            yield from step(given)
+        except AccessDenied as problem:
+            raise denied(problem) from problem
+
+    return stepped
 
 
 def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:

@@ -6,12 +6,13 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from mirror.driver.flow import Flow
+from mirror.driver.reports import last_reported, paused_detail
 from mirror.errors import ClusterUnreachable
 from mirror.journal.positions import Standing as CopyStates
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -21,9 +22,10 @@ from mirror.observability.status import Histogram, PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import TOMBSTONES, Loss, log_loss
 from mirror.replication.tombstones import Tombstones, hole_in
+from mirror.replication.topic_identity import DELETED, what_became_of
 from mirror.spark.rekey.microbatch import Stopped
 from mirror.spark.rekey.writing import KEPT_WHOLE, RE_KEYED
-from mirror.states import State
+from mirror.states import Remedy, State
 
 # --- How one source partition of a re-keyed topic stands, and what was counted of it ----------------------------------
 
@@ -72,19 +74,26 @@ class Standing:
         instance: str,
         *,
         waits_for: str = "",
-        state: State | None = None,
+        is_paused: bool = False,
         values: Mapping[str, object] = MappingProxyType({}),
     ) -> PartitionStatus:
-        """The report; `waits_for`: why nothing gets on now; `values`: what a stop's advice names. A stop is reported as
-        soon as it is known, though what lies before it may still be on its way.
+        """The report; `waits_for`: why nothing gets on now; `is_paused`: nobody asks where the source ends; `values`:
+        what a stop's advice names. A stop is reported as soon as it is known, though what lies before it may still be
+        on its way.
         """
         waits_for = waits_for or self.waits_for
         lag, detail = max(0, self.end - self.at), waits_for
-        is_known = self.has_end and not waits_for
+        is_known = self.has_end and not waits_for and not is_paused
         if self.stop is not None:
             state, detail = self.stop.state, self.stop.text(values)
-        elif state is None:
-            state = State.UNAVAILABLE if waits_for else State.MIRRORING if lag else State.CAUGHT_UP
+        elif is_paused:
+            state, detail = State.PAUSED, paused_detail(source.topic)
+        elif waits_for:
+            state = State.UNAVAILABLE
+        elif not self.has_end:
+            state = State.STARTING
+        else:
+            state = State.MIRRORING if lag else State.CAUGHT_UP
         return PartitionStatus(
             flow=flow,
             instance=instance,
@@ -131,6 +140,8 @@ class Source:
         self.start = flow.start
         #: What was passed over and is not on record yet.
         self.losses: list[Loss] = []
+        #: The reports of mirrors before, by the journal's keys.
+        self.reports: Mapping[bytes, bytes] = {}
         self.has_refreshed = False
         self._refreshed = float("-inf")
 
@@ -139,6 +150,12 @@ class Source:
         """There is another topic by the name."""
         known = self._cluster.topics.get(self.rule.source)
         return self.topic_id is not None and known is not None and known.topic_id != self.topic_id
+
+    @property
+    def numbers(self) -> Collection[int]:
+        """The partitions of the topic, as far as the metadata is known."""
+        known = self._cluster.topics.get(self.rule.source)
+        return known.leaders.keys() if known is not None else ()
 
     @property
     def is_done(self) -> bool:
@@ -154,6 +171,12 @@ class Source:
             part = self.parts.setdefault(number, Standing(offset))
             part.at, part.epoch = offset, epochs[number]
             part.tombstones.acknowledged(offset)
+
+    def reported(self, number: int) -> Standing:
+        """A partition of which the plans are not known yet, as it was reported last."""
+        at, caught_up_ms, kept_ms = last_reported(self.reports, self.rule.target, number)
+        tombstones = Tombstones(kept_now_ms=self.rule.tombstones_ms, kept_ms=kept_ms, caught_up_ms=caught_up_ms)
+        return Standing(at, end=-1, tombstones=tombstones)
 
     def recall(self, known: CopyStates, target_topic_id: uuid.UUID | None) -> None:
         """What the journal says of the copy of this id: when it had all, whether it may lack deletions, and whether
@@ -208,15 +231,16 @@ class Source:
     async def refresh(self) -> None:
         """Where the partitions end now, and whether they still begin where they stand, in the log that was re-keyed.
 
-        Raises ClusterError; Stopped where the topic is another one.
+        Raises ClusterError; Stopped where the topic is another one, or gone.
         """
         if time.monotonic() - self._refreshed > REFRESH_SECONDS:
             await self._cluster.refresh([self.rule.source])
             self._refreshed = time.monotonic()
+        if self.parts and not self.numbers and await what_became_of(self._cluster, self.rule.source, None):
+            raise Stopped(State.RECREATED, -1, -1, DELETED, Remedy.EXCLUDE_REKEYED)
         if self.is_recreated:
             raise recreated(self.rule, "source")
-        known, asked_ms = self._cluster.topics.get(self.rule.source), _now_ms()
-        numbers = sorted(known.leaders) if known is not None else []
+        numbers, asked_ms = sorted(self.numbers), _now_ms()
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
         ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
@@ -249,11 +273,6 @@ class Source:
                 raise stop
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
-
-    def stop_all(self, stop: Stopped) -> None:
-        """No partition gets any further."""
-        for number, part in self.parts.items():
-            part.stop = Stopped(stop.state, number, part.at, stop.detail, *stop.remedies)
 
     async def _later(self, number: int, end: int) -> int:
         """Where a partition that ends at `end` begins, as `topics.start` asks for it."""
@@ -326,7 +345,7 @@ def recreated(rule: Rekeying, side: str) -> Stopped:
     """The stop where the topic of the source or of the target is another one by the same name."""
     name = rule.source if side == "source" else rule.target
     detail = f"the {side} topic {name} was deleted and made anew"
-    return Stopped(State.RECREATED, -1, -1, detail)
+    return Stopped(State.RECREATED, -1, -1, detail, Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW)
 
 
 def stands(state: State) -> bool:
