@@ -37,22 +37,20 @@ def plan(settings: Settings, *, as_json: bool) -> ExitCode:
 
 
 async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[str]:
-    """How queries would stop whose target topic is not the one any more, or has other partitions. Raises ClusterError,
-    and ConfigError where the progress is not the mirror's.
+    """How queries would stop as they start: by the ids, ends and partitions of both topics. Raises ClusterError, and
+    ConfigError where the progress is not the mirror's.
     """
-    from mirror.spark.rekey.microbatch import Stopped, advice_values, last_plan  # noqa: PLC0415 -- few flows re-key
+    from mirror.spark.rekey.microbatch import Stopped, advice_values  # noqa: PLC0415 -- few flows re-key
     from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- the same
 
     stops: list[str] = []
-    async with Cluster(Endpoint.of(settings.target)) as target:
+    async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         await target.refresh({topic for rule in rules for topic in rule.own_topics})
-        for rule in (one for one in rules if one.progress in target.topics and one.target in target.topics):
-            if (last := await last_plan(target, rule)) is None:
-                continue
+        for rule in (one for one in rules if one.progress in target.topics):
             try:
-                PlanLog(target, rule).check_target(last)
+                await PlanLog(target, rule).check_all(source)
             except Stopped as stop:
-                text = stop.text(advice_values(rule, Endpoint.of(settings.source), target.endpoint))
+                text = stop.text(advice_values(rule, source.endpoint, target.endpoint))
                 stops.append(f"{rule.source}: {stop.state}: {text}")
     return stops
 

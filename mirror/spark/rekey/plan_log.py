@@ -34,6 +34,8 @@ from mirror.spark.rekey.source import cut_back, recreated
 from mirror.states import State
 
 _POLL_SECONDS: Final = 0.02
+#: What the marker behind a slot's number may take.
+_SETTLED_SECONDS: Final = 1.0
 
 
 class PlanLog:
@@ -158,10 +160,27 @@ class PlanLog:
         self._epochs |= epochs
         return ""
 
-    async def check_only_ours(self) -> None:
-        """Raises Stopped where somebody else has written behind what slots had committed (DIVERGED)."""
-        if found := await self.foreign():
+    async def check_only_ours(self, settling: float = 0.0) -> None:
+        """Raises Stopped where somebody else has written behind what slots had committed (DIVERGED). Where slots may
+        commit meanwhile, that is so still after `settling` seconds.
+        """
+        found = await self.foreign()
+        if found and settling:
+            await asyncio.sleep(settling)
+            found = found if await self.foreign() == found else ""
+        if found:
             raise Stopped(State.DIVERGED, -1, -1, found)
+
+    async def check_all(self, source: Cluster) -> None:
+        """Raises Stopped as a driver does that starts now, without taking anything over: another one may run."""
+        if (plan := await last_plan(self._target, self._rule)) is None:
+            await self.find_nothing(set())
+            return
+        if (stop := await self.unlike(source)) is not None:
+            raise stop
+        self.check_target(plan)
+        await self.check_kept()
+        await self.check_only_ours(_SETTLED_SECONDS)
 
     async def foreign(self) -> str:
         """A record behind what slots had committed, which is somebody else's, in words; empty where there is none. One
@@ -170,7 +189,8 @@ class PlanLog:
         rule, target = self._rule, self._target
         slots = len(target.topics[rule.progress].leaders) - 1
         reached = await asyncio.gather(*map(self._reached, range(slots)))
-        every = [TopicPartition(rule.target, number) for number in sorted(target.topics[rule.target].leaders)]
+        there = target.topics.get(rule.target)
+        every = [TopicPartition(rule.target, number) for number in sorted(there.leaders if there is not None else ())]
         for at, last in (await listed(target, every, LATEST)).items():
             gap = reached[slot_of(at.partition, slots)].gap(at.partition, last)
             if gap and (found := await foreign_in(target, at, *gap)):
