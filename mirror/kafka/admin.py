@@ -74,7 +74,7 @@ from mirror.kafka.cluster import (
 )
 from mirror.kafka.protocol import DELETE_TOPICS, INIT_PRODUCER_ID, Api
 from mirror.observability import logs
-from mirror.suspension import beating
+from mirror.suspension import SuspensionDetector, beating
 
 # --- What is asked of a cluster's controller, in portions that it takes -----------------------------------------------
 
@@ -359,6 +359,16 @@ class Admin:
         self._begins_at, self._librdkafka = "", self._connecting_to("")
         #: Asked right before each order is sent; false once the process was suspended since it asked whether it may.
         self.may_go: Callable[[], bool] = lambda: True
+
+    @contextmanager
+    def beating(self) -> Iterator[SuspensionDetector]:
+        """For whoever sets `may_go`: what it is then is so no longer than this, and to wait is no suspension."""
+        before = self.may_go
+        with beating() as detector:
+            try:
+                yield detector
+            finally:
+                self.may_go = before
 
     def _connecting_to(self, addresses: str) -> AdminClient:
         logger = logging.Logger(f"librdkafka.{self.settings.alias}")  # outside the global tree: no other handler prints

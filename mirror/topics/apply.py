@@ -37,10 +37,9 @@ from mirror.policy.rules import (
     tombstones_kept_ms,
 )
 from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
-from mirror.suspension import beating
 from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
-from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs
+from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
 
 # --- The topics of a flow on the target -------------------------------------------------------------------------------
 
@@ -60,6 +59,7 @@ HEARTBEAT_CONFIGS: Mapping[str, str] = {
 }
 _FLOW_TOPIC_REPLICAS = 3
 NO_HISTORY = History()
+_UNFILLED = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
 _VISIBLE_WITHIN_S = 30.0
 _POLL_S = 0.05
 
@@ -74,7 +74,8 @@ class TopicPlan:
     `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
     their copies that exist, `target_configs` their settings. `compacted`: source topics that are, and
     for how many ms they keep tombstones; `stamped`: those to
-    whose records the source's brokers give a time.
+    whose records the source's brokers give a time. `unread`: topics that were listed, and whose settings no broker had
+    an answer for: they are refused, and it is worth asking again.
     """
 
     pairs: tuple[TopicPair, ...]
@@ -89,6 +90,7 @@ class TopicPlan:
     target_configs: Mapping[str, Mapping[str, ConfigValue]]
     compacted: Mapping[str, int]
     stamped: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -177,18 +179,15 @@ def plan_topics(
     """
     source_topics, target_topics, source_id = source.topics(), target.topics(), source.cluster_id()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
+    offsets, sync = settings.topics.offsets, settings.sync
+    may_fill = offsets == "translate" or target.may_write_markers()
     findings = [
         *_source_findings(source_id, target, settings, history, target_topics),
         *_selection_findings(selection, source_topics, settings),
         *_loop_findings(selection, settings, history, source_id == target.cluster_id()),
+        *([] if may_fill else [_advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
+        *_name_findings(selection, target_topics),
     ]
-    offsets, sync = settings.topics.offsets, settings.sync
-    may_fill = offsets == "translate" or target.may_write_markers()
-    if not may_fill:
-        what = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
-        findings.append(_advise("", Fix.GRANT_MARKERS.text(what, {})))
-
-    findings += _name_findings(selection, target_topics)
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
     computed = tuple(rekeyed_pairs(settings.flow, selection.pairs))
     frozen = {pair.target for pair in copied if begun_as(pair, source_topics, target_topics, history)} | {*leave}
@@ -198,17 +197,20 @@ def plan_topics(
     target_configs = target.topic_configs(copies)
     written = set[str]().union(*(pair.own_topics for pair in (*pairs, *computed)))
     hidden = target.denied(written - target_topics.keys())
-    seen = [pair for pair in pairs if pair.target not in hidden]
-    rekeyed = [pair for pair in computed if not pair.own_topics & hidden]
+    unread = {pair.source for pair in (*pairs, *computed)} - source_configs.keys()
+    lost = copies.keys() - target_configs.keys()
+    findings += (*unanswered(unread, settings.source), *unanswered(lost, settings.target))
+    seen = [pair for pair in pairs if pair.target not in hidden | lost and pair.source not in unread]
+    rekeyed = [pair for pair in computed if pair.source not in unread and not pair.own_topics & hidden]
     may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
     creations: list[Creation] = []
     growths: list[Growth] = []
     changes: list[ConfigChange] = []
     for pair in seen:
-        ours = source_configs.get(pair.source, {})
+        ours = source_configs[pair.source]
         if (existing := copies.get(pair.target)) is not None:
-            theirs, partitions = target_configs.get(pair.target, {}), len(existing.partitions)
+            theirs, partitions = target_configs[pair.target], len(existing.partitions)
             if partitions < pair.partitions and sync.topics and pair.target not in frozen:
                 growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
                 partitions = pair.partitions
@@ -270,6 +272,7 @@ def plan_topics(
             if (kept_ms := tombstones_kept_ms(plain_values(found))) is not None
         },
         stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
+        unread=frozenset(unread | lost | rekey_plan.unread),
     )
 
 
@@ -324,7 +327,7 @@ def apply(
         return frozenset()
     failed: dict[str, MirrorError] = {}
     ids = {name: info.topic_id for name, info in plan.target_topics.items()}
-    with _asking(target, check) as ask:
+    with asking(target, check) as ask:
         if plan.changes:
             ask()
             failed |= _without_source(source, plan, {one.topic for one in plan.changes})
@@ -368,19 +371,15 @@ def _without_source(source: Admin | None, plan: TopicPlan, topics: Collection[st
 
 
 @contextmanager
-def _asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], None]]:
+def asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """What to call before each kind of order: from `check` on, none is given behind a suspension of this process."""
-    before = target.may_go
-    with beating() as detector:
+    with target.beating() as detector:
 
         def ask() -> None:
             target.may_go = detector.since()
             check()
 
-        try:
-            yield ask
-        finally:
-            target.may_go = before
+        yield ask
 
 
 def ensure_flow_topic(target: Admin, flow: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror import names
-from mirror.config import Settings
+from mirror.config import ClusterSettings, Settings
 from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import (
@@ -49,6 +49,7 @@ class RekeyPlan:
     rekeyings: tuple[Rekeying, ...] = ()
     creations: tuple[Creation, ...] = ()
     findings: tuple[Finding, ...] = ()
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +71,17 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         topic: plain_values(found)
         for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}).items()
     }
+    unread = frozenset({*dead, *(copy.name for copy in copies)} - target_configs.keys())
     filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
     creations: list[Creation] = []
-    findings: list[Finding] = []
+    findings: list[Finding] = [*unanswered(unread, settings.target)]
     rekeyings: list[Rekeying] = []
     new_letters: dict[str, int] = {}
     may_create = settings.sync.topics  # what the flow keeps for itself is made all the same, as its journal is
-    for pair in pairs:
+    for pair in (one for one in pairs if not unread & {one.target, one.rekeying and one.rekeying.dead_letter}):
         rekeying = pair.rekeying
         assert rekeying is not None
-        ours = known.source_configs.get(pair.source, {})
+        ours = known.source_configs[pair.source]
         of_source = plain_values(ours)
         replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
         progress = rekeying.progress
@@ -92,7 +94,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             configs = known.defaults
             findings.append(missing(pair.target))
         else:
-            configs = target_configs.get(pair.target, {})
+            configs = target_configs[pair.target]
             findings += preflight_rekeyed(of_source, configs, copy.name, copy.replication_factor)
             if not _sets_partitions(settings, pair.source):
                 rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
@@ -124,7 +126,17 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
                 may_stamp=settings.topics.append_time == "target" or is_stamped(of_source),
             )
         )
-    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
+    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)), unread)
+
+
+def unanswered(topics: Iterable[str], cluster: ClusterSettings) -> Iterator[Finding]:
+    """The refusals of topics whose settings no broker had an answer for: nothing follows from what is not known."""
+    for topic in sorted(topics):
+        what = (
+            f"cluster {cluster.alias} lists it and says nothing of its settings, as of one that was deleted a moment"
+            " ago, or that a broker has not heard of yet: a running mirror asks again"
+        )
+        yield refused(topic, what, Fix.SELF_EXPLANATORY)
 
 
 def missing(topic: str) -> Finding:
