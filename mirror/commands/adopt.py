@@ -29,7 +29,7 @@ from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, never
 from mirror.topics.adoption import Gate, Standing, tails
 from mirror.topics.apply import TopicPlan, ensure_flow_topic, loop_finding, plan_topics
-from mirror.topics.history import History, claims_of_others, read_history, read_own
+from mirror.topics.history import History, read_history, read_others, read_own
 from mirror.verify.report import Kind, VerifyReport
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
@@ -97,7 +97,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             left = {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
             left |= {
                 topic: (f"is not taken over: flow {flow} has it since", ExitCode.PREFLIGHT)
-                for topic, flow in _claimed(settings, target, plan, equal).items()
+                for topic, flow in _claimed(settings, source, target, plan, equal).items()
             }
             compared = [
                 replace(one, adopted=False, detail=left[one.topic][0], code=left[one.topic][1])
@@ -228,9 +228,11 @@ def _has_only(report: VerifyReport, *kinds: Kind) -> bool:
     return not report.unread and bool(met) and report.different == len(met)
 
 
-def _claimed(settings: Settings, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> dict[str, str]:
+def _claimed(
+    settings: Settings, source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]
+) -> dict[str, str]:
     """By source topic, the other flow that writes to its copy by now."""
-    claims = asyncio.run(claims_of_others(settings, target.topic_names()))
+    claims = read_others(settings, source, target).claims
     return {
         pair.source: claim.flow
         for pair in pairs

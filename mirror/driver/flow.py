@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
-from mirror.journal.entries import loss_entry, losses_in, moment
-from mirror.journal.journal import Journal
+from mirror.journal.entries import FirstSeen, loss_entry, losses_in, moment
+from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import OwnershipCheck, refuse_failed_over
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -36,7 +37,7 @@ from mirror.topics.apply import (
     rules_of,
 )
 from mirror.topics.configs import follows
-from mirror.topics.history import Claim, claims_of_others, read_history, read_own
+from mirror.topics.history import History, read_history, read_others, read_own, write_own
 
 # --- A flow that is ready to run, and how a run of it ended (values) --------------------------------------------------
 
@@ -67,7 +68,7 @@ class Flow:
     what the re-key query does, topic by topic. `refused`: topics that are left out. `origins`: by source topic, the ids
     of the clusters that its records came through before they were on the source. `take_over`: from a
     mirror that runs. `make_journal` makes the flow's journal where it is gone. `follows`: whether a source topic is of
-    the flow, under this name on the target. `claims`: asks which other flow names a target topic as its own now.
+    the flow, under this name on the target. `elsewhere`: asks what other flows' journals say now.
     """
 
     name: str
@@ -91,7 +92,7 @@ class Flow:
     take_over: bool = False
     make_journal: Callable[[], object] = dict
     follows: Callable[[str, str], bool] = _follows_every
-    claims: Callable[[], Mapping[str, Claim]] = dict
+    elsewhere: Callable[[], History] = History
 
     @property
     def copy_rate(self) -> float | None:
@@ -190,14 +191,18 @@ def prepare(
     def check() -> None:  # it may have been failed over while both clusters were compared
         asyncio.run(ownership.refuse_lost(settings))
         record_compaction(target, whole.allowed(), settings)
+        record_making(source, target, whole.allowed(), settings, history)
 
     made = apply(target, whole.allowed(), failures, check, source)
     if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
+        history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
         whole, failures = gate.plan(settings, history), {}
         made |= apply(target, whole.allowed(), failures, check, source)
     plan = whole.allowed().without(failures)
-    if refused is None and failures and not plan.has_topics:
-        raise next(iter(failures.values()))
+    if refused is None and not plan.has_topics:
+        whole.raise_refusals()
+        for problem in failures.values():
+            raise problem
     failed = (refusal(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items())
     for finding in (*whole.refusals, *failed):
         on_refusal(finding)
@@ -216,7 +221,7 @@ def prepare(
         take_over=take_over,
         make_journal=partial(_make_journal, settings),
         follows=partial(_follows, settings),
-        claims=partial(_claims, settings),
+        elsewhere=partial(_elsewhere, settings),
         made=made,
         start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow),
@@ -241,8 +246,16 @@ def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tup
     return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in reported))
 
 
-def _log_refusal(flow: str, finding: Finding) -> None:
-    logs.get("mirror.preflight").error("not_mirrored", flow=flow, reason=str(finding))
+def not_begun(flow: str, assignments: Iterable[Assignment], failures: Mapping[str, MirrorError]) -> tuple[Refusal, ...]:
+    """The topics among these that could not be begun, and why, which is logged."""
+    left = Counter((one.source.topic, one.target.topic) for one in assignments if one.target.topic in failures)
+    for _, copy in left:
+        _log_refusal(flow, str(failures[copy]))
+    return tuple(Refusal(topic, copy, many, str(failures[copy])) for (topic, copy), many in left.items())
+
+
+def _log_refusal(flow: str, reason: object) -> None:
+    logs.get("mirror.preflight").error("not_mirrored", flow=flow, reason=str(reason))
 
 
 def _log_held(flow: str, topic: str, why: str) -> None:
@@ -253,8 +266,8 @@ def _make_journal(settings: Settings) -> None:
     ensure_flow_topic(Admin(settings.target), settings.flow)
 
 
-def _claims(settings: Settings) -> Mapping[str, Claim]:
-    return asyncio.run(claims_of_others(settings, Admin(settings.target).topic_names()))
+def _elsewhere(settings: Settings) -> History:
+    return read_others(settings, Admin(settings.source), Admin(settings.target))
 
 
 def _follows(settings: Settings, source: str, target: str) -> bool:
@@ -308,6 +321,28 @@ def record_compaction(target: Admin, plan: TopicPlan, settings: Settings) -> Non
         log_loss(loss)
 
 
+def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Settings, history: History) -> None:
+    """Put on record what is about to be created, so that a flow back knows from the first moment on where it comes
+    from. Nothing is begun while there is no journal. Raises ClusterError.
+    """
+    sources = {one.target: one.source for one in plan.pairs} | {one.target: one.source for one in plan.rekeyed}
+    made = sorted(sources.keys() & {one.topic for one in plan.creations})
+    if not made or not target.describe([journal_topic(settings.flow)]):
+        return
+    source_id = source.cluster_id()
+    named = {
+        copy: FirstSeen(
+            source_topic=sources[copy],
+            topic_id=None,
+            target_topic_id=None,
+            cluster_id=source_id,
+            origins=(source_id, *history.chain(sources[copy])),
+        )
+        for copy in made
+    }
+    asyncio.run(write_own(settings, [(FirstSeen.making_key(copy), one.to_json()) for copy, one in named.items()]))
+
+
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:
     """What to mirror when a plan was carried out. Raises ClusterError."""
     if plan.is_empty:
@@ -323,7 +358,7 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
     if follows(MAX_BYTES, settings.sync):
         rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
     for pair in plan.pairs:
-        if pair.target in rules and pair.source in plan.compacted:
+        if pair.source in plan.compacted:
             rules[pair.target] = replace(rules[pair.target], tombstones_ms=plan.compacted[pair.source])
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
-    return assign((pair for pair in plan.pairs if pair.target in rules), topic_ids, rules)
+    return assign(plan.pairs, topic_ids, rules)

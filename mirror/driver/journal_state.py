@@ -346,8 +346,11 @@ class JournalState:
                 task = TaskStatus.from_json(entry.value)
                 if task.instance == self.instance:
                     self.metrics.learn_task(task)
-            elif entry.key.startswith(TOPIC) and entry.value:
-                self.topics[entry.key] = entry.value
+            elif entry.key.startswith(TOPIC):
+                if entry.value is None:  # taken back: another flow has it
+                    self.topics.pop(entry.key, None)
+                else:
+                    self.topics[entry.key] = entry.value
             elif (pause := read_pause(entry)) is not None:
                 (self.paused.add if pause.is_paused else self.paused.discard)(pause.topic)
             elif (accepted := read_accepted(entry)) is not None:

@@ -2,9 +2,13 @@
 
 V1  a topic of the target belongs to one flow. Two that begin at once both find it free, so whoever named it in its
     journal looks at the others' once more before the first record: at least one of the two sees the other, takes
-    the name back and is refused. Both may; neither has written anything
+    the name back and is refused. Both may; neither has written anything. It is so of what is re-keyed as well, but for
+    dead letters of several flows, and of what a running mirror begins
 V2  every topic of the target that gets records is named in the journal before its first record, what is re-keyed as
     well: by that a flow back knows a loop, and a start with another source that these topics are not of it
+V3  the same look shows whether a flow towards the source names the source topic by now as one that came through the
+    target: that is a loop, and is not begun. A flow names what it creates before it does, as what it is about to make
+V4  a topic that cannot be begun is left out, and the others begin
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from mirror.background import in_background
-from mirror.errors import ClusterError, ClusterUnreachable, PreflightError, WireError
+from mirror.errors import ClusterError, ClusterUnreachable, MalformedBatch, MirrorError, PreflightError, WireError
 from mirror.journal.entries import FirstSeen, rekeyed_in, same_id, seen_in, start_offsets
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -28,8 +33,9 @@ from mirror.observability.status import NOT_OURS
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic
-from mirror.topics.adoption import claimed
-from mirror.topics.history import Claim
+from mirror.topics.adoption import claimed, claimed_of
+from mirror.topics.apply import loop_finding
+from mirror.topics.history import Claim, History
 
 _log = logs.get("mirror.supervisor")
 
@@ -42,18 +48,21 @@ async def recorded(
     made: Collection[str] = (),
     start: int = EARLIEST,
     origins: Mapping[str, Sequence[str]] = {},
-    claims: Callable[[], Mapping[str, Claim]] = dict,
+    elsewhere: Callable[[], History] = History,
+    failures: dict[str, MirrorError] | None = None,
 ) -> list[Assignment]:
     """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
     journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
     topics the flow `made`. At the flow's first start, and then alone, `start` says where they begin
     (`journal/entries.py`, B1 to B3): whoever knows by its reports that the flow has run gives none. `origins`: by
-    source topic, the ids of the clusters that its records came through before they were on the source. `claims`:
-    asks for what other flows name now, by target topic.
+    source topic, the ids of the clusters that its records came through before they were on the source. `elsewhere`:
+    asks for what other flows' journals say now.
 
     A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
-    Raises ClusterUnreachable where such a topic is none that the journal names, PreflightError where another flow
-    named one of them at the same moment (V1), and as `start_offsets`, `claims` and `Journal.append` do.
+    `failures`, where given, learns by target topic which cannot be begun, and the others are; without it the first of
+    them is raised: ClusterUnreachable where the target has no such topic and the journal does not name it,
+    PreflightError where another flow names it by now (V1), or its source for a loop (V3). Raises as `start_offsets`,
+    `elsewhere` and `Journal.append` do.
     """
     has_begun = any(not one.compared for one in seen_in(known).values())
     since = {} if has_begun else await _begun(source, journal, assignments, start)
@@ -61,7 +70,7 @@ async def recorded(
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
     changed: dict[bytes, bytes] = {}
     former, rekeyed = list[bytes](), rekeyed_in(known)
-    fresh = dict[str, str]()
+    fresh, failed = dict[str, str](), dict[str, MirrorError]()
     found: list[Assignment] = []
     for assignment in assignments:
         topic, copy = assignment.source.topic, assignment.target.topic
@@ -79,7 +88,9 @@ async def recorded(
         before = _seen(journal.flow, known.get(key))
         stands = now if before is None else before.learned(now)
         if stands is now:
-            _refuse_missing(journal.cluster, copy)
+            if copy not in journal.cluster.topics:
+                failed[copy] = _missing(journal.cluster, copy)
+                continue
             fresh[copy] = topic
             if copy in rekeyed and not same_id(rekeyed[copy].target_topic_id, now.target_topic_id):
                 former.append(FirstSeen.rekeyed_key(copy))  # what that one lost, this one begins behind, or has
@@ -98,22 +109,56 @@ async def recorded(
         for key in former:
             del known[key]
         if fresh:
-            await _refuse_rivals(journal, known, fresh, await in_background(claims))
+            failed |= await _rivals(journal, known, fresh, elsewhere)
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
-    return found
+    if failures is not None:
+        failures |= failed
+    elif failed:
+        raise next(iter(failed.values()))
+    return [one for one in found if one.target.topic not in failed]
 
 
-async def record_rekeyed(source: Cluster, journal: Journal, rule: Rekeying, origins: Sequence[str]) -> None:
+async def _rivals(
+    journal: Journal, known: MutableMapping[bytes, bytes], fresh: Mapping[str, str], elsewhere: Callable[[], History]
+) -> dict[str, MirrorError]:
+    """Why copies that were just named may not begin, by target topic; the journal names them no more. `fresh`: their
+    source topics. Raises as `recorded` does; none of them is named then.
+    """
+    try:
+        history = await in_background(elsewhere)
+    except (ClusterError, MalformedBatch):  # what was not looked at is not begun
+        await _take_back(journal, map(FirstSeen.key, fresh), known)
+        raise
+    failed, alias = dict[str, MirrorError](), journal.cluster.endpoint.alias
+    for copy, topic in fresh.items():
+        claim = history.claims.get(copy)
+        if claim is not None and _is_claimed(journal.cluster, copy, claim):
+            failed[copy] = PreflightError(str(claimed(topic, copy, claim.flow)))
+        elif (loop := loop_finding(topic, alias, history)) is not None:
+            failed[copy] = PreflightError(str(loop))
+    await _take_back(journal, map(FirstSeen.key, failed), known)
+    return failed
+
+
+async def record_rekeyed(
+    source: Cluster,
+    journal: Journal,
+    rule: Rekeying,
+    origins: Sequence[str],
+    elsewhere: Callable[[], History] = History,
+) -> None:
     """Have the journal name a topic that is re-keyed before its first record, as `recorded` does with copies; `origins`
-    are those of its source. A flow of before has it from its next start on.
+    are those of its source, `elsewhere` as there. A flow of before has it from its next start on.
 
-    Raises ClusterUnreachable where the target does not know the topic, and as `Journal.append` does.
+    Raises ClusterUnreachable where the target does not know the topic, PreflightError where it is another flow's by now
+    (V1), or its source for a loop (V3), and as `elsewhere` and `Journal.append` do.
     """
     target = journal.cluster
     await _all_known(source, [rule.source])
     await _all_known(target, rule.record_topics)
-    _refuse_missing(target, rule.target)
+    if rule.target not in target.topics:
+        raise _missing(target, rule.target)
     named = {
         rule.target: FirstSeen(
             source_topic=rule.source,
@@ -126,38 +171,42 @@ async def record_rekeyed(source: Cluster, journal: Journal, rule: Rekeying, orig
     if (letters := rule.dead_letter) in target.topics:  # one that is gone is missed by the first record for it
         letters_id = target.topic_id(letters)
         named[letters] = FirstSeen(source_topic="", topic_id=None, target_topic_id=letters_id, cluster_id=None)
-    known, changed = await journal.newest(), dict[bytes, bytes]()
+    known, changed, fresh = await journal.newest(), dict[bytes, bytes](), set[bytes]()
     for topic, now in named.items():
         key = FirstSeen.rekeyed_key(topic)
         before = _seen(journal.flow, known.get(key))
         if (stands := now if before is None else before.learned(now)) != before:
             changed[key] = stands.to_json()
+        if stands is now:
+            fresh.add(key)
     if changed:
         await journal.append(list(changed.items()))
+    history = await in_background(elsewhere)
+    loop = loop_finding(rule.source, target.endpoint.alias, history)
+    found = [*claimed_of(rule, history, partial(_is_claimed, target)), *([loop] if loop is not None else [])]
+    if found:
+        await _take_back(journal, fresh, known)
+        raise PreflightError("; ".join(map(str, found)))
 
 
 def _chain(source: Cluster, origins: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins)))
 
 
-def _refuse_missing(target: Cluster, topic: str) -> None:
-    if topic not in target.topics:
-        raise ClusterUnreachable(f"{target}: no broker knows topic {topic}, which was there a moment ago")
+def _missing(target: Cluster, topic: str) -> ClusterUnreachable:
+    return ClusterUnreachable(f"{target}: no broker knows topic {topic}, which was there a moment ago")
 
 
-async def _refuse_rivals(
-    journal: Journal, known: MutableMapping[bytes, bytes], named: Mapping[str, str], claims: Mapping[str, Claim]
-) -> None:
-    """Take back what another flow names by now, too (V1). `named`: by target topic, the source topic."""
-    topic_id = journal.cluster.topic_id
-    rivals = [copy for copy in named if copy in claims and same_id(claims[copy].topic_id, topic_id(copy))]
-    if not rivals:
-        return
-    await journal.append([(FirstSeen.key(copy), None) for copy in rivals])
-    for copy in rivals:
-        known.pop(FirstSeen.key(copy), None)
-    listed = "\n".join(f"  {claimed(named[copy], copy, claims[copy].flow)}" for copy in sorted(rivals))
-    raise PreflightError(f"another flow began at the same moment:\n{listed}")
+def _is_claimed(target: Cluster, topic: str, claim: Claim) -> bool:
+    return topic in target.topics and same_id(claim.topic_id, target.topic_id(topic))
+
+
+async def _take_back(journal: Journal, keys: Iterable[bytes], known: MutableMapping[bytes, bytes]) -> None:
+    """Have the journal, and what is `known` of it, name these no more."""
+    if gone := sorted(keys):
+        await journal.append([(key, None) for key in gone])
+    for key in gone:
+        known.pop(key, None)
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:

@@ -17,6 +17,8 @@ N2  a copy is deleted where `sync.deletions` asks for it and that is safe
 N3  nothing is changed on the target for a flow that was failed over, or that somebody else has: the journal is read
     right before each kind of change. A round runs in a thread that nobody waits for, and may come back long after it
     began, as where the process was suspended; the source may have been emptied meanwhile
+N4  a topic begins by what other flows' journals say right before, not when its name was new: they may have named it
+    since, as theirs or as one whose records came through the target. So does one that was refused for that
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from uuid import UUID
 from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reading import reloaded
-from mirror.driver.flow import Refusal, assignments_of, record_compaction, refused_by
+from mirror.driver.flow import Refusal, assignments_of, record_compaction, record_making, refused_by
 from mirror.driver.scheduling import renewed
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
@@ -49,10 +51,10 @@ from mirror.policy.selection import OWN_PREFIX, Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
-from mirror.topics.acls import Acl, create_acls, delete_acls, given_in, plan_acls, record_given
+from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, keep_progress, plan_topics
-from mirror.topics.history import History, Own, copies_of_others, gone_topics, read_history, read_own
+from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, plan_topics
+from mirror.topics.history import History, copies_of_others, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -88,10 +90,10 @@ class Deletions:
         current: Sequence[Assignment],
         seen: Mapping[str, FirstSeen],
         sound: Collection[str] = (),
-    ) -> dict[str, UUID]:
-        """The copies to delete now, by the target's names, and their ids; why none is, is logged once while that lasts
-        (D2). `sound` are those that tasks of this process copied to, or found to be their sources' (D3). The journal
-        has it before they go, and the target takes no order behind a suspension since it was asked.
+    ) -> Copies:
+        """The copies to delete now, as far as that is known before the journal is asked (`delete`); why none is, is
+        logged once while that lasts (D2). `sound` are those that tasks of this process copied to, or found to be their
+        sources' (D3).
 
         Raises ClusterError, and MalformedBatch where the journal cannot be read.
         """
@@ -118,9 +120,7 @@ class Deletions:
             kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
         whys = "; ".join(sorted(set(kept.values())))
         self._log_kept(settings, {topic: ours[topic] for topic in kept}, whys)
-        ours = {topic: one for topic, one in ours.items() if topic not in kept}
-        self._target.may_go = SuspensionDetector().since()  # what the journal says may be so no longer behind one (D4)
-        return asyncio.run(self._let_go(settings, ours)) if ours else {}
+        return {topic: one for topic, one in ours.items() if topic not in kept}
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
         """Those whose source is there no more, each time that it is asked for; one that is hidden from us may be."""
@@ -153,10 +153,20 @@ class Deletions:
         lost = deleted | (missed - plan.source_topics.keys()) | {one.source.topic for one in gone.values()}
         return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
-    async def _let_go(self, settings: Settings, copies: Copies) -> dict[str, UUID]:
+    def delete(self, settings: Settings, copies: Copies) -> Collection[str]:
+        """Delete those of the copies that are `due` which the journal of now lets go (D4); their names. The journal has
+        it before they go, and the target takes no order behind a suspension since it was asked. Raises as `due`.
+        """
+        with self._target.beating() as detector:
+            gone = asyncio.run(self._let_go(settings, copies, detector))
+            self._target.delete_topics(gone)
+        return gone
+
+    async def _let_go(self, settings: Settings, copies: Copies, detector: SuspensionDetector) -> dict[str, UUID]:
         """Those of the copies that the journal of now lets go (D4), which it knows then, and their ids."""
+        self._target.may_go = detector.since()
         async with Cluster(Endpoint.of(settings.target)) as target:
-            journal = Journal(target, settings.flow, Clearance(SuspensionDetector(), never))
+            journal = Journal(target, settings.flow, Clearance(detector, never))
             newest = await journal.newest()
             if not _may_delete(newest):
                 return {}
@@ -228,6 +238,8 @@ PLANS_IN_INTERVAL: Final = 2
 _RESTS: Final = 1
 #: The part of that time which a round may spend on each cluster to describe again what seems to be as it was.
 _AGAIN: Final = 0.05
+#: What another flow's journal forbids may be allowed since: it is read again after so many seconds.
+_ASK_OTHERS_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +278,13 @@ class Replanner:
         self._gate = Gate(self._source, self._target, self._hold)
         self._deletions = Deletions(self._source, self._target)
         self._names, self._history = frozenset[tuple[int, str]](), History()
+        self._read_at = float("-inf")  # when these journals were read last
         self._held: dict[str, str] = {}
         self._acls_held: set[str] = set()
         self._plan: TopicPlan | None = None
         self._basis: tuple[Settings, History] | None = None
+        self._made = frozenset[str]()  # by us, and not mirrored yet: a round may fail, or its plan not be adopted
+        self._rekeyed = set[str]()  # source topics that were in a plan
         self._reported: set[str] = set()
         self._acl_blocker = ""
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
@@ -296,10 +311,10 @@ class Replanner:
 
     def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
-        whole, history = self._planned(seen)
+        whole, history = self._planned(seen, {one.target.topic for one in current})
         current = [one for one in current if one.target.topic not in self._gate.foreign]
-        if gone := self._deletions.due(self.settings, whole, current, seen, sound):
-            target.delete_topics(gone)
+        due = self._deletions.due(self.settings, whole, current, seen, sound)
+        if due and (gone := self._deletions.delete(self.settings, due)):
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
@@ -310,16 +325,23 @@ class Replanner:
         def check() -> None:
             self._refuse_lost()
             record_compaction(target, whole.allowed(), self.settings)
+            record_making(self._source, target, whole.allowed(), self.settings, history)
 
         keep_progress(target, whole.rekeyed)
-        made = apply(target, whole.allowed(), failures, check, self._source)
+        self._made -= {one.target.topic for one in current}
+        self._made |= apply(target, whole.allowed(), failures, check, self._source)
         self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
         if failures:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
-            self._sync_acls(plan, history, made)
+            try:
+                self._sync_acls(plan, history, self._made)
+            except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
+                self._log_acl_blocker(str(problem))
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
+        made = self._made.intersection(one.target.topic for one in planned)
+        self._rekeyed |= {one.source for one in plan.rekeyed}
         refused = refused_by(whole, failures)
         ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to report
         current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
@@ -332,9 +354,9 @@ class Replanner:
         begun = {one.source.topic for one in mirrored}
         return NewPlan(
             mirrored,
-            made.difference(*(one.own_topics for one in plan.rekeyed)),
+            made,
             plan.rekeyed,
-            anew | made.difference(*(one.own_topics for one in plan.rekeyed)),
+            anew | made,
             tuple(one for one in refused if one.source not in begun),
             _origins(whole, history),
         )
@@ -369,20 +391,41 @@ class Replanner:
             if not selects(topic, after) or before.naming.target_of(topic) != after.naming.target_of(topic)
         ]
 
-    def _planned(self, seen: Mapping[str, FirstSeen]) -> tuple[TopicPlan, History]:
-        """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one."""
-        seconds = self.settings.sync.interval_s * _AGAIN
-        is_other = [cluster.refresh(seconds) for cluster in (self._source, self._target)]
+    def _planned(self, seen: Mapping[str, FirstSeen], begun: Collection[str]) -> tuple[TopicPlan, History]:
+        """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one.
+        What is in it that is not `begun`, by the target's names, is planned by what other flows' journals say now (N4).
+        """
+        for cluster in (self._source, self._target):
+            if cluster.refresh(self.settings.sync.interval_s * _AGAIN):
+                self._plan = None
+        before = self._read_at
         history = replace(self._elsewhere(), seen=seen)
-        basis = self.settings, history
-        if self._plan is None or any(is_other) or basis != self._basis:
-            before, self._held, self._plan = self._held, {}, None
-            plan = self._gate.plan(*basis)
-            for topic in self._held.keys() - before.keys():
-                _log.warning("topic_left_as_it_is", flow=self.settings.flow, topic=topic, reason=self._held[topic])
-            self._plan, self._basis = plan if plan.is_empty else None, basis
+        plan = self._plan_by(history)
+        is_new = self._read_at > before or not self._is_to_ask(plan, begun)
+        if is_new or (now := replace(self._read_elsewhere(), seen=seen)) == history:
             return plan, history
-        return self._plan, history
+        return self._plan_by(now), now
+
+    def _is_to_ask(self, plan: TopicPlan, begun: Collection[str]) -> bool:
+        """Whether something of a plan begins, or is not allowed to by what other flows' journals said long ago."""
+
+        def begins(plan: TopicPlan) -> bool:
+            new = {one.source for one in plan.rekeyed} - self._rekeyed
+            return bool(new or {pair.target for pair in plan.pairs}.difference(begun))
+
+        is_old = time.monotonic() - self._read_at > _ASK_OTHERS_SECONDS
+        return begins(plan.allowed()) or (is_old and begins(plan))
+
+    def _plan_by(self, history: History) -> TopicPlan:
+        basis = self.settings, history
+        if self._plan is not None and basis == self._basis:
+            return self._plan
+        before, self._held, self._plan = self._held, {}, None
+        plan = self._gate.plan(*basis)
+        for topic in self._held.keys() - before.keys():
+            _log.warning("topic_left_as_it_is", flow=self.settings.flow, topic=topic, reason=self._held[topic])
+        self._plan, self._basis = plan if plan.is_empty and not plan.unread else None, basis
+        return plan
 
     def _refuse_lost(self) -> None:
         self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
@@ -414,9 +457,12 @@ class Replanner:
         own = {one for one in target if one.startswith(OWN_PREFIX)}
         names = frozenset((*((0, one) for one in source), *((1, one) for one in own)))
         if names - self._names:
-            known = Own({}, self._target.cluster_id())
-            self._history = asyncio.run(read_history(self.settings, known, source, target))
+            self._read_elsewhere()
         self._names = names
+        return self._history
+
+    def _read_elsewhere(self) -> History:
+        self._history, self._read_at = read_others(self.settings, self._source, self._target), time.monotonic()
         return self._history
 
     def _log_refusals(self, refusals: Iterable[str]) -> None:
@@ -427,7 +473,7 @@ class Replanner:
         self._reported = now
 
     def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
-        settings, alias = self.settings, self._target.settings.alias
+        settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
         followed = followed_groups(settings, self._source)
@@ -440,8 +486,18 @@ class Replanner:
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
         acls, failures = found.leaving(held), dict[str, MirrorError]()
         if acls.missing or acls.revoked:
-            self._target.may_go = SuspensionDetector().since()
-            self._refuse_lost()
+            with asking(self._target, self._refuse_lost) as ask:
+                ask()
+                self._give(acls, failures)
+        texts = {f"{topic}: its ACLs stay as they are: {why}" for topic, why in (held | failures).items()}
+        for text in sorted(texts - self._acls_held):
+            _log.warning("acls_not_mirrored", flow=settings.flow, reason=text)
+        self._acls_held = texts
+        self._log_acl_blocker(acls.blocker)
+
+    def _give(self, acls: AclPlan, failures: dict[str, MirrorError]) -> None:
+        assert self._given is not None
+        settings, alias = self.settings, self._target.settings.alias
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there
             self._given |= set(acls.missing)
             asyncio.run(record_given(settings, self._given, {one.resource for one in acls.missing}))
@@ -455,13 +511,11 @@ class Replanner:
             asyncio.run(record_given(settings, self._given, {one.resource for one in acls.revoked}))
             for acl in acls.revoked:
                 _log.info("acl_deleted", cluster=alias, acl=str(acl), reason="the source has it no more")
-        texts = {f"{topic}: its ACLs stay as they are: {why}" for topic, why in (held | failures).items()}
-        for text in sorted(texts - self._acls_held):
-            _log.warning("acls_not_mirrored", flow=settings.flow, reason=text)
-        self._acls_held = texts
-        if acls.blocker and acls.blocker != self._acl_blocker:
-            _log.warning("acls_not_mirrored", flow=settings.flow, reason=acls.blocker)
-        self._acl_blocker = acls.blocker
+
+    def _log_acl_blocker(self, blocker: str) -> None:
+        if blocker and blocker != self._acl_blocker:
+            _log.warning("acls_not_mirrored", flow=self.settings.flow, reason=blocker)
+        self._acl_blocker = blocker
 
 
 def _origins(plan: TopicPlan, history: History) -> dict[str, tuple[str, ...]]:

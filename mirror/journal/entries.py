@@ -19,6 +19,9 @@ rekeyed/<target topic>                     as what the source of a re-keyed topi
                                            for its own or back to where it came from. Where its query stands, the plans
                                            say (`spark/rekey/`): this decides nothing. A dead-letter topic is named
                                            by its id alone: several topics, and flows, may have one together
+making/<target topic>                      the same, without ids of topics, before the flow creates the target topic:
+                                           from its first moment on a flow back knows it for a copy. It says nothing of
+                                           whose the topic is
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ from mirror.replication.assignment import POSSIBLE, Assignment, Loss
 PREFIX: Final = b"topic/"
 #: The same of those that are re-keyed: what is said of copies, which have their source's offsets, is not so of them.
 REKEYED: Final = b"rekeyed/"
+#: The same before the target topic is created.
+MAKING: Final = b"making/"
 _LARGEST: Final = 2**63 - 1
 
 
@@ -81,6 +86,11 @@ class FirstSeen:
     def rekeyed_key(target_topic: str) -> bytes:
         """The key of a record of a topic that is re-keyed."""
         return REKEYED + target_topic.encode()
+
+    @staticmethod
+    def making_key(target_topic: str) -> bytes:
+        """The key of a record of a topic that is about to be created."""
+        return MAKING + target_topic.encode()
 
     @classmethod
     def read(cls, value: bytes) -> Self:
@@ -181,6 +191,11 @@ def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
 def rekeyed_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """The same of topics that are re-keyed."""
     return _first_seen(journal, REKEYED)
+
+
+def making_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
+    """The same of topics that the flow was about to create."""
+    return _first_seen(journal, MAKING)
 
 
 def _first_seen(journal: Mapping[bytes, bytes], prefix: bytes) -> dict[str, FirstSeen]:

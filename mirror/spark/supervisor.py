@@ -27,7 +27,7 @@ from typing import Final
 from pyspark import SparkContext
 
 from mirror.config import Settings
-from mirror.driver.flow import Flow, Outcome, Refusal, with_settings
+from mirror.driver.flow import Flow, Outcome, Refusal, not_begun, with_settings
 from mirror.driver.journal_state import JournalState
 from mirror.driver.reports import (
     Headway,
@@ -46,7 +46,7 @@ from mirror.driver.reports import (
 from mirror.driver.scheduling import rates_of, tasks_of
 from mirror.driver.start import bounded, recorded, warn_of_open
 from mirror.driver.topic_watcher import NewPlan, TopicWatcher
-from mirror.errors import ClusterError, PreflightError, WireError
+from mirror.errors import ClusterError, MalformedBatch, MirrorError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of
 from mirror.groups.terms import terms_of
@@ -194,8 +194,7 @@ class Supervisor:
             known = taken.seen.values
             is_first = not has_reports(known)
             await self._mend_reports(known)
-            begins = flow.made, flow.start if is_first else EARLIEST, flow.origins, flow.claims
-            self._plan(await recorded(source, journal, self._assignments, self._journal_state.topics, *begins))
+            await self._name_all(flow.start if is_first else EARLIEST)
             self._reports_before = {key: value for key, value in known.items() if key.startswith(STATE)}
             if self._flow.once:
                 found, self._left_out = await bounded(source, self._flow.name, self._assignments)
@@ -249,6 +248,15 @@ class Supervisor:
     def _begin(self, taken: Taken) -> None:
         self._journal_state.begin(taken)
         self._journal.clearance = self._journal_state.clearance(self._journal)
+
+    async def _name_all(self, start: int) -> None:
+        """Have the journal name all that is mirrored. Raises as `recorded` does, where nothing is left to mirror."""
+        flow, failures = self._flow, dict[str, MirrorError]()
+        known, begins = self._journal_state.topics, (flow.made, start, flow.origins, flow.elsewhere, failures)
+        self._plan(await recorded(self._source, self._journal, self._assignments, known, *begins))
+        if failures and not (self._assignments or flow.rekeyed):
+            raise next(iter(failures.values()))
+        self._refused += not_begun(flow.name, flow.assignments, failures)
 
     async def _hear_all(self) -> None:
         """Of a bounded copy nobody knows that it has all, while a broker is silent that may lead by now."""
@@ -383,10 +391,10 @@ class Supervisor:
         """There is something else to mirror. What is only added joins the epoch under way, so that the others go on
         undisturbed; for anything else that ends early.
         """
-        self._next, before = new_plan, len(self._assignments)
-        if new_plan.only_adds(self._assignments):
+        self._next, before = new_plan, self._assignments
+        if new_plan.only_adds(before):
             await self._adopt()
-            if self.assignments is not None and await self._joined(self._assignments[before:]):
+            if self._assignments is before or await self._joined(self._assignments[len(before) :]):
                 return
         self._early.set()
 
@@ -402,32 +410,40 @@ class Supervisor:
         self._early.set()
 
     async def _adopt(self) -> None:
-        """Make the newest plan the one that holds. Where a cluster is away the old one does, until the next epoch."""
+        """Make the newest plan the one that holds. Where that cannot be done the old one does, and the topic watcher
+        makes another by what is there then: this one may never fit again.
+        """
         async with self._adopting:
             if self._next is not None:
-                await unless(self._stopping, self._take_over(self._next))
+                try:
+                    await unless(self._stopping, self._take_over(self._next))
+                finally:
+                    self._next = None
 
     async def _take_over(self, new_plan: NewPlan) -> None:
-        source, journal = self._source, self._journal
-        before, after = ({one.place for one in some} for some in (self._assignments, new_plan.assignments))
+        source, journal, failures = self._source, self._journal, dict[str, MirrorError]()
+        before = {one.place for one in self._assignments}
         new = [one for one in new_plan.assignments if one.place not in before or one.target.topic in new_plan.anew]
-        gone = [one for one in self._assignments if one.place not in after]
         try:
             await source.refresh({one.source.topic for one in new})
             await journal.cluster.refresh({one.target.topic for one in new})
             if not await self._journal_state.read(journal):  # a topic that grew may have begun a moment ago
                 return
             origins = {**self._flow.origins, **new_plan.origins}
-            topics, claims = self._journal_state.topics, self._flow.claims
-            found = await recorded(source, journal, new, topics, new_plan.made, origins=origins, claims=claims)
+            topics, begins = self._journal_state.topics, (EARLIEST, origins, self._flow.elsewhere, failures)
+            found = await recorded(source, journal, new, topics, new_plan.made, *begins)
+            planned = [one for one in new_plan.assignments if one.target.topic not in failures]
+            new = [one for one in new if one.target.topic not in failures]
+            after = {one.place for one in planned}
+            gone = [one for one in self._assignments if one.place not in after]
             reported = {one.target for one in self._refused if one.partitions}
             await forget(journal, [one for one in gone if one.target.topic not in reported])
-        except (ClusterError, PreflightError) as problem:
+        except (ClusterError, PreflightError, MalformedBatch) as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
         known = {one.place: one for one in found}
-        self._plan(known.get(one.place, one) for one in new_plan.assignments)
-        self._next = None
+        self._plan(known.get(one.place, one) for one in planned)
+        await self.refuse((*self._refused, *not_begun(self._flow.name, new_plan.assignments, failures)))
         for one in new:
             self._sound.discard(one.source)
         for one in (
@@ -440,11 +456,9 @@ class Supervisor:
             self._sound.discard(one.source)
         if self._groups is not None:
             self._groups.sync.mirrors(terms_of(self._assignments, self._journal_state.runs))
-        self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in new_plan.assignments})
+        self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in planned})
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
-        self._log.info(
-            "plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(new_plan.assignments)
-        )
+        self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(planned))
 
     async def _joined(self, added: Sequence[Assignment]) -> bool:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:

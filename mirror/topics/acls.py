@@ -32,12 +32,11 @@ from confluent_kafka.admin import (
 
 from mirror.config import Settings
 from mirror.errors import MirrorError
-from mirror.journal.journal import Journal
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
 from mirror.observability.status import NOT_OURS, parsed
 from mirror.policy.selection import TopicPair
+from mirror.topics.history import write_own
 
 EVERYTHING: Final = "*"
 #: What a right that is allowed or denied on the source becomes (A1); others are left behind.
@@ -204,10 +203,7 @@ def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) 
 
 async def record_given(settings: Settings, given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> None:
     """Write what was given for these topics and groups into the journal (A3). Raises as `Journal.append` does."""
-    async with Cluster(Endpoint.of(settings.target)) as target:
-        journal = Journal(target, settings.flow)
-        await target.refresh([journal.partition.topic])
-        await journal.append_all(given_entries(given, resources))
+    await write_own(settings, given_entries(given, resources))
 
 
 def _principal(name: str, principals: Principals | None) -> str | None:

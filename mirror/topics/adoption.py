@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -38,7 +38,7 @@ from mirror.kafka.queries import LATEST, listed
 from mirror.observability import logs
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
-from mirror.policy.selection import TopicPair
+from mirror.policy.selection import Rekeying, TopicPair
 from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
 from mirror.replication.offset_map_recovery import holding, resume_translated
 from mirror.replication.position import located, resume
@@ -176,12 +176,7 @@ class Gate:
         self, plan: TopicPlan, verdicts: Mapping[str, Verdict], history: History, settings: Settings
     ) -> Iterable[Finding]:
         for one in plan.rekeyed:
-            if (claim := history.claims.get(one.target)) is not None and self._is_claimed(one.target, claim):
-                yield claimed(one.source, one.target, claim.flow)
-            claim = history.claims.get(letters := one.dead_letter)
-            if claim is not None and not claim.is_letters and self._is_claimed(letters, claim):
-                what = f"is the dead_letter topic of a rule, and flow {claim.flow} writes to it"
-                yield refused(letters, what, Fix.OTHER_LETTERS)
+            yield from claimed_of(one, history, self._is_claimed)
         wrong = [pair for pair in plan.pairs if verdicts[pair.target].is_refused]
         if not wrong:
             return
@@ -373,6 +368,18 @@ def claimed(source: str, topic: str, flow: str) -> Finding:
     """The refusal of a target topic that another flow writes to, or is about to."""
     what = f"flow {flow} writes to it, and two flows into one topic would spoil it"
     return refused(topic, what, Fix.END_FLOW, journal=journal_topic(flow), source=source)
+
+
+def claimed_of(rule: Rekeying, history: History, is_claimed: Callable[[str, Claim], bool]) -> Iterator[Finding]:
+    """The refusals of what a rule writes records to and another flow as well; dead letters of several may go to one
+    topic. `is_claimed`: whether a claim is on the topic that there is now by the name.
+    """
+    if (claim := history.claims.get(rule.target)) is not None and is_claimed(rule.target, claim):
+        yield claimed(rule.source, rule.target, claim.flow)
+    claim = history.claims.get(letters := rule.dead_letter)
+    if claim is not None and not claim.is_letters and is_claimed(letters, claim):
+        what = f"is the dead_letter topic of a rule, and flow {claim.flow} writes to it"
+        yield refused(letters, what, Fix.OTHER_LETTERS)
 
 
 def _ids(pair: TopicPair, plan: TopicPlan) -> tuple[UUID | None, UUID | None]:

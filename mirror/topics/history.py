@@ -18,8 +18,8 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, PreflightError
-from mirror.journal.entries import FirstSeen, losses_in, mirrored_cluster, rekeyed_in, same_id, seen_in
-from mirror.journal.journal import Journal, Place, journal_topic, newest
+from mirror.journal.entries import FirstSeen, losses_in, making_in, mirrored_cluster, rekeyed_in, same_id, seen_in
+from mirror.journal.journal import Change, Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import joined
 from mirror.kafka.admin import Admin
@@ -190,6 +190,14 @@ async def read_own(settings: Settings) -> Own:
         return Own(newest(news.entries), target.cluster_id, news.place)
 
 
+async def write_own(settings: Settings, changes: Iterable[Change]) -> None:
+    """Append to it. Raises as `Journal.append` does."""
+    async with Cluster(Endpoint.of(settings.target)) as target:
+        journal = Journal(target, settings.flow)
+        await target.refresh([journal.partition.topic])
+        await journal.append_all(changes)
+
+
 async def keeping_to_known(settings: Settings) -> Settings:
     """The same for the clusters that the flow's journal knows: an address that leads to another one by now is an error,
     where a topic of that one would look as if it was made anew. Raises as `read_own` does.
@@ -225,7 +233,8 @@ async def read_history(
         if journal is None:
             unread.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
             continue
-        for topic, seen in (*seen_in(journal).items(), *rekeyed_in(journal).items()):
+        named = (making_in(journal), seen_in(journal), rekeyed_in(journal))
+        for topic, seen in (item for found in named for item in found.items()):
             before = origins[topic].clusters if topic in origins else ()
             origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.chain))))
     for flow, journal in beside.items():
@@ -245,17 +254,10 @@ async def read_history(
     )
 
 
-async def claims_of_others(settings: Settings, target_topics: Collection[str]) -> dict[str, Claim]:
-    """What the journals among the topics of the target, but for the flow's own, claim at this moment; nothing of those
-    that cannot be read. Raises ClusterError, MalformedBatch.
-    """
-    flows = [one for one in flows_of(target_topics) if one != settings.flow]
-    beside, _ = await _standing(Endpoint.of(settings.target), flows)
-    claims: dict[str, Claim] = {}
-    for flow, journal in beside.items():
-        if journal is not None:
-            _add_claims(claims, flow, journal, target_topics)
-    return claims
+def read_others(settings: Settings, source: Admin, target: Admin) -> History:
+    """What the journals of other flows say at this moment, on both clusters. Raises ClusterError, MalformedBatch."""
+    own = Own({}, target.cluster_id())
+    return asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
 
 
 async def losses_on_the_way_back(

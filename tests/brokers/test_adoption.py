@@ -670,6 +670,74 @@ def test_of_two_flows_that_begin_at_once_one_writes_nothing(settings: Settings, 
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("is_loop", [False, True], ids=["same target", "way back"])
+def test_what_another_flow_named_since_its_journal_was_read_is_not_begun(
+    settings: Settings, topic_name: str, is_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No topic's name is new then. It is begun once the other flow has let go of it."""
+    source, target = addresses(settings)
+    second, ends = f"{topic_name}-2", (target, source) if is_loop else (source, target)
+    other = settings_between(*ends, [second], f"{topic_name}-other")
+    for bootstrap in (source, target):
+        make_topic(bootstrap, second)
+    ensure_flow_topic(Admin(other.target), other.flow)
+    living = Replanner(settings)
+    begun = living.replan((), {}).assignments
+    assert [found.source.topic for found in begun] == [topic_name]
+    topic_id, cluster_id = Admin(other.target).describe([second])[second].topic_id, Admin(other.source).cluster_id()
+    named = FirstSeen(source_topic=second, topic_id=None, target_topic_id=topic_id, cluster_id=cluster_id)
+    write_journal(other, [(FirstSeen.key(second), named.to_json())])
+    living.settings = settings_between(source, target, [topic_name, second], settings.flow)
+    for asked_again in (30.0, 0.0):
+        monkeypatch.setattr("mirror.driver.topic_watcher._ASK_OTHERS_SECONDS", asked_again)
+        found = living.replan(begun, {})
+        assert found.assignments == begun
+        (refused,) = found.refused
+        assert f"flow {other.flow} {'mirrors it' if is_loop else 'writes to it'}" in refused.reason
+    write_journal(other, [(FirstSeen.key(second), None)])
+    assert [one.source.topic for one in living.replan(begun, {}).assignments] == [topic_name, second]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("rules", [[], [{"match": ".*", "partitions": 3}]], ids=["copied", "re-keyed"])
+def test_what_a_flow_towards_the_source_creates_is_no_source_topic(
+    settings: Settings, topic_name: str, rules: list[dict[str, Any]]
+) -> None:
+    """From its first moment on, which is long before that flow begins."""
+    source, target = addresses(settings)
+    other = f"other.{topic_name}"
+    make_topic(target, other)
+    ensure_flow_topic(Admin(settings.target), settings.flow)
+    living = Replanner(settings_between(source, target, [f".*{topic_name}"], settings.flow))
+    begun = living.replan((), {}).assignments
+    prepare(settings_between(target, source, [other], f"{topic_name}-back", naming={"prefix": "b."}, rules=rules))
+    assert admin_of(source).describe([f"b.{other}"])
+    found = living.replan(begun, {})
+    assert [one.source.topic for one in found.assignments] == [topic_name]
+    assert [one.source for one in found.refused] == [f"b.{other}"]
+    assert "to mirror it back would be a loop" in found.refused[0].reason
+    assert not admin_of(target).describe([f"b.{other}"])
+
+
+@pytest.mark.brokers
+def test_what_another_flow_makes_while_a_start_makes_it_is_its_own(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not there when the plan was made."""
+    source, target = addresses(settings)
+    other = settings_between(source, target, [topic_name], f"{topic_name}-other")
+
+    def made(*given: Any) -> frozenset[str]:
+        monkeypatch.setattr("mirror.driver.flow.apply", apply)
+        assert run_once(other).exit_code == ExitCode.DONE
+        return apply(*given)
+
+    monkeypatch.setattr("mirror.driver.flow.apply", made)
+    with pytest.raises(PreflightError, match=f"flow {other.flow} writes to it"):
+        prepare(settings)
+
+
+@pytest.mark.brokers
 def test_a_topic_that_no_broker_knows_for_a_moment_keeps_its_record(settings: Settings, topic_name: str) -> None:
     assert run_once(settings).exit_code == ExitCode.DONE
 

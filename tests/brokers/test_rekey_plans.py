@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
 from mirror.errors import ClusterUnreachable, ExitCode, Fenced, FlowLost
-from mirror.journal.entries import losses_in
+from mirror.journal.entries import FirstSeen, losses_in
 from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
@@ -40,6 +40,7 @@ from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.verify import Subject, extent_of
 from mirror.states import REKEYED_BY, Remedy, State
+from mirror.topics.history import Claim, History
 
 __all__ = ["story"]
 
@@ -214,6 +215,50 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
         assert stop.value.state is State.DIVERGED
         story.deletes_all_on_target()
         plan, before = story.planned(), 0  # what stands before the log start is not looked for
+
+
+def test_records_of_somebody_else_stop_a_topic_that_has_nothing_to_re_key(story: Story) -> None:
+    """Its own are there just now, as a driver that carried them out knows."""
+    story.fill(0, 50)
+
+    async def watched() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            plan = await one._take_over() or await one._planned()
+            assert plan is not None
+            for slot in range(2):
+                await asyncio.to_thread(story.write, plan, slot)
+            one._committed = plan.number
+            one._side.stand_at(plan.until, plan.epochs)
+            for _ in range(2):
+                one._target_seen = float("-inf")
+                assert await one._planned() is None
+            await asyncio.to_thread(produce, story.target, story.topic, [b"foreign"], partition=3)
+            one._target_seen = float("-inf")
+            with pytest.raises(Stopped, match=rf"of {story.topic}-3 is not the mirror's") as stop:
+                await one._planned()
+            assert stop.value.state is State.DIVERGED
+
+    asyncio.run(watched())
+
+
+def test_what_another_flow_writes_to_is_not_re_keyed_into(story: Story) -> None:
+    """Both looked before either had named it. It goes on once the other flow has ended, as advised."""
+    story.fill(0, 50)
+    claims, at = {story.topic: Claim("another", None)}, TopicPartition(story.topic, 0)
+    story.flow = replace(story.flow, epoch_seconds=0.5, elsewhere=lambda: History(claims=dict(claims)))
+    with story.running() as driver:
+
+        def is_in(state: State) -> bool:
+            figures = driver.figures.get(at)
+            return figures is not None and figures.state is state and ("flow another" in figures.detail) is bool(claims)
+
+        wait_for(lambda: is_in(State.REFUSED), TIMEOUT, lambda: "not yet")
+        assert read_committed(story.target, story.topic) == []
+        assert FirstSeen.rekeyed_key(story.topic) not in story.journal()
+        claims.clear()
+        wait_for(lambda: is_in(State.CAUGHT_UP), TIMEOUT, lambda: str(driver.figures))
+    assert len(read_committed(story.target, story.topic)) == 50
 
 
 @pytest.mark.parametrize("letters", [False, True], ids=["copy", "dead letters"])

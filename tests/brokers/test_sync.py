@@ -61,6 +61,7 @@ from mirror.states import State
 from mirror.topics.acls import Acl, AclPlan
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import ensure_flow_topic, plan_topics
+from mirror.topics.history import Own
 
 # --- which partitions go on (pure) ------------------------------------------------------------------------------------
 
@@ -513,6 +514,37 @@ def test_a_topic_whose_copy_is_gone_and_cannot_be_made_anew_is_refused_until_it_
     again = renewal.replan((), seen)
     assert ([one.place for one in again.assignments], again.refused) == ([one.place for one in begun], ())
     assert again.anew == {topic}
+
+
+@pytest.mark.brokers
+def test_what_fails_beside_a_plan_is_reported_and_the_plan_stands(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Also that the flow made a copy, until that is adopted."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    renewal = Replanner(policy(settings, acls=True))
+
+    def away(*_: Any) -> Any:
+        raise ClusterUnreachable("the ACLs are away")
+
+    monkeypatch.setattr("mirror.driver.topic_watcher.plan_acls", away)
+    monkeypatch.setattr("mirror.driver.topic_watcher.read_own", nothing_known)
+    first = renewal.replan((), {})
+    assert [found.source.topic for found in first.assignments] == [topic_name]
+    assert first.made == {topic_name}
+    assert renewal.replan((), {}) == first, "it was not adopted"
+    assert not renewal.replan(first.assignments, made_by(settings, [topic_name])).made
+    said = [line for line in capfd.readouterr().err.splitlines() if "acls_not_mirrored" in line]
+    assert ["the ACLs are away" in line for line in said] == [True]
+
+
+async def nothing_known(_: Settings) -> Own:
+    return Own({}, None)
 
 
 @pytest.mark.brokers

@@ -17,7 +17,7 @@ D6  a target whose log ends below what a slot had committed there is TARGET_LOST
     these were but by re-keying all of them. Each round asks for that, and each slot behind its last acknowledgment,
     before it commits where its logs end from then on; nothing is acknowledged below where they ended
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
-    aborted records alone, which a driver that starts looks at, and each slot before it commits
+    aborted records alone, which a driver looks at as it starts and every few seconds, and each slot before it commits
 D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for
     (REFUSED): its settings are asked before each micro-batch, and a slot aborts its transaction where an ack says so
 D9  the target has the number of partitions by which plans say where keys go, each time that one is made: another
@@ -46,7 +46,7 @@ from mirror.config import Settings
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import record_rekeyed
-from mirror.errors import AccessDenied, ClusterError, EngineLost, FlowLost, MirrorError, WireError
+from mirror.errors import AccessDenied, ClusterError, EngineLost, FlowLost, MirrorError, PreflightError, WireError
 from mirror.journal.entries import forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
 from mirror.journal.positions import Standing as CopyStates
@@ -269,7 +269,10 @@ class Rekeyer:
         """One micro-batch after another, the first of them that which was begun and not finished."""
         self._is_paused = False
         plan = await self._take_over()
-        await record_rekeyed(self._source, self.journal, self._rule, self.origins)
+        try:
+            await record_rekeyed(self._source, self.journal, self._rule, self.origins, self._flow.elsewhere)
+        except PreflightError as problem:
+            raise Stopped(State.REFUSED, -1, -1, str(problem), Remedy.CHANGE_RULE) from problem
         await self._check_times()
         while not stopping.is_set():
             self._is_paused = plan is None and self._rule.source in paused()
@@ -397,6 +400,8 @@ class Rekeyer:
                 raise recreated(rule, "target")
             await self._plans.check_kept()  # D6
             self._plans.check_partitions(self._partitions, "had")
+            if self._newest != NOTHING:
+                await self._plans.check_only_ours(committed=self._committed)  # D7
             self._target_seen = time.monotonic()
         begin = {number: part.at for number, part in self._parts.items()}
         until = {number: self._side.until(number, self._offsets) for number in self._parts}

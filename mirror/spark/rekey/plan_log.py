@@ -47,6 +47,7 @@ class PlanLog:
         self._plans: Transaction | None = None
         self._target_id: UUID | None = None  # of the topic that the last plan is for
         self._epochs: dict[int, int] = {}  # of the target's leaders, when its logs were looked at
+        self._ours: Mapping[TopicPartition, int] = {}  # where the target's logs ended when nothing was foreign
         self.slots = 0
 
     async def take_over(self) -> tuple[list[int], Plan | None]:
@@ -58,6 +59,7 @@ class PlanLog:
         await self._target.refresh(rule.own_topics)
         self._target_id = None
         self._epochs.clear()
+        self._ours = {}
         progress = self._target.topics.get(rule.progress)
         if progress is None:
             raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
@@ -160,14 +162,14 @@ class PlanLog:
         self._epochs |= epochs
         return ""
 
-    async def check_only_ours(self, settling: float = 0.0) -> None:
+    async def check_only_ours(self, settling: float = 0.0, committed: int | None = None) -> None:
         """Raises Stopped where somebody else has written behind what slots had committed (DIVERGED). Where slots may
-        commit meanwhile, that is so still after `settling` seconds.
+        commit meanwhile, that is so still after `settling` seconds. `committed` as in `foreign`.
         """
-        found = await self.foreign()
+        found = await self.foreign(committed)
         if found and settling:
             await asyncio.sleep(settling)
-            found = found if await self.foreign() == found else ""
+            found = found if await self.foreign(committed) == found else ""
         if found:
             raise Stopped(State.DIVERGED, -1, -1, found)
 
@@ -182,19 +184,27 @@ class PlanLog:
         await self.check_kept()
         await self.check_only_ours(_SETTLED_SECONDS)
 
-    async def foreign(self) -> str:
+    async def foreign(self, committed: int | None = None) -> str:
         """A record behind what slots had committed, which is somebody else's, in words; empty where there is none. One
-        that a slot has committed just now looks so, too, for as long as its number's marker takes.
+        that a slot has committed just now looks so, too, for as long as its number's marker takes: whoever knows the
+        number that every slot has `committed` is answered nothing until it is there. Where the logs end as at the last
+        answer, it costs one request to each leader.
         """
         rule, target = self._rule, self._target
         slots = len(target.topics[rule.progress].leaders) - 1
-        reached = await asyncio.gather(*map(self._reached, range(slots)))
         there = target.topics.get(rule.target)
         every = [TopicPartition(rule.target, number) for number in sorted(there.leaders if there is not None else ())]
-        for at, last in (await listed(target, every, LATEST)).items():
+        ends = await listed(target, every, LATEST)
+        if ends.items() <= self._ours.items():
+            return ""
+        reached = await asyncio.gather(*map(self._reached, range(slots)))
+        if committed is not None and {one.number for one in reached} != {committed}:
+            return ""
+        for at, last in ends.items():
             gap = reached[slot_of(at.partition, slots)].gap(at.partition, last)
             if gap and (found := await foreign_in(target, at, *gap)):
                 return found
+        self._ours = ends
         return ""
 
     async def unlike(self, source: Cluster) -> Stopped | None:
