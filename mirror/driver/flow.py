@@ -199,10 +199,8 @@ def prepare(
         whole, failures = gate.plan(settings, history), {}
         made |= apply(target, whole.allowed(), failures, check, source)
     plan = whole.allowed().without(failures)
-    if refused is None and not plan.has_topics:
-        whole.raise_refusals()
-        for problem in failures.values():
-            raise problem
+    if refused is None and failures and not plan.has_topics:
+        raise next(iter(failures.values()))
     failed = (refusal(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items())
     for finding in (*whole.refusals, *failed):
         on_refusal(finding)

@@ -733,8 +733,9 @@ def test_what_another_flow_makes_while_a_start_makes_it_is_its_own(
         return apply(*given)
 
     monkeypatch.setattr("mirror.driver.flow.apply", made)
-    with pytest.raises(PreflightError, match=f"flow {other.flow} writes to it"):
-        prepare(settings)
+    flow = prepare(settings)
+    assert (flow.assignments, [one.source for one in flow.refused]) == ((), [topic_name])
+    assert f"flow {other.flow} writes to it" in flow.refused[0].reason
 
 
 @pytest.mark.brokers
