@@ -61,8 +61,11 @@ def _learn(found: Recorded, key: str, value: bytes | None) -> None:
         )
     elif kind == "topic" and value is not None:
         found.copies[rest] = str(json.loads(value).get("target_topic_id"))
-    elif kind == "loss" and value is not None:
+    elif kind == "loss":
         place_text, _, first = rest.rpartition("/")
         topic, _, partition = place_text.rpartition("/")
-        fields = json.loads(value)
-        found.losses.setdefault((topic, int(partition)), []).append((int(first), int(fields["next"])))
+        losses = found.losses.setdefault((topic, int(partition)), [])
+        if value is None:  # taken back
+            losses[:] = [one for one in losses if one[0] != int(first)]
+        else:
+            losses.append((int(first), int(json.loads(value)["next"])))

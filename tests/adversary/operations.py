@@ -293,7 +293,7 @@ class Op:
 
     def __str__(self) -> str:
         rest = [f"{key}={value}" for key in ("partition", "amount", "kind") if (value := getattr(self, key))]
-        return f"{self.name}({', '.join(['abc'[self.topic], *rest])})"
+        return f"{self.name}({', '.join(['abcdefgh'[self.topic], *rest])})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
