@@ -16,19 +16,20 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import psutil
 from crashcut import crash_and_cut_all
 from running import Running
 
-from ..driving import Command
-from ..journal import PASSING, STOPS, Recorded, found_in
-from ..judging import Finding, vanished
-from ..logs import Log, Reader, Record, Topic
-from ..operations import Op
-from ..play import CAUSES
-from ..world import SIDES, Side, World
+from adversary.driving import Command
+from adversary.journal import PASSING, STOPS, Recorded, found_in
+from adversary.judging import Finding, vanished
+from adversary.logs import Log, Reader, Record, Topic
+from adversary.operations import Op
+from adversary.play import CAUSES
+from adversary.world import SIDES, Side, World
+
 from .records import Expected, differences, unburied
 from .scripts import Rule, Session, Turn
 
@@ -88,10 +89,15 @@ class Played:
 
 @dataclass(slots=True, eq=False)
 class Case:
-    """One topic. `held`: what its source had, by partition and offset; `begins`: from where on its copy must have it,
-    by partition, once that is known. `causes`: what was done to either side. `standing`: stops, by partition. `touched`:
-    sides of which something was deleted or cut since both were read. `unseen`: somebody else wrote since the mirror
-    started. `cleared`: partitions of the copy of which records were deleted.
+    """One topic.
+
+    causes: what was done to either side.
+    held: what its source had, by partition and offset.
+    begins: from where on its copy must have it, by partition, once that is known.
+    standing: stops, by partition.
+    touched: sides of which something was deleted or cut since both were read.
+    cleared: partitions of the copy of which records were deleted.
+    unseen: somebody else wrote since the mirror started.
     """
 
     name: str
@@ -468,7 +474,9 @@ class _Player:
         code, command = self._command("failover", "--json")
         self._say(f"   failover: exit {code}")
         if code not in {0, 4, 7}:
-            self._found("I3", "a failover is not done", f"exit {code}: {command.printed[-800:]} {command.logged[-1500:]}")
+            self._found(
+                "I3", "a failover is not done", f"exit {code}: {command.printed[-800:]} {command.logged[-1500:]}"
+            )
             return
         self._judge_end(mirror, "a mirror that was failed over")
         if code == 0:
@@ -519,14 +527,18 @@ class _Player:
     @staticmethod
     def _states(reported: Recorded) -> str:
         found = {(place[0][-1], place[1]): one for place, one in reported.states.items()}
-        return " ".join(f"{topic}{number} {one.state}@{one.next_offset}" for (topic, number), one in sorted(found.items()))
+        return " ".join(
+            f"{topic}{number} {one.state}@{one.next_offset}" for (topic, number), one in sorted(found.items())
+        )
 
     def _settle(self) -> None:
         """Until the mirror says of every partition that it is caught up, stopped or paused, and what it says holds."""
         began, at_rest = time.monotonic(), 0.0
         while True:
             now, reported, source = time.monotonic(), self._recorded(), self._read("source")
-            restless = {case.name: text for case in self._cases.values() if (text := self._restless(case, source, reported))}
+            restless = {
+                case.name: text for case in self._cases.values() if (text := self._restless(case, source, reported))
+            }
             assert self._mirror is not None
             if (code := self._mirror.process.poll()) is not None:
                 text = f"exit {code}: {self._mirror.log[-2500:]}"
@@ -682,3 +694,8 @@ def _signal(tree: Iterable[psutil.Process], number: signal.Signals) -> None:
     for one in tree:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.send_signal(number)
+
+
+OPERATIONS: Final[frozenset[str]] = frozenset(
+    name.removeprefix("_op_") for name in vars(_Player) if name.startswith("_op_")
+)

@@ -8,8 +8,9 @@ from typing import Final
 
 from rekeychecker import Seen, complaints, java_partition
 
-from ..judging import Finding
-from ..logs import Log, Record
+from adversary.judging import Finding
+from adversary.logs import Log, Record
+
 from .scripts import Rule
 
 #: What `complaints` says, and the kind of finding that it is.

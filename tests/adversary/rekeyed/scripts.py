@@ -8,8 +8,8 @@ from itertools import zip_longest
 from random import Random
 from typing import Any, Final
 
-from ..logs import Record
-from ..operations import KINDS, Op
+from adversary.logs import Record
+from adversary.operations import KINDS, Op
 
 #: Topics of a session, and how many turns it has.
 TOPICS: Final = 6
@@ -112,10 +112,10 @@ class Session:
 
     def __str__(self) -> str:
         topics = ", ".join(
-            f"{letter}: {rule.by} {count} to {rule.partitions}, {rule.on_bad_record}{rule.filters and ', filters' or ''}"
+            f"{letter}: {rule.by} {count} to {rule.partitions}, {rule.on_bad_record}{', filters' * rule.filters}"
             for letter, rule, count in zip("abcdefgh", self.rules, self.partitions, strict=False)
         )
-        return f"seed {self.seed} [{topics}{self.continues and '; continues' or ''}]"
+        return f"seed {self.seed} [{topics}{'; continues' * self.continues}]"
 
     def part(self, topics: Collection[int], turns: int) -> Session:
         """What these topics have of its first turns; the others stay empty."""
