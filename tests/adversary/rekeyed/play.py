@@ -19,6 +19,7 @@ from random import Random
 from typing import Final
 
 import psutil
+from confluent_kafka import KafkaException
 from crashcut import crash_and_cut_all
 from running import Running
 
@@ -393,10 +394,12 @@ class _Player:
         self._world.target.delete(self._progress(case))
         return ""
 
-    def _op_anew(self, op: Op, case: Case, _: object) -> str:
-        """What a person is advised to do."""
-        self._op_delete_copy(op, case, _)
-        self._op_delete_progress(op, case, _)
+    def _op_anew(self, _: Op, case: Case, __: object) -> str:
+        """What a person is advised to do, in one command."""
+        case.touched.add("target")
+        for future in self._world.target.admin.delete_topics([case.name, self._progress(case)]).values():
+            with contextlib.suppress(KafkaException):  # it may be gone
+                future.result(COMMAND_SECONDS)
         case.begin_anew()
         case.causes -= {"delete_copy", "delete_progress", "cut_progress", "cut_target", "cut_source", "stranger"}
         return ""
@@ -595,9 +598,10 @@ class _Player:
             copy = self._copies.get(case.name)
             expected = case.expected(source, numbers, reported)
             wrong = [*differences(case.name, case.rule, expected, copy.partitions if copy else {})]
-            letters = self._readers["target"].topics([self._letters(case)]).get(self._letters(case))
-            log = letters.partitions[0] if letters else Log(0, 0, 0)
-            wrong += unburied(case.name, case.rule, expected, log, once=case.times_begun == 1)
+            if case.rule.on_bad_record == "dead-letter":
+                letters = self._readers["target"].topics([self._letters(case)]).get(self._letters(case))
+                log = letters.partitions[0] if letters else Log(0, 0, 0)
+                wrong += unburied(case.name, case.rule, expected, log, once=case.times_begun == 1)
             if is_said:
                 is_whole = len(numbers) == len(source.partitions)
                 wrong = [one for one in wrong if not self._is_excused(one, case, is_whole=is_whole)]

@@ -46,7 +46,12 @@ class Expected:
 
 def differences(place: str, rule: Rule, expected: Expected, copy: Mapping[int, Log]) -> Iterator[Finding]:
     """In what a copy is not what the rule makes of its source: one finding of each kind."""
-    there = [_seen(number, offset, one) for number, log in copy.items() for offset, one in log.records.items()]
+    there = [
+        _seen(number, offset, one)
+        for number, log in copy.items()
+        for offset, one in log.records.items()
+        if offset < log.stable  # behind it nobody reads who reads what is committed
+    ]
     there.sort(key=lambda one: (one.partition, one.offset))
     values = {one.value for one in there}
     keys: dict[Seen, bytes | None] = {}
@@ -65,9 +70,7 @@ def differences(place: str, rule: Rule, expected: Expected, copy: Mapping[int, L
 
 
 def unburied(place: str, rule: Rule, expected: Expected, letters: Log, *, once: bool) -> Iterator[Finding]:
-    """What is wrong with a dead-letter topic; `once`: the copy did not begin anew."""
-    if rule.on_bad_record != "dead-letter":
-        return
+    """What is wrong with the topic of a rule's dead letters; `once`: the copy did not begin anew."""
     texts = [(one.timestamp, one.key, one.value) for one in letters.records.values()]
     bad = [
         (number, offset, (one.timestamp, one.key, one.value))
