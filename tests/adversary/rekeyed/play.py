@@ -99,6 +99,7 @@ class Case:
     touched: sides of which something was deleted or cut since both were read.
     cleared: partitions of the copy of which records were deleted.
     unseen: somebody else wrote since the mirror started.
+    place: the number of the operation, by hundreds of turns: the same where the others are left out.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Case:
     unseen: bool = False
     paused: bool = False
     times_begun: int = 1
+    place: int = 0
 
     def learn(self, source: Topic | None) -> None:
         """What the source has now; what it had below its start, it deleted, and the copy may have it."""
@@ -164,7 +166,6 @@ class _Player:
         self._copies: dict[str, Topic] = {}
         self._config = self._written()
         self._mirror: Running | None = None
-        self._place = 0
         self._since = 0.0
 
     def _written(self) -> Path:
@@ -206,7 +207,8 @@ class _Player:
             self._world.source.create(case.name, self._session.partitions[number], {"retention.ms": "-1"})
         for number, turn in enumerate(self._session.turns):
             began = time.monotonic()
-            self._place = number * 100
+            for case in self._cases.values():
+                case.place = number * 100
             self._turn(turn)
             self._settle()
             self._say(f"   rest after {time.monotonic() - began:.1f} s: {self._states(self._recorded())}")
@@ -298,10 +300,10 @@ class _Player:
         """One after another; a crash is for the logs of all topics that are cut next to each other."""
         cuts: dict[Side, dict[tuple[str, int], int | None]] = {}
         for op in ops:
-            self._place += 1
             if not op.name.startswith("cut_"):
                 self._crash(cuts)
             case = self._cases[op.topic]
+            case.place += 1
             done = getattr(self, f"_op_{op.name}")(op, case, cuts) or "done"
             if done == "-":
                 continue
@@ -310,7 +312,7 @@ class _Player:
                 case.standing.clear()
             elif op.name in CLEANS:
                 case.standing = {at: state for at, state in case.standing.items() if state != "DIVERGED"}
-            self._say(f"{self._place:3} {op}: {done}")
+            self._say(f"{case.place:3} {op}: {done}")
         self._crash(cuts)
 
     def _crash(self, cuts: dict[Side, dict[tuple[str, int], int | None]]) -> None:
@@ -337,8 +339,8 @@ class _Player:
         if case.name not in side.admin.list_topics(timeout=30).topics:
             side.create(case.name, 1 + op.partition % 2, {"retention.ms": "-1"})
         partitions = len(self._read("source", [case.name])[case.name].partitions)
-        chance = Random(f"{self._session.seed} {self._place}")
-        value = f"s{self._session.seed}.{self._place}"
+        chance = Random(f"{self._session.seed} {op.topic} {case.place}")
+        value = f"s{self._session.seed}.{case.place}"
         side.produce(case.name, op.partition % partitions, op.amount, op.kind, chance, value)
         if op.kind == "keyed" and case.rule.on_bad_record == "stop" and not case.rule.filters:
             case.causes.add("bad record")
@@ -408,7 +410,7 @@ class _Player:
         if (found := self._read("target", [case.name]).get(case.name)) is None:
             return "-"
         number = op.partition % len(found.partitions)
-        name = f"z{self._place}"
+        name = f"z{case.place}"
         self._world.target.produce(case.name, number, 1 + op.amount // 10, op.kind, Random(op.amount), name)
         case.unseen = True
         return f"{op.kind} in {number}"
