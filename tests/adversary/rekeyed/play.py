@@ -342,7 +342,7 @@ class _Player:
         chance = Random(f"{self._session.seed} {op.topic} {case.place}")
         value = f"s{self._session.seed}.{case.place}"
         side.produce(case.name, op.partition % partitions, op.amount, op.kind, chance, value)
-        if op.kind == "keyed" and case.rule.on_bad_record == "stop" and not case.rule.filters:
+        if op.kind == "keyed" and case.rule.by == "value" and case.rule.on_bad_record == "stop":
             case.causes.add("bad record")
         return ""
 

@@ -76,7 +76,7 @@ def unburied(place: str, rule: Rule, expected: Expected, letters: Log, *, once: 
         (number, offset, (one.timestamp, one.key, one.value))
         for number, records in expected.held.items()
         for offset, one in records.items()
-        if rule.is_bad(one) and not rule.filters and expected.is_due(number, offset)
+        if rule.is_bad(one) and expected.is_due(number, offset)
     ]
     if missing := [(number, offset) for number, offset, text in bad if text not in texts]:
         yield Finding("I2", "dead letters are missing", f"{place}: {len(missing)}: {missing[:3]}")
