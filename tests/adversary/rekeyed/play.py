@@ -49,7 +49,7 @@ CAUSED: Final[Mapping[str, frozenset[str]]] = {
     "TARGET_LOST": frozenset({"delete_copy", "delete_progress", "cut_progress", "cut_target"}),
     "TRUNCATED": frozenset({"cut_source"}),
     "RETENTION_GAP": frozenset({"expire_source"}),
-    "RECREATED": frozenset({"recreate", "delete_copy", "delete_source", "anew"}),
+    "RECREATED": frozenset({"recreate", "delete_copy", "delete_source"}),
     "DIVERGED": frozenset({"stranger", "cut_target", "cut_progress"}),
     "FENCED": frozenset({"delete_copy", "delete_progress", "cut_progress", "cut_target"}),
     "REFUSED": frozenset({"bad record", "delete_progress", "cut_progress", "stranger"}),
