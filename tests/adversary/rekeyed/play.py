@@ -67,6 +67,8 @@ class Limit(StrEnum):
     UNSEEN = "somebody else's records are not seen before the mirror writes or starts"
     #: rekey.md: what the target has deleted cannot be known; only `mirror verify` says so.
     CLEARED = "what the target has deleted is named by verify alone"
+    #: rekey.md: without the progress topic, the flow refuses a target topic that holds records.
+    REFUSED = "a copy without its progress is refused at a start"
 
 
 @dataclass(slots=True)
@@ -570,12 +572,21 @@ class _Player:
         for number, log in source[case.name].partitions.items() if case.name in source else ():
             at = reported.states.get((case.name, number))
             if at is None or at.at_ms < self._since * 1000:
-                return f"{number} is not reported"
+                return "" if self._is_refused(case) else f"{number} is not reported"
             if at.state in STOPS or at.state == "PAUSED":
                 continue
             if at.state != "CAUGHT_UP" or at.next_offset < log.stable:
                 return f"{number} is {at.state} at {at.next_offset}, the source ends at {log.stable}: {at.detail}"
         return ""
+
+    def _is_refused(self, case: Case) -> bool:
+        """The mirror started without a topic whose copy lacks its progress, or the other way round, and said so."""
+        if not case.causes & {"delete_copy", "delete_progress"} or self._mirror is None:
+            return False
+        said = any("refused" in line and case.name in line for line in self._mirror.log.splitlines())
+        if said:
+            self._played.excused.add(f"{case.name[-1]}: {Limit.REFUSED}")
+        return said
 
     def _judged(self, reported: Recorded) -> list[Finding]:
         return [one for found in self._lacking(reported, is_said=True).values() for one in found]
