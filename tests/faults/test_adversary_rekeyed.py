@@ -78,8 +78,8 @@ def test_each_kind_of_fault_is_found() -> None:
     first, one = next(iter(log.records.items()))
     faults = {
         "records are missing": {at: each for at, each in log.records.items() if at},
-        "records are repeated": log.records | {99: log.records[log.end - 1]},
-        "records of nobody": log.records | {99: one._replace(value=b"z")},
+        "records are repeated": log.records | {98: log.records[log.end - 1]},
+        "records of nobody": log.records | {98: one._replace(value=b"z")},
         "a record has another key": log.records | {first: one._replace(key=b"x")},
         "records are others": log.records | {first: one._replace(timestamp=99)},
     }
@@ -103,11 +103,16 @@ def test_what_is_on_record_as_lost_or_was_deleted_may_be_missing() -> None:
     assert not _kinds(_copy(), replace(WHOLE, due={}, losses={0: [(0, 12)]})), "and may be there"
 
 
+def test_behind_an_open_transaction_nobody_reads() -> None:
+    hanging = {number: Log(0, log.end, 0, log.records) for number, log in _copy().items()}
+    assert _kinds(hanging) == {"records are missing"}
+
+
 def test_tombstones_are_distinguished_by_their_keys_and_times() -> None:
     held = {0: {number: Record(number, b"k", None, ()) for number in range(3)}}
     place = java_partition(b"r-k", 4)
     made = {number: one._replace(key=b"r-k") for number, one in held[0].items()}
-    copy = {number: Log(0, 3, 3, made if number == place else {}) for number in range(4)}
+    copy = {number: Log(0, 4, 4, made if number == place else {}) for number in range(4)}
     expected = Expected(held, {0: (0, 3)}, {})
     assert not _kinds(copy, expected)
     made[3] = made[1]
