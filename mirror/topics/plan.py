@@ -19,6 +19,7 @@ from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
+from mirror.names import is_legal
 from mirror.policy.remedies import allow
 from mirror.policy.rules import Severity
 from mirror.policy.selection import TopicPair, select
@@ -358,7 +359,7 @@ def _target_rights(
     grown, changed = {one.topic for one in plan.growths}, {one.topic for one in plan.changes}
     padded = {one.topic for one in padding}
     written = set(plan.target_topics).union(*(one.own_topics for one in plan.rekeyed))
-    for topic, info in target.describe(written, rights=True).items():
+    for topic, info in target.describe(filter(is_legal, written), rights=True).items():
         needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
         needed |= {"ALTER"} if topic in grown else set()
         needed |= {"ALTER_CONFIGS"} if topic in changed else set()

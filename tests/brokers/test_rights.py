@@ -440,7 +440,8 @@ def test_re_keying_without_its_rights_says_which(pair: Pair) -> None:
     make_topic(pair.source.bootstrap, own)
     reported = pair.settings(own, "preserve").model_dump(by_alias=True, exclude_none=True, exclude={"topics"})
     rules = [{"match": own, "rekey": "key", "partitions": 3}]
-    settings = Settings.model_validate(reported | {"topics": {"include": [own], "rules": rules}})
+    topics = {"include": [own], "rules": rules}
+    settings = Settings.model_validate(reported | {"topics": topics, "groups": {"include": []}})
     given = [
         *topic("source", own, "READ", "DESCRIBE_CONFIGS"),
         *topic("target", own, *ALL),
