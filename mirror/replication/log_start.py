@@ -60,6 +60,7 @@ async def align(
     at, stamp = position.next_offset, position.stamp
     while at < what.begin:
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
+        check()  # beats: many that make padding in a row would look like a suspension, and begin anew for ever
         await cluster.refresh((what.target.topic,))
         try:
             parts = restamp(raw, stamp), raw.records

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -29,16 +31,23 @@ from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import Endpoint, Leader, TopicPartition
 from mirror.lab.embedded import Cluster
+from mirror.policy.rules import Rules
 from mirror.records import rewrite
+from mirror.records.header import ProducerState
 from mirror.replication import log_start
+from mirror.replication.log_start import Alignment, align
+from mirror.replication.partition_writer import PartitionWriter
+from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector
 
 __all__ = ["forgetful"]
 SUSPENDED = 0.5
+#: Partitions whose copies begin late; a fifth of a second each is longer than a suspension.
+MANY = 60
 
 
 @pytest.mark.parametrize("clock", [0, 1])
@@ -210,6 +219,46 @@ def test_what_was_queued_before_a_suspension_is_not_sent_behind_it(
         assert found.state is State.FENCED, found
     assert stored_batches(target, topic_name)[-1].header.next_offset == count
     assert assert_same_records(source, target, topic_name, 1) == count
+
+
+def test_many_that_make_padding_in_a_row_are_no_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for the same metadata, and go on together: each would begin anew, with the others, for ever."""
+    now, made, sent = [0.0], rewrite.padding, set[TopicPartition]()
+    target: Any = SimpleNamespace(leader=lambda _: Leader(1, 0), topic_id=lambda _: None)
+
+    def padding(first: int, until: int, **more: Any) -> Any:
+        now[0] += 0.2
+        return made(first, until, **more)
+
+    async def append(_cluster: Any, at: TopicPartition, _parts: Any, *, check: Callable[[], None], **_more: Any) -> int:
+        check()
+        sent.add(at)
+        return 0
+
+    async def deleted(_cluster: Any, _at: TopicPartition, before: int, check: Callable[[], None]) -> int:
+        check()
+        return before
+
+    async def aligned() -> None:
+        nothing: Any = None
+        writer, together = Writer(target, nothing, nothing, 1 << 20), asyncio.Barrier(MANY)
+        writer.detector = SuspensionDetector(lambda: (now[0], now[0]))
+
+        async def refresh(_topics: Any) -> None:
+            await together.wait()
+
+        target.refresh = refresh
+        position = Position(0, ProducerState(1 << 52), False, -1, begin=5)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(MANY):
+                at = TopicPartition("orders", number)
+                check = partial(writer.check, PartitionWriter(at, at, position, Rules()))
+                tasks.create_task(align(target, Alignment(at, at, Rules(), 5), position, lambda _: None, check))
+
+    for name, stub in (("padding", padding), ("append", append), ("delete_records", deleted)):
+        monkeypatch.setattr(log_start, name, stub)
+    asyncio.run(aligned())
+    assert (len(sent), now[0] > suspension.SUSPENDED_SECONDS) == (MANY, True)
 
 
 @pytest.mark.brokers
