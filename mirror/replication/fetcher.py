@@ -96,9 +96,9 @@ class Cursor:
     `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
     `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
     reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
-    where none is open; it said so at `seen_ms` (Unix ms), 0 where it never did. `is_past_padding`: it came to a batch
-    that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6).
-    `epochless`: the leader of this epoch keeps no leader epochs (R7).
+    where none is open; it was asked for that at `seen_ms` (Unix ms), 0 where it never was. `is_past_padding`: it came
+    to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
+    (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7).
     """
 
     partition: TopicPartition
@@ -128,13 +128,15 @@ class Cursor:
         """A bounded copy has read everything it was asked for."""
         return self.until is not None and self.next_offset >= self.until
 
-    def sees(self, stable: int, written: int) -> None:
-        """The source ends here now, for a reader of committed records and for everybody."""
+    def sees(self, stable: int, written: int, asked_ms: int) -> None:
+        """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
+        at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
+        """
         if stable >= written:
             self.held_since = None
         elif self.held_since is None or stable != self.readable_until:
             self.held_since = time.monotonic()
-        self.readable_until, self.written_until, self.seen_ms = stable, written, int(time.time() * 1000)
+        self.readable_until, self.written_until, self.seen_ms = stable, written, asked_ms
 
     @property
     def has_all(self) -> bool:
@@ -287,7 +289,7 @@ class Fetcher:
                         await self._changed.wait()
                 self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
-            sent_at = clock.time()
+            sent_at, asked_ms = clock.time(), int(time.time() * 1000)
             try:
                 self._reserved += request.reserved
                 try:
@@ -313,7 +315,7 @@ class Fetcher:
                 if cursor is None or cursor.next_offset != asked[fetched.partition]:
                     continue  # stopped or started anew while the request was under way
                 try:
-                    stale |= self._take(cursor, fetched)
+                    stale |= self._take(cursor, fetched, asked_ms)
                 except PartitionStop as stop:
                     self._stopped(cursor, stop)
             self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
@@ -514,7 +516,7 @@ class Fetcher:
         if detail := other_topic(self._source, cursor.partition.topic, cursor.topic_id):
             self._halt(cursor, recreated(cursor.partition, cursor.next_offset, detail))
 
-    def _take(self, cursor: Cursor, fetched: Fetched) -> bool:
+    def _take(self, cursor: Cursor, fetched: Fetched, asked_ms: int) -> bool:
         """Hand out a partition's part of an answer; true where metadata is stale. Raises PartitionStop."""
         if fetched.diverging is not None:
             epoch, end = fetched.diverging
@@ -526,7 +528,7 @@ class Fetcher:
             )
         if fetched.error_code:
             return self._refused(cursor, fetched)
-        cursor.sees(fetched.last_stable_offset, fetched.high_watermark)
+        cursor.sees(fetched.last_stable_offset, fetched.high_watermark, asked_ms)
         if fetched.records:
             self._cut(cursor, fetched)
         elif not cursor.damaged:

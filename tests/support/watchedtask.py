@@ -36,10 +36,10 @@ class _Watched(Pipeline):
         self.named: dict[TopicPartition, float] = {}
         take, acknowledged = self._fetcher._take, self._writer._acknowledged
 
-        def watched_take(cursor: Cursor, fetched: Fetched) -> bool:
+        def watched_take(cursor: Cursor, fetched: Fetched, asked_ms: int) -> bool:
             began, is_sound = time.monotonic(), False
             try:
-                stale = take(cursor, fetched)
+                stale = take(cursor, fetched, asked_ms)
                 is_sound = not fetched.error_code and not cursor.damaged
                 return stale
             finally:

@@ -262,3 +262,27 @@ def test_a_leader_that_keeps_no_leader_epochs_is_asked_without(
     assert asked == [0], "once for each leader"
     assert [one.astray for one in arrivals] == ([True] if is_astray else [False] * 3)
     assert sum(len(one.batches) for one in arrivals) == (0 if is_astray else 3)
+
+
+def test_where_a_source_ends_it_said_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is suspended finds the answer waiting when it goes on, and what was deleted since is not in it."""
+    now = [1000.0]
+
+    class Asleep(Log):
+        async def _fetch(self, node: int, request: Request) -> Any:
+            now[0] += 86_400.0
+            return await super()._fetch(node, request)
+
+    async def read() -> int:
+        async with asyncio.TaskGroup() as tasks:
+            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+            one = Asleep(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            one.asked = []
+            one.start(Cursor(AT, None, 0))
+            async for arrival in one:
+                one.finish()
+                return arrival.cursor.seen_ms
+        raise AssertionError("nothing arrived")
+
+    monkeypatch.setattr(fetcher, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
+    assert asyncio.run(read()) == 1_000_000

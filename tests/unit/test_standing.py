@@ -283,7 +283,7 @@ def test_a_copy_had_all_when_the_source_said_last_where_it_ends() -> None:
     """A process that was suspended reports, before anything else, that it is caught up, and has asked nobody since."""
     one, cursor = PartitionTask(Assignment(AT, AT, None, Rules(tombstones_ms=60_000))), Cursor(AT, None, 10)
     one.resumed(10, 10)
-    cursor.sees(10, 10)
+    cursor.sees(10, 10, 1_000_000)
     one.cursor, one.state = cursor, State.CAUGHT_UP
     woken = cursor.seen_ms + 86_400_000
     assert one.figures("flow", "instance", woken, PartitionCounters()).caught_up_ms == cursor.seen_ms > 0
