@@ -35,7 +35,7 @@ from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, listed
 from mirror.kafka.transactions import Transaction
 from mirror.lab.embedded import Cluster
-from mirror.spark.rekey.microbatch import Stopped, number_at, transactional_id
+from mirror.spark.rekey.microbatch import Reached, Stopped, number_at, numbered, transactional_id
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.verify import Subject, extent_of
@@ -215,6 +215,59 @@ def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
         assert stop.value.state is State.DIVERGED
         story.deletes_all_on_target()
         plan, before = story.planned(), 0  # what stands before the log start is not looked for
+
+
+def test_a_target_that_lost_a_marker_alone(source_cluster: Cluster, topic_name: str, tmp_path: Path) -> None:
+    """All records are there, and the slot's next transaction would decide about them: were it aborted, they would be,
+    too. A task that was planned before sees it, and so does whoever plans next.
+    """
+    with Cluster.start(name="marker", folder=tmp_path / "marker") as target:
+        story = Story(source_cluster, target, topic_name)
+        story.fill(0, 50)
+        story.copied()
+        wait_for(lambda: len(read_committed(story.target, topic_name)) == 50, TIMEOUT, lambda: "open transactions")
+        story.fill(50, 100)
+        plan = story.planned()
+        cut = next(number for number in range(4) if stored_ends(target, topic_name, number))
+        records = stored_ends(target, topic_name, cut)[-2]
+        crash_and_cut_all(target, {(topic_name, cut): records}, waits=False)  # for readers of committed records: empty
+        at = TopicPartition(topic_name, cut)
+        awaited(lambda: asyncio.run(raw_end(story, at)) == records)
+        lost = f"the target lost records: {topic_name}-{cut} has no marker for those from offset 0 on"
+        with pytest.raises(Stopped, match=lost) as stop:
+            story.write(plan, cut % 2)
+        assert stop.value.state is State.TARGET_LOST
+        with pytest.raises(Stopped, match=lost):
+            story.planned()
+
+
+async def raw_end(story: Story, at: TopicPartition) -> int | None:
+    async with Wire(story.flow.target) as target:
+        return (await listed(target, [at], LATEST)).get(at)
+
+
+def test_an_open_transaction_is_nobodys_yet(story: Story) -> None:
+    """That of a slot that is at work or was killed makes no plan say DIVERGED, nor does it hide what follows."""
+    story.fill(0, 50)
+    story.carry_out()
+
+    async def foreign(*, commits: bool) -> str:
+        async with Wire(story.flow.target) as target, Wire(story.flow.source) as source:
+            await target.refresh([story.topic, story.progress])
+            log, at = PlanLog(target, story.rule), TopicPartition(story.topic, 1)
+            slot = await Transaction.begin(target, transactional_id(story.rule, 1))
+            await slot.join([at])
+            await slot.append({at: numbered(Reached(0))})
+            if commits:
+                await slot.commit()
+                while not (found := await log.foreign()):  # until the marker is there
+                    await asyncio.sleep(0.02)
+                return found
+            await log.check_all(source)
+            return await log.foreign()
+
+    assert asyncio.run(foreign(commits=False)) == ""
+    assert "is not the mirror's" in asyncio.run(asyncio.wait_for(foreign(commits=True), TIMEOUT))
 
 
 def test_records_of_somebody_else_stop_a_topic_that_has_nothing_to_re_key(story: Story) -> None:

@@ -15,7 +15,8 @@ D5  a target topic that was deleted and made anew under the query is RECREATED, 
     to go on there would leave out all that was re-keyed before
 D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records
     these were but by re-keying all of them. Each round asks for that, and each slot behind its last acknowledgment,
-    before it commits where its logs end from then on; nothing is acknowledged below where they ended
+    before it commits where its logs end from then on; nothing is acknowledged below where they ended. So is a target
+    that lost a commit's marker alone, which each slot looks for before it begins
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
     aborted records alone, which a driver looks at as it starts and every few seconds, and each slot before it commits
 D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for

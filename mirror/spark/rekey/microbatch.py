@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,7 +15,7 @@ from mirror.errors import AccessDenied, ConfigError, MirrorError, NotAuthenticat
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, topic_configs
 from mirror.kafka.log_reader import Log, last_committed
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset, listed
 from mirror.policy.rules import is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
@@ -24,6 +26,9 @@ from mirror.states import REKEYED_BY, Remedy, State
 
 T = TypeVar("T")
 
+#: What the markers of transactions that are over may take, as long as their coordinator works.
+_MARKER_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.02
 _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
 
@@ -274,6 +279,30 @@ def lost_behind(at: TopicPartition, kept: int, end: int) -> str:
     if not 0 <= kept < end:
         return ""
     return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
+
+
+async def undecided_in(target: Cluster, ends: Mapping[TopicPartition, tuple[int, int]]) -> str:
+    """What a target has lost of what slots had committed, by their `ends` (`Reached.ends`), where that is what decided
+    about it, and maybe more: in words, empty where all of it is decided.
+
+    Without its marker a transaction that was committed is open, and the next one of its slot would decide about it, too
+    (Kafka's ProducerAppendInfo). A slot that somebody began with anew has all its markers, and others get theirs while
+    this waits.
+    """
+    deadline = time.monotonic() + _MARKER_SECONDS
+    while True:
+        stable = await listed(target, ends, LATEST, READ_COMMITTED)
+        found = [(at, stable[at]) for at, (_, end) in ends.items() if stable.get(at, end) < end]
+        if not found:
+            return ""
+        at, offset = min(found)
+        epoch, end = ends[at]
+        if lost := await lost_of(target, at, end, epoch):
+            return lost
+        if time.monotonic() > deadline:
+            what = f"{at} has no marker for those from offset {offset} on, and had acknowledged it"
+            return f"the target lost records: {what}"
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) -> str:

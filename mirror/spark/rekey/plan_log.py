@@ -12,11 +12,12 @@ from uuid import UUID
 from mirror.errors import ClusterUnreachable, ConfigError
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.log_reader import last_committed
-from mirror.kafka.queries import LATEST, epoch_end, listed
+from mirror.kafka.queries import LATEST, READ_COMMITTED, epoch_end, listed
 from mirror.kafka.transactions import Transaction
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.microbatch import (
     NOTHING,
+    POLL_SECONDS,
     Plan,
     Reached,
     Stopped,
@@ -29,11 +30,11 @@ from mirror.spark.rekey.microbatch import (
     reached_in,
     slot_of,
     transactional_id,
+    undecided_in,
 )
 from mirror.spark.rekey.source import cut_back, recreated
 from mirror.states import State
 
-_POLL_SECONDS: Final = 0.02
 #: What the marker behind a slot's number may take.
 _SETTLED_SECONDS: Final = 1.0
 
@@ -122,7 +123,7 @@ class PlanLog:
         while (seen := await last_plan(self._target, self._rule)) is None or seen.number != plan.number:
             if time.monotonic() > deadline:  # the coordinator answers before its marker is in the log
                 raise ClusterUnreachable(f"{self._target}: a plan is not to be read in {self._rule.progress} yet")
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _fenced(self, slot: int) -> int:
         await Transaction.begin(self._target, transactional_id(self._rule, slot))
@@ -154,11 +155,17 @@ class PlanLog:
         epochs = {at.partition: epoch for at in every if (epoch := self._target.leader(at).epoch) >= 0}
         if epochs.items() <= self._epochs.items():
             return ""
+        ends: dict[TopicPartition, tuple[int, int]] = {}
         for reached in await asyncio.gather(*map(self._reached, range(len(slots) - 1))):
             for at in every:
                 epoch, end = reached.ends.get(at.partition, (-1, 0))
-                if epoch >= 0 and (lost := await lost_of(self._target, at, end, epoch)):
+                if epoch < 0:
+                    continue
+                if lost := await lost_of(self._target, at, end, epoch):
                     return lost
+                ends[at] = epoch, end
+        if lost := await undecided_in(self._target, ends):
+            return lost
         self._epochs |= epochs
         return ""
 
@@ -185,16 +192,17 @@ class PlanLog:
         await self.check_only_ours(_SETTLED_SECONDS)
 
     async def foreign(self, committed: int | None = None) -> str:
-        """A record behind what slots had committed, which is somebody else's, in words; empty where there is none. One
-        that a slot has committed just now looks so, too, for as long as its number's marker takes: whoever knows the
-        number that every slot has `committed` is answered nothing until it is there. Where the logs end as at the last
-        answer, it costs one request to each leader.
+        """A record behind what slots had committed, which is somebody else's, in words; empty where there is none. What
+        an open transaction holds is nobody's yet: a slot may be at work or was killed, and looks itself (`foreign_in`)
+        before it commits anything behind that of others. One that a slot has committed just now looks so, too, for as
+        long as its number's marker takes: whoever knows the number that every slot has `committed` is answered nothing
+        until it is there. Where what is committed ends as at the last answer, it costs one request to each leader.
         """
         rule, target = self._rule, self._target
         slots = len(target.topics[rule.progress].leaders) - 1
         there = target.topics.get(rule.target)
         every = [TopicPartition(rule.target, number) for number in sorted(there.leaders if there is not None else ())]
-        ends = await listed(target, every, LATEST)
+        ends = await listed(target, every, LATEST, READ_COMMITTED)
         if ends.items() <= self._ours.items():
             return ""
         reached = await asyncio.gather(*map(self._reached, range(slots)))

@@ -30,6 +30,7 @@ from mirror.spark.rekey.microbatch import (
     reached_in,
     stamped,
     transactional_id,
+    undecided_in,
 )
 from mirror.states import State
 
@@ -101,6 +102,8 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         if done.number != work.plan.after:
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
             raise Stopped(State.FENCED, -1, -1, detail)
+        ends = {TopicPartition(rule.target, number): kept for number, kept in done.ends.items()}
+        _check_lost(await undecided_in(cluster, ends))  # D6
         writer = _Writer(work, slot, transaction, cluster, done)
         try:
             for batch in slices:
