@@ -181,8 +181,16 @@ async def _found(
         raise logs.target_lost(lost[0], lost)
     if logs.is_unaligned:
         stamp, known = await next_stamp(target, target_partition, own, end, tail)
-        led = logs.target_epoch
-        return Position(end, stamp, known, last_epoch=-1, begin=logs.begin, target_lost=lost, target_epoch=led)
+        return Position(
+            end,
+            stamp,
+            known,
+            last_epoch=-1,
+            begin=logs.begin,
+            target_lost=lost,
+            target_epoch=logs.target_epoch,
+            is_empty=True,
+        )
     if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
         raise logs.padded_twice(end)
     if end < start and not is_accepted:
