@@ -312,6 +312,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
     would find. Raises ConfigError for folders that hold no partition, PreflightError, ClusterUnreachable, AccessDenied,
     EngineLost.
     """
+    wanted = replace(wanted, groups=wanted.groups and bool(settings.groups.include))
     # Late, since a wrong folder should not wait for PySpark's import.
     disks = scan_folders(folders, groups=wanted.groups)
     from mirror.journal.ownership import held, refuse_held

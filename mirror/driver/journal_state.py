@@ -16,7 +16,7 @@ from mirror.background import in_background
 from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as TOPIC
-from mirror.journal.entries import read_accepted, read_pause
+from mirror.journal.entries import REKEYED, read_accepted, read_pause
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, Lost, Place
 from mirror.journal.offset_maps import PREFIX as RUNS
 from mirror.journal.offset_maps import Indexes
@@ -65,9 +65,9 @@ class JournalState:
 
     `live`: figures by source partition, the newest by the order in which they came; clocks of executors do not decide,
     and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
-    `paused`: source topics. `topics`: the records of what topics were first seen as, by their keys. `runs`:
-    where offsets moved to. `ends`: where the source's logs end by now, of partitions whose
-    tasks do not look. All of it, but for what tasks sent straight, is what the journal had before offset `until`.
+    `paused`: source topics. `topics`: the records of what topics were first seen as, by their keys, also of those that
+    are re-keyed. `runs`: where offsets moved to. `ends`: where the source's logs end by now, of partitions whose tasks
+    do not look. All of it, but for what tasks sent straight, is what the journal had before offset `until`.
     """
 
     flow: str
@@ -346,7 +346,7 @@ class JournalState:
                 task = TaskStatus.from_json(entry.value)
                 if task.instance == self.instance:
                     self.metrics.learn_task(task)
-            elif entry.key.startswith(TOPIC):
+            elif entry.key.startswith((TOPIC, REKEYED)):
                 if entry.value is None:  # taken back: another flow has it
                     self.topics.pop(entry.key, None)
                 else:

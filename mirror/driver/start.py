@@ -69,7 +69,7 @@ async def recorded(
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
     changed: dict[bytes, bytes] = {}
-    former, rekeyed = list[bytes](), rekeyed_in(known)
+    former, rekeyed = set[bytes](), rekeyed_in(known)
     fresh, failed = dict[str, str](), dict[str, MirrorError]()
     found: list[Assignment] = []
     for assignment in assignments:
@@ -93,7 +93,7 @@ async def recorded(
                 continue
             fresh[copy] = topic
             if copy in rekeyed and not same_id(rekeyed[copy].target_topic_id, now.target_topic_id):
-                former.append(FirstSeen.rekeyed_key(copy))  # what that one lost, this one begins behind, or has
+                former.add(FirstSeen.rekeyed_key(copy))  # what that one lost, this one begins behind, or has
         if (now := stands) != before:
             changed[key] = now.to_json()
         named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
@@ -107,7 +107,7 @@ async def recorded(
             await journal.append_all(entries)
         known.update(changed)
         for key in former:
-            del known[key]
+            known.pop(key, None)
         if fresh:
             failed |= await _rivals(journal, known, fresh, elsewhere)
         for topic, offsets in since.items():

@@ -32,39 +32,40 @@ LAST_SYNC_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 1.0
 
 
-def _nobody() -> None:
+def _nobody(_: bool) -> None:
     """Nobody wants to know."""
 
 
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one round to the next;
-    `on_sync` is called at the start, and with each round that nothing stood in the way of. `may_go_on` is asked
-    before each round.
+    `on_sync` is called with True when groups begin to be chosen and with each round that nothing stood in the way of,
+    and with False when none are any more. `may_go_on` is asked before each round.
     """
 
     sync: GroupSync
     journal: Journal
     instance: str
     interval: float
-    on_sync: Callable[[], None] = _nobody
+    on_sync: Callable[[bool], None] = _nobody
     may_go_on: Callable[[], Awaitable[bool]] = always
     _met: dict[str, set[str]] = field(default_factory=dict)
     _warned: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
     _blockers: tuple[Blocker, ...] = ()
     _mistake: str = ""
+    _are_chosen: bool = False
     _syncing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _log: logs.Log = field(default_factory=lambda: logs.get("mirror.groups"))
 
     def __post_init__(self) -> None:
-        if self.sync.include:  # groups that never follow are behind since then
-            self.on_sync()
+        self._say_whether_chosen()  # groups that never follow are behind since then
 
     async def run(self) -> None:
         """Until cancelled. Raises nothing. Groups may be asked for later, by a configuration that is read again."""
         while True:
             began = time.monotonic()
+            self._say_whether_chosen()
             if self.sync.include:
                 await self._step()
             took = time.monotonic() - began
@@ -92,6 +93,11 @@ class GroupFollower:
             return ""
         return f"consumer groups do not follow: {first_of(causes)} (groups.include chooses them, [] for none)"
 
+    def _say_whether_chosen(self) -> None:
+        if self._are_chosen != bool(self.sync.include):
+            self._are_chosen = not self._are_chosen
+            self.on_sync(self._are_chosen)
+
     async def _last_sync(self) -> None:
         while self.sync.include:
             if await self._step():
@@ -110,7 +116,7 @@ class GroupFollower:
                 self._blockers = result.blockers
                 blockers = list(result.blockers)
                 if not blockers:
-                    self.on_sync()
+                    self.on_sync(True)
                 if result.is_complete:
                     blockers += await self._report(result)
                 self._warn(blockers)

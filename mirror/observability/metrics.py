@@ -88,10 +88,10 @@ class Metrics(Collector):
         with self._lock:
             self._restarts[EPOCH] += 1
 
-    def groups_followed(self) -> None:
-        """All consumer groups were looked at just now."""
+    def groups_followed(self, are_chosen: bool = True) -> None:
+        """All consumer groups were looked at just now, or no group is chosen any more: then they have no age."""
         with self._lock:
-            self._groups_at = self._clock()
+            self._groups_at = self._clock() if are_chosen else None
 
     def keep(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Report no more on partitions that are not among these; what was counted of them stays."""

@@ -122,6 +122,26 @@ def test_a_failover_is_not_taken_back_before_the_flow_back_is_over(
     assert (found.exit_code, found.stops) == (ExitCode.DONE, [])
 
 
+def test_a_flow_back_that_never_ran_is_ended_as_advised(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """Its copies were adopted alone: the flow forth would refuse to run for the loop."""
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+    first = settings_between(here, there, [topic_name], flow=topic_name)
+    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back")
+    make_topic(here, topic_name)
+    produce(here, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+    assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+    with pytest.raises(PreflightError, match="Run `mirror failover` with its configuration first"):
+        failover(first, rehearse=False, undo=True, as_json=False)
+    assert _failed_over(back) == ExitCode.DONE
+    assert failover(first, rehearse=False, undo=True, as_json=False) == ExitCode.DONE
+    produce(here, topic_name, [b"again"] * 5)
+    assert run_once(first).exit_code == ExitCode.DONE
+
+
 @pytest.mark.parametrize("batch", [1, 10])
 @pytest.mark.parametrize(
     "values", [[b"a", LARGE, b"c"], [b"a", LARGE, LARGE], [LARGE, b"c"], [LARGE]], ids=["mid", "end", "begin", "all"]

@@ -83,9 +83,12 @@ async def test_a_copy_that_was_re_keyed_before_is_so_no_more(
     target_cluster: Cluster, topic_name: str, former: UUID | None
 ) -> None:
     """Unless it may be the same topic."""
-    for name in (topic_name, journal_topic(topic_name)):
-        make_topic(target_cluster.bootstrap, name)
-    at, endpoint = TopicPartition(topic_name, 0), Endpoint("eu", (parse_address(target_cluster.bootstrap),))
+    for name, many in ((topic_name, 2), (journal_topic(topic_name), 1)):
+        make_topic(target_cluster.bootstrap, name, many)
+    places, endpoint = (
+        [TopicPartition(topic_name, number) for number in range(2)],
+        Endpoint("eu", (parse_address(target_cluster.bootstrap),)),
+    )
     key = FirstSeen.rekeyed_key(topic_name)
     async with Wire(endpoint) as cluster:
         await cluster.refresh([topic_name, journal_topic(topic_name)])
@@ -93,7 +96,7 @@ async def test_a_copy_that_was_re_keyed_before_is_so_no_more(
         before = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=former, cluster_id=None)
         await journal.append([(key, before.to_json())])
         known = await journal.newest()
-        await recorded(cluster, journal, [Assignment(at, at, None, Rules())], known)
+        await recorded(cluster, journal, [Assignment(at, at, None, Rules()) for at in places], known)
         assert known == await journal.newest()
         assert seen_in(known).keys() == {topic_name}
         assert (key in known) is (former is None)

@@ -332,7 +332,11 @@ def test_groups_by_a_replica_that_had_fallen_behind_are_not_whole(
         for folder in node.data.glob("__consumer_offsets-*"):
             shutil.rmtree(folder)
     config = load(config_file(tmp_path, lost.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name))
-    code = command.restore(config, [node.data for node in lost.nodes], command.Wanted(), as_json=True)
+    folders, groups = [node.data for node in lost.nodes], config.groups
+    ungrouped = config.model_copy(update={"groups": groups.model_copy(update={"include": []})})
+    assert command.restore(ungrouped, folders, command.Wanted(dry_run=True), as_json=True) == ExitCode.CHANGES
+    capsys.readouterr()
+    code = command.restore(config, folders, command.Wanted(), as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["partitions"][0]["whole"]
     assert "may have committed further" in str(found["notes"])

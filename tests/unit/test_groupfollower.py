@@ -180,13 +180,28 @@ async def test_the_last_round_is_a_complete_one() -> None:
 @in_loop
 async def test_groups_that_something_keeps_from_following_are_behind() -> None:
     """Since the start, where they never follow: an age that is not there, or begins anew, alerts nobody."""
-    called = list[int]()
+    called = list[tuple[int, bool]]()
     denied = result(Blocker("grant READ", "g"))
     sync: Any = Results(denied, denied, result(synced=1))
-    following = GroupFollower(sync, Records(), "me", 0.01, lambda: called.append(sync.made))  # type: ignore[arg-type] # a stand-in
+    following = GroupFollower(sync, Records(), "me", 0.01, lambda chosen: called.append((sync.made, chosen)))  # type: ignore[arg-type] # a stand-in
     for _ in range(3):
         await following._step()
-    assert called == [0, 3]
+    assert called == [(0, True), (3, True)]
+
+
+@in_loop
+async def test_groups_that_nobody_chooses_any_more_are_not_behind() -> None:
+    """By a configuration that is read again; they are, where it chooses some again."""
+    called = list[bool]()
+    sync: Any = Results(result(synced=1))
+    sync.include = ()
+    following = GroupFollower(sync, Records(), "me", 0.01, called.append)  # type: ignore[arg-type] # a stand-in
+    running = asyncio.create_task(following.run())
+    for chosen in ((".*",), (), (".*",)):
+        sync.include, before = chosen, len(called)
+        await until(lambda: len(called) > before)  # noqa: B023
+        assert called[before] is bool(chosen)
+    running.cancel()
 
 
 @in_loop

@@ -119,6 +119,8 @@ def test_ages() -> None:
     assert value(one, "mirror_report_age_seconds", flow="eu-to-us") == 10
     one.groups_followed()
     assert value(one, "mirror_group_sync_age_seconds", flow="eu-to-us") == 0
+    one.groups_followed(False)
+    assert value(one, "mirror_group_sync_age_seconds", flow="eu-to-us") is None
 
 
 def test_a_partition_that_is_mirrored_no_more_is_reported_no_more_but_stays_counted() -> None:
