@@ -89,7 +89,8 @@ class Target:
         self.writer.begin(one)
         for offset in offsets:
             one.append(raw(batch(offset, count=10, payload=bytes(size))), OWN_PRODUCER)
-        one.heard_at = time.monotonic()  # kernels may have been compiled meanwhile
+        self.writer.detector.beat()  # kernels may have been compiled meanwhile
+        one.heard_at, one.suspensions = time.monotonic(), self.writer.detector.suspensions
         return one
 
     async def flush(self) -> None:
