@@ -100,13 +100,14 @@ async def recorded(
         begins = now.begins(assignment.source.partition)
         found.append(replace(named, since=begins, caught_up_ms=now.compared_ms))
     if changed:
-        entries = [*changed.items(), *((key, None) for key in former)]
+        over = [*former, *map(FirstSeen.making_key, fresh)]
+        entries = [*changed.items(), *((key, None) for key in over)]
         if since:  # all topics begin later, or none does: one batch (B1)
             await journal.append(entries)
         else:
             await journal.append_all(entries)
         known.update(changed)
-        for key in former:
+        for key in over:
             known.pop(key, None)
         if fresh:
             failed |= await _rivals(journal, known, fresh, elsewhere)
@@ -180,8 +181,12 @@ async def record_rekeyed(
         if stands is now:
             fresh.add(key)
     if changed:
-        await journal.append(list(changed.items()))
-    history = await in_background(elsewhere)
+        await journal.append([*changed.items(), (FirstSeen.making_key(rule.target), None)])
+    try:
+        history = await in_background(elsewhere)
+    except (ClusterError, MalformedBatch):  # as of a copy: what was not looked at is not begun
+        await _take_back(journal, fresh, known)
+        raise
     loop = loop_finding(rule.source, target.endpoint.alias, history)
     found = [*claimed_of(rule, history, partial(_is_claimed, target)), *([loop] if loop is not None else [])]
     if found:

@@ -52,7 +52,11 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         paused = paused_in(known)
         active = [one for one in flow.assignments if one.source.topic not in paused]
         assignments, _ = await bounded(
-            source, flow.name, await recorded(source, journal, active, dict(known), flow.made, origins=flow.origins)
+            source,
+            flow.name,
+            await recorded(
+                source, journal, active, dict(known), flow.made, origins=flow.origins, elsewhere=flow.elsewhere
+            ),
         )
         standing = standing_in(known)
         notes = list[str]()

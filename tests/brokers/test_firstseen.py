@@ -11,7 +11,7 @@ from helpers import make_topic
 
 from mirror.config import parse_address
 from mirror.driver.start import recorded
-from mirror.journal.entries import FirstSeen, mirrored_cluster, rekeyed_in, seen_in
+from mirror.journal.entries import FirstSeen, making_in, mirrored_cluster, rekeyed_in, seen_in
 from mirror.journal.journal import Journal, journal_topic
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -94,9 +94,10 @@ async def test_a_copy_that_was_re_keyed_before_is_so_no_more(
         await cluster.refresh([topic_name, journal_topic(topic_name)])
         journal = Journal(cluster, topic_name)
         before = FirstSeen(source_topic=topic_name, topic_id=None, target_topic_id=former, cluster_id=None)
-        await journal.append([(key, before.to_json())])
+        await journal.append([(key, before.to_json()), (FirstSeen.making_key(topic_name), before.to_json())])
         known = await journal.newest()
         await recorded(cluster, journal, [Assignment(at, at, None, Rules()) for at in places], known)
         assert known == await journal.newest()
         assert seen_in(known).keys() == {topic_name}
         assert (key in known) is (former is None)
+        assert making_in(known) == {}, "it is made, and what is known of it stands in its own record"

@@ -26,8 +26,10 @@ from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
+from mirror.driver.start import record_rekeyed
 from mirror.errors import ClusterUnreachable, ExitCode, Fenced, FlowLost
 from mirror.journal.entries import FirstSeen, losses_in
+from mirror.journal.journal import Journal, journal_topic
 from mirror.kafka.admin import Admin, ConfigChange
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
@@ -312,6 +314,22 @@ def test_what_another_flow_writes_to_is_not_re_keyed_into(story: Story) -> None:
         claims.clear()
         wait_for(lambda: is_in(State.CAUGHT_UP), TIMEOUT, lambda: str(driver.figures))
     assert len(read_committed(story.target, story.topic)) == 50
+
+
+def test_what_nobody_could_ask_other_flows_about_is_not_named(story: Story) -> None:
+    """Both flows would refuse it for the other one's name."""
+
+    def unreachable() -> History:
+        raise ClusterUnreachable("other flows' journals")
+
+    async def named() -> None:
+        async with Wire(story.flow.source) as source, Wire(story.flow.target) as target:
+            await target.refresh([journal_topic(story.flow.name)])
+            await record_rekeyed(source, Journal(target, story.flow.name), story.rule, [], unreachable)
+
+    with pytest.raises(ClusterUnreachable, match="other flows' journals"):
+        asyncio.run(named())
+    assert FirstSeen.rekeyed_key(story.topic) not in story.journal()
 
 
 @pytest.mark.parametrize("letters", [False, True], ids=["copy", "dead letters"])
