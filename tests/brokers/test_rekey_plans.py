@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
 from mirror.driver.start import record_rekeyed
-from mirror.errors import ClusterUnreachable, ExitCode, Fenced, FlowLost
+from mirror.errors import ClusterError, ClusterUnreachable, ExitCode, Fenced, FlowLost
 from mirror.journal.entries import FirstSeen, losses_in
 from mirror.journal.journal import Journal, journal_topic
 from mirror.kafka.admin import Admin, ConfigChange
@@ -131,9 +131,16 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
     subject = Subject(flow=story.topic, rule=story.rule, source=story.flow.source, target=story.flow.target)
 
     async def doubt() -> str:
-        extent = await extent_of(subject, 0.0)
-        assert extent is not None
-        return extent.doubt
+        while True:
+            try:
+                extent = await extent_of(subject, 0.0)
+            except ClusterError as problem:
+                if "no leader says" not in str(problem):
+                    raise
+                await asyncio.sleep(0.05)  # it was elected a moment ago
+                continue
+            assert extent is not None
+            return extent.doubt
 
     async def watched() -> None:
         one = story.driver()
@@ -158,7 +165,7 @@ def test_a_target_that_is_made_anew_while_nothing_is_to_be_re_keyed(story: Story
                 f"the source topic {story.topic} was deleted and made anew",
             )
 
-    asyncio.run(watched())
+    asyncio.run(asyncio.wait_for(watched(), TIMEOUT))
 
 
 def test_a_target_that_lost_what_was_committed(
