@@ -14,7 +14,7 @@ from mirror.config import Settings
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import Cluster, Endpoint
-from mirror.names import first_of, is_legal
+from mirror.names import first_of
 from mirror.policy.selection import Rekeying
 from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json
 from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
@@ -45,9 +45,8 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
 
     stops: list[str] = []
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
-        named = [rule for rule in rules if is_legal(rule.progress)]  # the others are refused
-        await target.refresh({topic for rule in named for topic in rule.own_topics})
-        for rule in (one for one in named if one.progress in target.topics):
+        await target.refresh({topic for rule in rules for topic in rule.own_topics})
+        for rule in (one for one in rules if one.progress in target.topics):
             try:
                 await PlanLog(target, rule).check_all(source)
             except Stopped as stop:

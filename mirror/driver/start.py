@@ -126,11 +126,7 @@ async def _rivals(
     """Why copies that were just named may not begin, by target topic; the journal names them no more. `fresh`: their
     source topics. Raises as `recorded` does; none of them is named then.
     """
-    try:
-        history = await in_background(elsewhere)
-    except (ClusterError, MalformedBatch):  # what was not looked at is not begun
-        await _take_back(journal, map(FirstSeen.key, fresh), known)
-        raise
+    history = await _asked(journal, map(FirstSeen.key, fresh), known, elsewhere)
     failed, alias = dict[str, MirrorError](), journal.cluster.endpoint.alias
     for copy, topic in fresh.items():
         claim = history.claims.get(copy)
@@ -182,11 +178,7 @@ async def record_rekeyed(
             fresh.add(key)
     if changed:
         await journal.append([*changed.items(), (FirstSeen.making_key(rule.target), None)])
-    try:
-        history = await in_background(elsewhere)
-    except (ClusterError, MalformedBatch):  # as of a copy: what was not looked at is not begun
-        await _take_back(journal, fresh, known)
-        raise
+    history = await _asked(journal, fresh, known, elsewhere)
     loop = loop_finding(rule.source, target.endpoint.alias, history)
     found = [*claimed_of(rule, history, partial(_is_claimed, target)), *([loop] if loop is not None else [])]
     if found:
@@ -204,6 +196,17 @@ def _missing(target: Cluster, topic: str) -> ClusterUnreachable:
 
 def _is_claimed(target: Cluster, topic: str, claim: Claim) -> bool:
     return topic in target.topics and same_id(claim.topic_id, target.topic_id(topic))
+
+
+async def _asked(
+    journal: Journal, keys: Iterable[bytes], known: MutableMapping[bytes, bytes], elsewhere: Callable[[], History]
+) -> History:
+    """What `elsewhere` says. Where it raises, the journal names these no more: what was not looked at is not begun."""
+    try:
+        return await in_background(elsewhere)
+    except (ClusterError, MalformedBatch):
+        await _take_back(journal, keys, known)
+        raise
 
 
 async def _take_back(journal: Journal, keys: Iterable[bytes], known: MutableMapping[bytes, bytes]) -> None:

@@ -51,13 +51,10 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         known = taken.seen.values
         paused = paused_in(known)
         active = [one for one in flow.assignments if one.source.topic not in paused]
-        assignments, _ = await bounded(
-            source,
-            flow.name,
-            await recorded(
-                source, journal, active, dict(known), flow.made, origins=flow.origins, elsewhere=flow.elsewhere
-            ),
+        begun = await recorded(
+            source, journal, active, dict(known), flow.made, origins=flow.origins, elsewhere=flow.elsewhere
         )
+        assignments, _ = await bounded(source, flow.name, begun)
         standing = standing_in(known)
         notes = list[str]()
         mark, ended = await ControlServer.open(LOOPBACK), asyncio.Event()

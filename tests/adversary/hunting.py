@@ -52,7 +52,7 @@ class Hunt:
     def __exit__(self, *_: object) -> None:
         self._world.__exit__()
 
-    def one(self, seed: int, only: Sequence[int] = ()) -> Played:
+    def one(self, seed: int, only: Sequence[int] = ()) -> Played[Schedule]:
         """Play the schedule of a seed, or a part of it."""
         whole = self._schedule(seed)
         return play(self._world, whole.part(only) if only else whole, self.ignored)
@@ -68,9 +68,9 @@ class Hunt:
         only: Sequence[int] = (),
         *,
         until_found: bool = False,
-    ) -> Iterator[Played]:
+    ) -> Iterator[Played[Schedule]]:
         """Play them, so many side by side; in the order in which they end."""
-        left, running = deque(self._grouped(seeds)), set[Future[Played]]()
+        left, running = deque(self._grouped(seeds)), set[Future[Played[Schedule]]]()
         with ThreadPoolExecutor(at_once * _WAITING) as threads:
             is_over = False
             while True:
@@ -94,18 +94,18 @@ class Hunt:
         for start in range(0, len(seeds), _BLOCK):
             yield from sorted(seeds[start : start + _BLOCK], key=lambda seed: self._schedule(seed).disturbs)
 
-    def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
+    def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played[Schedule]]:
         """Play what a mend is to be missed in, until something is found."""
         seeds = range(mend.seed, mend.seed + mend.schedules)
         self.repertoire = mend.repertoire
         yield from self.play(seeds, at_once, only=mend.only, until_found=True)
 
-    def without(self, mend: mends.Mend, at_once: int) -> Iterator[Played]:
+    def without(self, mend: mends.Mend, at_once: int) -> Iterator[Played[Schedule]]:
         """The same with the mend taken out."""
         with mends.without(mend.name) as folder, driving.package(folder):
             yield from self.seeds_of(mend, at_once)
 
-    def _count(self, played: Played) -> None:
+    def _count(self, played: Played[Schedule]) -> None:
         self.failures += bool(played.failure)
         self.found.update(played.kinds)
         if played.findings:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException
@@ -102,16 +102,22 @@ class Copy:
     expires: bool = False
 
 
-@dataclass(slots=True)
-class Played:
-    """How a schedule went. `steps`: what was done, a line each; `findings`: what must not be."""
+S = TypeVar("S")
 
-    schedule: Schedule
+
+@dataclass(slots=True)
+class Played(Generic[S]):
+    """How a schedule went. `steps`: what was done, a line each; `findings`: what must not be; `excused`: what must not
+    be, and pages name as a limit.
+    """
+
+    schedule: S
     steps: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     failure: str = ""
     logs: str = ""
+    excused: set[str] = field(default_factory=set)
 
     @property
     def kinds(self) -> list[str]:
@@ -120,11 +126,12 @@ class Played:
 
     def __str__(self) -> str:
         lines = [f"{self.schedule}: {self.seconds:.1f} s", *(f"    {step}" for step in self.steps)]
+        lines += [f"  ~ {one}" for one in sorted(self.excused)]
         lines += [f"  ! {one}" for one in self.findings]
         return "\n".join(lines + ([self.failure] if self.failure else []))
 
 
-def play(world: World, schedule: Schedule, ignored: frozenset[str] = frozenset()) -> Played:
+def play(world: World, schedule: Schedule, ignored: frozenset[str] = frozenset()) -> Played[Schedule]:
     """Play it until something is found; `ignored` names invariants (`I4`) or kinds of findings to pass over."""
     played, began = Played(schedule), time.monotonic()
     with world.playing():
@@ -140,7 +147,7 @@ def play(world: World, schedule: Schedule, ignored: frozenset[str] = frozenset()
 
 
 class _Player:
-    def __init__(self, world: World, schedule: Schedule, played: Played, ignored: frozenset[str]) -> None:
+    def __init__(self, world: World, schedule: Schedule, played: Played[Schedule], ignored: frozenset[str]) -> None:
         self._world, self._schedule, self._played, self._ignored = world, schedule, played, ignored
         self._tag = f"x{uuid.uuid4().hex[:7]}"
         self._folder = world.folder / self._tag
@@ -1547,4 +1554,4 @@ class _Player:
 OPERATIONS: Final[frozenset[str]] = frozenset(
     name.removeprefix("_op_") for name in vars(_Player) if name.startswith("_op_")
 )
-Play = Callable[[World, Schedule], Played]
+Play = Callable[[World, Schedule], Played[Schedule]]

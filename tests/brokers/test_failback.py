@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from compared_logs import delete_before
@@ -39,17 +40,22 @@ def _failed_over(settings: Settings) -> ExitCode:
     return failover(settings, rehearse=False, undo=False, as_json=True)
 
 
+def _forth(here: str, there: str, topic_name: str, **back: Any) -> tuple[Settings, Settings]:
+    """A flow that has copied 20 records and was failed over, and a flow `back`, of which there is nothing yet."""
+    first = settings_between(here, there, [topic_name], flow=topic_name)
+    make_topic(here, topic_name)
+    produce(here, topic_name, [b"before"] * 20)
+    assert run_once(first).exit_code == ExitCode.DONE
+    assert _failed_over(first) == ExitCode.DONE
+    return first, settings_between(there, here, [topic_name], flow=f"{topic_name}-back", **back)
+
+
 def test_the_first_flow_goes_on_behind_transactions_that_were_aborted_on_its_target(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str
 ) -> None:
     """The copy was a source meanwhile: what was aborted there is no record, and its own source has markers for it."""
     here, there = source_cluster.bootstrap, target_cluster.bootstrap
-    first = settings_between(here, there, [topic_name], flow=topic_name)
-    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back")
-    make_topic(here, topic_name)
-    produce(here, topic_name, [b"before"] * 20)
-    assert run_once(first).exit_code == ExitCode.DONE
-    assert _failed_over(first) == ExitCode.DONE
+    first, back = _forth(here, there, topic_name)
     transactions(there, topic_name, [True, False, True, False, True])
     produce(there, topic_name, [b"there"] * 3)
     assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
@@ -74,12 +80,7 @@ def test_what_the_flow_back_lost_is_a_difference_of_the_way_forth(
         account = json.loads(capsys.readouterr().out.splitlines()[-1])
         return [one["reason"] for one in account["accepted_losses"]]
 
-    first = settings_between(here, there, [topic_name], flow=topic_name)
-    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back", on_data_loss="continue")
-    make_topic(here, topic_name)
-    produce(here, topic_name, [b"before"] * 20)
-    assert run_once(first).exit_code == ExitCode.DONE
-    assert _failed_over(first) == ExitCode.DONE
+    first, back = _forth(here, there, topic_name, on_data_loss="continue")
     assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
     assert run_once(back).exit_code == ExitCode.DONE
     for count in (2, 5):
@@ -127,12 +128,7 @@ def test_a_flow_back_that_never_ran_is_ended_as_advised(
 ) -> None:
     """Its copies were adopted alone: the flow forth would refuse to run for the loop."""
     here, there = source_cluster.bootstrap, target_cluster.bootstrap
-    first = settings_between(here, there, [topic_name], flow=topic_name)
-    back = settings_between(there, here, [topic_name], flow=f"{topic_name}-back")
-    make_topic(here, topic_name)
-    produce(here, topic_name, [b"before"] * 20)
-    assert run_once(first).exit_code == ExitCode.DONE
-    assert _failed_over(first) == ExitCode.DONE
+    first, back = _forth(here, there, topic_name)
     assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
     with pytest.raises(PreflightError, match="Run `mirror failover` with its configuration first"):
         failover(first, rehearse=False, undo=True, as_json=False)

@@ -85,10 +85,8 @@ async def test_a_copy_that_was_re_keyed_before_is_so_no_more(
     """Unless it may be the same topic."""
     for name, many in ((topic_name, 2), (journal_topic(topic_name), 1)):
         make_topic(target_cluster.bootstrap, name, many)
-    places, endpoint = (
-        [TopicPartition(topic_name, number) for number in range(2)],
-        Endpoint("eu", (parse_address(target_cluster.bootstrap),)),
-    )
+    places = [TopicPartition(topic_name, number) for number in range(2)]
+    endpoint = Endpoint("eu", (parse_address(target_cluster.bootstrap),))
     key = FirstSeen.rekeyed_key(topic_name)
     async with Wire(endpoint) as cluster:
         await cluster.refresh([topic_name, journal_topic(topic_name)])

@@ -26,9 +26,6 @@ from mirror.states import REKEYED_BY, Remedy, State
 
 T = TypeVar("T")
 
-#: What the markers of transactions that are over may take, as long as their coordinator works.
-_MARKER_SECONDS: Final = 10.0
-POLL_SECONDS: Final = 0.02
 _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
 
@@ -201,6 +198,9 @@ class Work:
 NOTHING: Final = -1
 _NUMBER: Final = b"number"
 _PLAN: Final = b"plan"
+#: What the markers of transactions that are over may take, as long as their coordinator works.
+_MARKER_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.02
 
 
 def plans_of(rule: Rekeying) -> TopicPartition:

@@ -43,7 +43,7 @@ def _hunt(options: argparse.Namespace) -> int:
                 break
             one = play(world, session(seed).part(only, options.turns), ignored)
             played, topics = played + 1, topics + (len(only) or len(one.schedule.rules))
-            kinds.update({found.kind for found in one.findings} | ({"not played to its end"} if one.failure else set()))
+            kinds.update({*one.kinds} | ({"not played to its end"} if one.failure else set()))
             print(one, flush=True)
             if one.findings and options.logs:
                 print(one.logs, flush=True)

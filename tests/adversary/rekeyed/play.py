@@ -28,7 +28,7 @@ from adversary.journal import PASSING, STOPS, Recorded, found_in
 from adversary.judging import Finding, vanished
 from adversary.logs import Log, Reader, Record, Topic
 from adversary.operations import Op
-from adversary.play import CAUSES
+from adversary.play import CAUSES, Played
 from adversary.world import SIDES, Side, World
 
 from .records import Expected, differences, unburied
@@ -69,25 +69,6 @@ class Limit(StrEnum):
     CLEARED = "what the target has deleted is named by verify alone"
     #: rekey.md: without the progress topic, the flow refuses a target topic that holds records.
     REFUSED = "a copy without its progress is refused at a start"
-
-
-@dataclass(slots=True)
-class Played:
-    """How a session went, as the adversary's `play.Played` has it."""
-
-    schedule: Session
-    steps: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    seconds: float = 0.0
-    failure: str = ""
-    logs: str = ""
-    excused: set[str] = field(default_factory=set)
-
-    def __str__(self) -> str:
-        lines = [f"{self.schedule}: {self.seconds:.1f} s", *(f"    {step}" for step in self.steps)]
-        lines += [f"  ~ {one}" for one in sorted(self.excused)]
-        lines += [f"  ! {one}" for one in self.findings]
-        return "\n".join(lines + ([self.failure] if self.failure else []))
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +122,7 @@ class Case:
         return Expected(self.held, due, losses, self.cleared)
 
 
-def play(world: World, session: Session, ignored: Collection[str] = (), *, verifies: bool = True) -> Played:
+def play(world: World, session: Session, ignored: Collection[str] = (), *, verifies: bool = True) -> Played[Session]:
     """Play it until something is found; `ignored` names invariants or kinds of findings to pass over. At the end it
     `verifies`, which starts Spark once more.
     """
@@ -158,7 +139,7 @@ def play(world: World, session: Session, ignored: Collection[str] = (), *, verif
 
 
 class _Player:
-    def __init__(self, world: World, session: Session, played: Played, ignored: Collection[str]) -> None:
+    def __init__(self, world: World, session: Session, played: Played[Session], ignored: Collection[str]) -> None:
         self._world, self._session, self._played, self._ignored = world, session, played, ignored
         self._tag = f"k{uuid.uuid4().hex[:7]}"
         self._folder = world.folder / self._tag
@@ -339,6 +320,21 @@ class _Player:
         cuts.setdefault(side, {})[topic, number] = below
         return f"{topic}-{number} from {log.end} to {below}"
 
+    def _expire(self, side: Side, op: Op, case: Case) -> str:
+        """Delete the first records of a partition: a share of what is there."""
+        if (found := self._read(side, [case.name]).get(case.name)) is None:
+            return "-"
+        number = op.partition % len(found.partitions)
+        log = found.partitions[number]
+        before = log.start + (log.stable - log.start) * max(op.amount, 25) // 100
+        if before <= log.start:
+            return "-"
+        case.touched.add(side)
+        if side == "target":
+            case.cleared.add(number)
+        self._world.sides[side].expire(case.name, number, before)
+        return f"{number} before {before} of {log.end}"
+
     def _op_produce(self, op: Op, case: Case, _: object) -> str:
         side = self._world.source
         if case.name not in side.admin.list_topics(timeout=30).topics:
@@ -352,16 +348,7 @@ class _Player:
         return ""
 
     def _op_expire_source(self, op: Op, case: Case, _: object) -> str:
-        if (found := self._read("source", [case.name]).get(case.name)) is None:
-            return "-"
-        number = op.partition % len(found.partitions)
-        log = found.partitions[number]
-        before = log.start + (log.stable - log.start) * max(op.amount, 25) // 100
-        if before <= log.start:
-            return "-"
-        case.touched.add("source")
-        self._world.source.expire(case.name, number, before)
-        return f"{number} before {before} of {log.end}"
+        return self._expire("source", op, case)
 
     def _op_cut_source(self, op: Op, case: Case, cuts: dict[Side, dict[tuple[str, int], int | None]]) -> str:
         case.touched.add("source")
@@ -421,17 +408,7 @@ class _Player:
         return f"{op.kind} in {number}"
 
     def _op_expire_target(self, op: Op, case: Case, _: object) -> str:
-        if (found := self._read("target", [case.name]).get(case.name)) is None:
-            return "-"
-        number = op.partition % len(found.partitions)
-        log = found.partitions[number]
-        before = log.start + (log.stable - log.start) * max(op.amount, 25) // 100
-        if before <= log.start:
-            return "-"
-        case.touched.add("target")
-        case.cleared.add(number)
-        self._world.target.expire(case.name, number, before)
-        return f"{number} before {before} of {log.end}"
+        return self._expire("target", op, case)
 
     def _op_pause(self, _: Op, case: Case, __: object) -> str:
         case.paused = True
