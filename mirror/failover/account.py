@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
-from mirror.groups.sync import GroupSync, is_verified
-from mirror.groups.terms import preserved, translated
+from mirror.groups.sync import GroupSync
+from mirror.groups.terms import is_verified, preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, plain_values

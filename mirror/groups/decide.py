@@ -18,9 +18,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from mirror.kafka.groups import Committed
 from mirror.policy.rules import NO_LIMIT
+
+#: Why a group is beyond where it stands on the source.
+FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
+#: Why a group is there that stands in what the target lost (F5).
+LOST_THERE: Final = (
+    "the target lost what it had read, and other records are at these offsets by now: end its members there, and put it"
+    " to offset {} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
+)
+#: Why a group misses what is written next to a copy (F6).
+BEHIND_END: Final = (
+    "it stands behind the end of the copy, which lost what it had read: before anybody writes there, put it to offset"
+    " {end} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
+)
+#: Why a group stands elsewhere that nobody follows (G9 in `groups/sync.py`).
+UNFOLLOWED: Final = (
+    "share groups and streams groups are not followed: put it where it is to go on (kafka-share-groups.sh or"
+    " kafka-streams-groups.sh, --reset-offsets) before it begins there"
+)
+#: Why a group has no offset in a re-keyed topic.
+REKEYED: Final = (
+    "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
+)
 
 
 class Standing(StrEnum):

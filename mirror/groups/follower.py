@@ -73,17 +73,20 @@ class GroupFollower:
 
     async def finish(self, stopping: asyncio.Event) -> str:
         """One more complete round, when nothing is mirrored any more: `run` may be under way, or cancelled. What keeps
-        groups from following, empty where nothing does.
+        groups from following, and which ones stay behind; empty where nothing does. Once `stopping` is set, the latter
+        are not asked for.
 
         Takes at most `LAST_SYNC_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
         """
-        last = asyncio.create_task(self._last_sync())
+        last = asyncio.create_task(self._last_sync(stopping))
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([last, stopped], timeout=LAST_SYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if stopping.is_set():
             await asyncio.wait([last], timeout=STOP_SECONDS)
         causes = sorted({blocker.cause for blocker in self._blockers})
-        if not last.done():
+        if last.done():
+            causes += last.result()
+        else:
             causes = ["no complete round in time"]
             self._log.warning("groups_not_finished", flow=self.journal.flow, reason=causes[0])
         for task in (last, stopped):
@@ -98,11 +101,13 @@ class GroupFollower:
             self._are_chosen = not self._are_chosen
             self.on_sync(self._are_chosen)
 
-    async def _last_sync(self) -> None:
+    async def _last_sync(self, stopping: asyncio.Event) -> list[str]:
+        """The groups that stay behind; nobody asks a mirror that is to stop."""
         while self.sync.include:
             if await self._step():
-                return
+                return [] if stopping.is_set() else await self.sync.left_behind()
             await asyncio.sleep(RETRY_SECONDS)
+        return []
 
     async def _step(self) -> bool:
         """One round, logged; whether it was complete."""

@@ -23,6 +23,8 @@ for a round over everything once a minute: offsets expire there, and operators m
         not stand on the target where they do on the source
     G10  a broker forgets an offset some days after its commit where the group has no members, as on the target: what
         did not move is committed again, now and then, and all of it by a failover
+    G11  a bounded copy does not end as done while a group would read again on the target, of what both sides hold, what
+        it had read on the source: with members there, or on a copy that is not verified
 
 `gaps` reads both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
@@ -41,22 +43,30 @@ from uuid import UUID
 
 from mirror import names
 from mirror.errors import ClusterError, WireError
-from mirror.groups.decide import Agreement, CopyEnds, Decision, OffsetGap, Standing, decide
+from mirror.groups.decide import (
+    BEHIND_END,
+    FURTHER,
+    LOST_THERE,
+    REKEYED,
+    UNFOLLOWED,
+    Agreement,
+    CopyEnds,
+    Decision,
+    OffsetGap,
+    Standing,
+    decide,
+)
 from mirror.groups.side import GROUP_DENIED, TOPIC_DENIED, Blocker, Offsets, Side
-from mirror.groups.terms import Terms, Translate, terms_of, uncut
+from mirror.groups.terms import Terms, Translate, is_verified, terms_of, uncut
 from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.groups import (
-    Committed,
-    Refusal,
-)
+from mirror.kafka.groups import Committed, Refusal
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, high_watermarks, listed
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
 from mirror.replication.offset_map import Cut
-from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
 WHOLE_SECONDS: Final = 60.0
@@ -73,45 +83,9 @@ _BY_WEIGHT: Final = (
     *(Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED),
     *(Standing.HELD_BACK, Standing.BLOCKED, Standing.ACTIVE),
 )
-#: Why a group is beyond where it stands on the source.
-FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
-#: Why a group is there that stands in what the target lost (F5 in `groups/decide.py`).
-LOST_THERE: Final = (
-    "the target lost what it had read, and other records are at these offsets by now: end its members there, and put it"
-    " to offset {} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
-)
-#: Why a group misses what is written next to a copy (F6 in `groups/decide.py`).
-BEHIND_END: Final = (
-    "it stands behind the end of the copy, which lost what it had read: before anybody writes there, put it to offset"
-    " {end} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
-)
-#: Why a group stands elsewhere that nobody follows (G9).
-UNFOLLOWED: Final = (
-    "share groups and streams groups are not followed: put it where it is to go on (kafka-share-groups.sh or"
-    " kafka-streams-groups.sh, --reset-offsets) before it begins there"
-)
-#: Why a group has no offset in a re-keyed topic.
-REKEYED: Final = (
-    "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
-)
 _SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
-#: States in which an offset may mean other records on the target than on the source, or padding (G2): nobody reads the
-#: source of a paused one.
-_UNLIKE: Final = frozenset(
-    {State.STARTING, State.PADDING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.FENCED}
-    | {State.TARGET_LOST, State.PAUSED}
-)
-#: States that say nothing of the records: what was found before, or was not, still holds.
-_SILENT: Final = frozenset({State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
-
-
-def is_verified(*reports: PartitionStatus | None) -> bool:
-    """Whether the newest report of a partition says that its target holds the source's records (G2)."""
-    known = [report for report in reports if report]
-    newest = max(known, key=lambda report: report.at_ms, default=None)
-    if newest is None or newest.state in _UNLIKE:
-        return False
-    return newest.verified if newest.state in _SILENT else True
+#: How groups stand that may be behind with nothing in the way (G1, G2).
+_LEFT: Final = frozenset({Standing.HELD_BACK, Standing.ACTIVE})
 
 
 class Skip(NamedTuple):
@@ -220,6 +194,7 @@ class GroupSync:
         self._synced: dict[str, Offsets] = {}
         self._standings: dict[str, Standing] = {}
         self._held_back: set[str] = set()
+        self._wanted: dict[str, Offsets] = {}
         self._hidden: frozenset[str] = frozenset()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
@@ -350,18 +325,20 @@ class GroupSync:
         these mean anything is decided at the same moment: more is known by the time that the target has answered.
         """
         translated: dict[str, Offsets] = {}
+        wanted: dict[str, Offsets] = {}
         held_back: set[str] = set()
         until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed(whole=whole)).items():
-            verified = {at: committed for at, committed in offsets.items() if self._verified(at)}
-            early = {at for at, committed in verified.items() if committed.offset < self._since.get(at, 0)}
-            if early or any(self._translate(at, offsets[at]) for at in offsets.keys() - verified.keys()):
+            moved = {at: there for at, one in offsets.items() if (there := self._translate(at, one))}
+            begun = {at: there for at, there in moved.items() if offsets[at].offset >= self._since.get(at, 0)}
+            here = dict(there for at, there in begun.items() if self._verified(at))
+            if len(here) < len(moved):
                 held_back.add(group)
-            pairs = (self._translate(at, committed) for at, committed in verified.items() if at not in early)
-            if here := dict(filter(None, pairs)):
+            wanted[group] = dict(begun.values())
+            if here:
                 translated[group] = here
                 until |= {there: self._known_until(there) for there in here}
-        self._held_back, self._until = held_back, until
+        self._wanted, self._held_back, self._until = wanted, held_back, until
         return translated
 
     def _forget_all_but(self, groups: Collection[str]) -> None:
@@ -542,6 +519,30 @@ class GroupSync:
             self._synced.pop(group, None)
 
     # --- what came of it
+
+    async def left_behind(self) -> list[str]:
+        """The groups that read again on the target what they had read on the source by the last round, though nothing
+        stood in the way: with members on the target (G1), or on copies that are not verified (G2), and how they stand.
+        One that is as far as its copy goes is none, nor one that stands below where the mirror began (G6). Raises
+        nothing that a cluster can cause.
+        """
+        standings = self._all_standings()
+        left = {group: of for group, of in self._wanted.items() if of and standings.get(group) in _LEFT}
+        targets = await self._target.fetched(await self._target.coordinators(left))
+        try:
+            ends = await high_watermarks(self._target.cluster, {at for of in left.values() for at in of})
+        except ClusterError as problem:
+            self._target.lost(problem)
+            ends = {}
+
+        def is_behind(group: str) -> bool:
+            reached, none = targets.get(group, {}), Committed(0)
+            return any(
+                reached.get(at, none).offset < min(one.offset, ends.get(at, one.offset))
+                for at, one in left[group].items()
+            )
+
+        return [f"group {group} stays behind ({standings[group]})" for group in sorted(left) if is_behind(group)]
 
     async def gaps(
         self,

@@ -1,18 +1,28 @@
-"""How committed offsets move from the source to the target: not at all, or by the runs of a copy."""
+"""How committed offsets move from the source to the target, not at all or by the runs of a copy, and where they may."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
+from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
 from mirror.replication.offset_map import Cut
+from mirror.states import State
 
+#: States in which an offset may mean other records on the target than on the source, or padding (G2 in
+#: `groups/sync.py`): nobody reads the source of a paused one.
+_UNLIKE: Final = frozenset(
+    {State.STARTING, State.PADDING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.FENCED}
+    | {State.TARGET_LOST, State.PAUSED}
+)
+#: States that say nothing of the records: what was found before, or was not, still holds.
+_SILENT: Final = frozenset({State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
 #: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
 Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
 
@@ -74,3 +84,12 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
     if any(a.rules.translates for a in assignments):
         return Terms(translated(pairs, indexes), origins, indexes.known_until, since, copies, indexes.cut_of)
     return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)
+
+
+def is_verified(*reports: PartitionStatus | None) -> bool:
+    """Whether the newest report of a partition says that its target holds the source's records (G2)."""
+    known = [report for report in reports if report]
+    newest = max(known, key=lambda report: report.at_ms, default=None)
+    if newest is None or newest.state in _UNLIKE:
+        return False
+    return newest.verified if newest.state in _SILENT else True

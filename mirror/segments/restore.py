@@ -23,9 +23,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.groups.decide import OffsetGap
+from mirror.groups.decide import FURTHER, UNFOLLOWED, OffsetGap
 from mirror.groups.side import Blocker
-from mirror.groups.sync import FURTHER, UNFOLLOWED, Skip, sync_of
+from mirror.groups.sync import Skip, sync_of
 from mirror.journal.entries import same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes

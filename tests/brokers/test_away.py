@@ -30,7 +30,7 @@ from mirror.driver.flow import prepare
 from mirror.driver.journal_state import HEARD_SECONDS, JournalState
 from mirror.driver.reports import StopLog
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
-from mirror.groups.sync import is_verified
+from mirror.groups.terms import is_verified
 from mirror.journal.journal import Entry, News, Place
 from mirror.kafka import addresses, connection
 from mirror.kafka.cluster import TopicPartition

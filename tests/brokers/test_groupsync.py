@@ -25,14 +25,16 @@ from confluent_kafka.admin import (
 )
 from crashcut import crash_and_cut
 from group_pairs import Offsets, Pair, commit_all, node_of, with_pair
-from helpers import make_topic, mirror_once, produce, wait_for_markers
+from groupoffsets import commit
+from helpers import make_topic, mirror_once, produce, settings_between, wait_for_markers
 from oldbroker import OldBroker
 from padded import trimmed as cut_before
+from sparkless import run_once
 
 from mirror.config import ClusterSettings
-from mirror.groups.decide import Standing
+from mirror.errors import ExitCode
+from mirror.groups.decide import FURTHER, LOST_THERE, Standing
 from mirror.groups.side import Side
-from mirror.groups.sync import FURTHER, LOST_THERE
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
@@ -205,11 +207,38 @@ def test_a_group_is_never_ahead_of_the_mirror(
         assert await pair.standings() == {"held_back": 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(20)}
         assert (await pair.sync_once()).committed == 0
+        assert await pair.sync.left_behind() == [], "it is as far as the copy goes"
         await asyncio.to_thread(mirror_once, source, target, [topic_name], flow=topic_name)
         assert await pair.standings() == {"synced": 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(35, "of 35")}
+        pair.unsound.add(at)
+        await pair.commit(pair.source, topic_name, topic_name, 45)
+        assert await pair.standings() == {"held_back": 1}
+        assert await pair.sync.left_behind() == [f"group {topic_name} stays behind (held_back)"]
 
     with_pair(source, target, topic_name, story)
+
+
+def test_a_bounded_copy_names_groups_that_stay_behind_though_nothing_is_in_the_way(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """One with members on the target reads again what it had read on the source; once it has read on, it is not."""
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 50)
+    settings = settings_between(source, target, [topic_name], flow=topic_name)
+    groups = settings.groups.model_validate({"include": [f"{topic_name}.*"]})
+    settings = settings.model_copy(update={"groups": groups})
+
+    commit(source, topic_name, topic_name, 10)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    with consuming(target, topic_name, topic_name) as consumer:
+        assert consumer.poll(20)
+        commit(source, topic_name, topic_name, 30)
+        found = run_once(settings)
+        assert found.exit_code == ExitCode.CLUSTER
+        assert f"do not follow: group {topic_name} stays behind (active) (" in found.incomplete
+        consumer.commit(offsets=[Place(topic_name, 0, 40)], asynchronous=False)
+        found = run_once(settings)
+        assert (found.exit_code, found.incomplete) == (ExitCode.DONE, "")
 
 
 def test_a_group_waits_for_where_its_offset_moved_to(
@@ -330,6 +359,7 @@ def test_a_group_with_members_at_the_target_is_left_alone(
             assert await asyncio.to_thread(consumer.poll, 20)
             await pair.commit(pair.source, topic_name, topic_name, 30)
             assert await pair.standings() == {"active": 1}
+            assert await pair.sync.left_behind() == [f"group {topic_name} stays behind (active)"]
             refused = await commit_offsets(
                 pair.target,
                 await node_of(pair.target, topic_name),
@@ -377,11 +407,13 @@ def test_an_empty_partition_and_one_that_nobody_vouches_for(
         pair.unsound.add(at)
         assert await pair.standings() == {"held_back": 1}
         assert await pair.committed(pair.target, topic_name) == {}
+        assert await pair.sync.left_behind() == [], "there is nothing to read again"
         pair.unsound.clear()
         assert await pair.standings() == {"synced": 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(0, "none yet")}
         pair.unsound.add(at)
         assert await pair.standings() == {"held_back": 1}, "nobody follows it any more"
+        assert await pair.sync.left_behind() == [], "it stands where it should"
 
     with_pair(source, target, topic_name, story)
 

@@ -18,8 +18,8 @@ from mirror.groups import follower as groupfollower
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
 from mirror.groups.side import Blocker, Side
-from mirror.groups.sync import GroupSync, SyncResult, is_verified
-from mirror.groups.terms import preserved
+from mirror.groups.sync import GroupSync, SyncResult
+from mirror.groups.terms import is_verified, preserved
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import read_cut
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -55,6 +55,7 @@ class Results:
         self.include: tuple[re.Pattern[str], ...] = (re.compile(".*"),)
         self.left = list(results)
         self.made = 0
+        self.behind: list[str] = []
         self.detector = SuspensionDetector()
 
     async def sync_once(self, **_: object) -> SyncResult:
@@ -66,6 +67,9 @@ class Results:
             await asyncio.sleep(found)
             return SyncResult({}, 0, ())
         return found
+
+    async def left_behind(self) -> list[str]:
+        return self.behind
 
 
 class Records:
@@ -210,6 +214,9 @@ async def test_what_keeps_groups_from_following_in_the_end_is_returned(monkeypat
     denied = result(Blocker("grant READ", "g"))
     assert "do not follow: grant READ (groups.include" in await follower(denied)[0].finish(asyncio.Event())
     monkeypatch.setattr(groupfollower, "LAST_SYNC_SECONDS", 0.1)
+    left, sync, _ = follower(result(active=1))
+    sync.behind = ["group g stays behind (active)"]
+    assert "do not follow: group g stays behind (active) (groups.include" in await left.finish(asyncio.Event())
     silent = follower(1000.0)[0]
     assert "do not follow: no complete round in time" in await silent.finish(asyncio.Event())
 
