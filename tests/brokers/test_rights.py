@@ -241,7 +241,7 @@ def test_each_right_is_needed_and_named_where_it_is_missing(
         seen = f"{figures.state} {figures.detail}\n{blocked}"
         is_group = missing.kind is ResourceType.GROUP
         assert figures.state is (State.CAUGHT_UP if is_group else State.UNAUTHORIZED)
-        assert ("consumer groups do not follow: " in outcome.incomplete) == is_group
+        assert ("consumer groups do not follow: cluster " in outcome.incomplete) == is_group
         code = ExitCode(outcome.exit_code)
         assert code is ExitCode.CLUSTER
         at = committed(pair.target.bootstrap, "g", own)
