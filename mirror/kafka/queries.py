@@ -234,6 +234,16 @@ async def listed(
     return found
 
 
+async def every_listed(
+    cluster: Cluster, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """As `listed`, and where a leader did not answer, as after an election, `list_offset` asks again, and raises."""
+    found = await listed(cluster, partitions, when, isolation)
+    silent = [at for at in partitions if at not in found]
+    again = await asyncio.gather(*(list_offset(cluster, at, when, isolation) for at in silent))
+    return found | dict(zip(silent, again, strict=True))
+
+
 async def _ask(
     cluster: Cluster, node: int, partitions: Sequence[TopicPartition], when: int, isolation: int
 ) -> dict[TopicPartition, int]:

@@ -15,7 +15,7 @@ from mirror.errors import AccessDenied, ConfigError, MirrorError, NotAuthenticat
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, topic_configs
 from mirror.kafka.log_reader import Log, last_committed
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, every_listed, list_offset
 from mirror.policy.rules import is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
@@ -287,12 +287,12 @@ async def undecided_in(target: Cluster, ends: Mapping[TopicPartition, tuple[int,
 
     Without its marker a transaction that was committed is open, and the next one of its slot would decide about it, too
     (Kafka's ProducerAppendInfo). A slot that somebody began with anew has all its markers, and others get theirs while
-    this waits.
+    this waits. Raises as `every_listed` does: a leader that says nothing may be the one that has lost it.
     """
     deadline = time.monotonic() + _MARKER_SECONDS
     while True:
-        stable = await listed(target, ends, LATEST, READ_COMMITTED)
-        found = [(at, stable[at]) for at, (_, end) in ends.items() if stable.get(at, end) < end]
+        stable = await every_listed(target, ends, LATEST, READ_COMMITTED)
+        found = [(at, stable[at]) for at, (_, end) in ends.items() if stable[at] < end]
         if not found:
             return ""
         at, offset = min(found)

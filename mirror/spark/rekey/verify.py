@@ -35,7 +35,7 @@ from mirror.driver.scheduling import computing_task_count
 from mirror.errors import ClusterError, MirrorError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import Log, driven, last_committed
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, every_listed
 from mirror.policy.selection import Rekeying
 from mirror.records.header import APPEND_TIME, RawBatch, parse_header
 from mirror.records.recipe import LARGEST_RECORD
@@ -205,10 +205,8 @@ async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int
     if not topic:
         return {}, {}
     every = [TopicPartition(topic, number) for number in cluster.topics[topic].leaders]
-    starts = await listed(cluster, every, EARLIEST)
-    ends = await listed(cluster, every, LATEST, READ_COMMITTED)
-    if missing := [str(at) for at in every if at not in starts or at not in ends]:
-        raise ClusterError(f"{cluster}: {', '.join(missing)}: no leader says where the log ends")
+    starts = await every_listed(cluster, every, EARLIEST)
+    ends = await every_listed(cluster, every, LATEST, READ_COMMITTED)
     return {at.partition: starts[at] for at in every}, {at.partition: ends[at] for at in every}
 
 
