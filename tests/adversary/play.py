@@ -1517,6 +1517,8 @@ class _Player:
         self._copies[name] = Copy(op.topic, owned=not op.amount, source_id=self._source_id(op.topic))
         if op.amount:
             self._copies[name].causes.add("stranger")
+        else:
+            self._follow_source(self._copies[name])
         self._rebase()
         return f"{name} with {op.amount}"
 
