@@ -11,6 +11,7 @@
     │   ├── Fenced                  6  another writer took over the transactional id of this one
     │   ├── FlowLost                6  another mirror took the flow over, or it was failed over
     │   └── BrokerError             6  a broker answered with an error code that a retry did not cure
+    │       └── SettingRefused      6  a setting of a topic that the brokers, or a policy of theirs, do not take
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
     │   │   └── TlsRefused             one of the two will not speak TLS with the other
@@ -89,6 +90,10 @@ class PreflightError(MirrorError):
     exit_code: ClassVar[ExitCode] = ExitCode.PREFLIGHT
 
 
+class FlowRuns(PreflightError):
+    """Another mirror runs the flow."""
+
+
 class PartitionStop(MirrorError):
     """One partition stopped in a named state; the others go on.
 
@@ -133,9 +138,13 @@ class PartitionStop(MirrorError):
         """Whether its advice has a value by this name."""
         return name in self._values
 
+    @property
+    def problem(self) -> str:
+        """What is wrong, and where."""
+        return f"{self.state}: {self.topic}-{self.partition} at offset {self.offset}: {self.detail}"
+
     def __str__(self) -> str:
-        where = f"{self.state}: {self.topic}-{self.partition} at offset {self.offset}"
-        return f"{where}: {self.detail}. {self.advice}"
+        return f"{self.problem}. {self.advice}"
 
 
 class ClusterError(MirrorError):
@@ -191,6 +200,10 @@ class BrokerError(ClusterError):
     def __init__(self, code: int, name: str, doing: str) -> None:
         self.code, self.name, self.doing = code, name, doing
         super().__init__(f"{doing}: the broker answered {code} {name}")
+
+
+class SettingRefused(BrokerError):
+    """A value of a topic's setting that the brokers, or a policy of theirs, do not take; the topic is as it was."""
 
 
 class WireError(MirrorError):

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 249
+#: What the names of the topics begin with that brokers, and that mirrors, keep for themselves.
+INTERNAL_PREFIX: Final = "__"
+OWN_PREFIX: Final = "mirror."
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 

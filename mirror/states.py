@@ -70,9 +70,12 @@ class Remedy(Enum):
     )
     ACCEPT_RESTORED = (
         "Where the log that lost records was restored, run `mirror accept CONFIG {topic} --partition {partition}`,"
-        " which looks at both logs"
+        " which compares both logs, and accepts as lost what the target still lacks"
     )
-    BEGIN_ANEW = "To begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {target_topic}"
+    BEGIN_ANEW = (
+        "To begin anew with what the source has now: kafka-topics.sh --bootstrap-server {target} --delete --topic"
+        " {target_topic}"
+    )
     EXCLUDE = "To keep the copy as it is, add {topic} to topics.exclude and send the mirror SIGHUP"
     RENAME = (
         "To keep the copy and to mirror the topic into another one, name that in topics.naming.rename and send the"
@@ -125,6 +128,11 @@ class Remedy(Enum):
         "Let the copy keep the times that records have: kafka-configs.sh --bootstrap-server {target} --alter"
         " --entity-type topics --entity-name {target_topic} --add-config message.timestamp.type=CreateTime"
     )
+    KEEP_REPEATED = (
+        "Let the copy keep what the source keeps: kafka-configs.sh --bootstrap-server {target} --alter --entity-type"
+        " topics --entity-name {target_topic} --add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1."
+        " mirror verify names what was removed until then; it comes back only where the copy starts over"
+    )
     KEEP_LETTER_TIMES = (
         "Let the dead-letter topic keep the times that records have: kafka-configs.sh --bootstrap-server {target}"
         " --alter --entity-type topics --entity-name {dead_letter} --add-config message.timestamp.type=CreateTime"
@@ -138,8 +146,8 @@ class Remedy(Enum):
     )
     REKEY_BEHIND = "Set topics.on_data_loss: continue, and start the mirror again, to go on behind them"
     REKEY_ANEW = (
-        "To begin anew delete {target_topic} and {progress}, in one command: kafka-topics.sh --bootstrap-server"
-        " {target} --delete --topic {target_topic},{progress}"
+        "To begin anew with what the source has now, delete {target_topic} and {progress}, in one command:"
+        " kafka-topics.sh --bootstrap-server {target} --delete --topic {target_topic},{progress}"
     )
     KEEP_REKEYED = (
         "To keep what was re-keyed and to re-key the topic into another one, name that in topics.naming.rename, and"
@@ -180,7 +188,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.UNAVAILABLE: (),
     State.TRUNCATED: (Remedy.EXCLUDE, Remedy.ACCEPT_RESTORED, Remedy.BEGIN_ANEW),
     State.RECREATED: (Remedy.EXCLUDE, Remedy.RENAME, Remedy.ADOPT, Remedy.BEGIN_ANEW),
-    State.RETENTION_GAP: (Remedy.ACCEPT_LOSS, Remedy.BEGIN_ANEW),
+    State.RETENTION_GAP: (Remedy.ACCEPT_LOSS,),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.ACCEPT_DAMAGE, Remedy.BEGIN_ANEW, Remedy.INSPECT),
     State.REFUSED: (
         Remedy.RAISE_SIZE,
@@ -202,11 +210,11 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
 }
 #: The same of re-keyed topics. All of it is shown, but for what a stop has chosen of it.
 REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
-    State.TRUNCATED: (Remedy.REKEY_ANEW,),
+    State.TRUNCATED: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.RECREATED: (Remedy.EXCLUDE_REKEYED, Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
-    State.TARGET_LOST: (Remedy.REKEY_ANEW,),
+    State.TARGET_LOST: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.DIVERGED: (Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
-    State.RETENTION_GAP: (Remedy.REKEY_BEHIND, Remedy.REKEY_ANEW),
+    State.RETENTION_GAP: (Remedy.REKEY_BEHIND,),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.INSPECT),
     State.REFUSED: (
         Remedy.CHANGE_RULE,
@@ -214,7 +222,8 @@ REKEYED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
         Remedy.RAISE_MEMORY_ANEW,
         Remedy.KEEP_TIMES,
         Remedy.KEEP_LETTER_TIMES,
+        Remedy.KEEP_REPEATED,
     ),
-    State.FENCED: (Remedy.END_REKEYER, Remedy.REKEY_ANEW),
+    State.FENCED: (Remedy.END_REKEYER, Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW),
     State.UNAUTHORIZED: (Remedy.GRANT_REKEYED, Remedy.MEND_LOGIN),
 }

@@ -50,11 +50,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 #: A member of a group of the newer protocol learns at its next heartbeat what it has: by default after five seconds.
 _BEATS = {"group.consumer.min.heartbeat.interval.ms": 200, "group.consumer.heartbeat.interval.ms": 200}
+#: Nobody kills the brokers of a session, so that they are fenced only where the machine has too much to do.
+_NEVER_KILLED = {"broker.session.timeout.ms": 60_000}
 
 
 @pytest.fixture(scope="session")
 def _clusters() -> Iterator[tuple[Cluster, Cluster]]:
-    specs = [Spec(name="source", config=_BEATS), Spec(name="target", config=_BEATS)]
+    specs = [Spec(name=name, config=_BEATS | _NEVER_KILLED) for name in ("source", "target")]
     with ExitStack() as stack:
         source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
         yield source, target

@@ -3,6 +3,9 @@
 What is accepted is looked at in both logs now, as a mirror that starts would, and named; nothing is written to the
 topics themselves. What keeps a partition stopped all the same is shown, and then nothing is accepted of it.
 
+Decision: nothing of a topic is accepted that the journal does not name as the source's copy (G1 in `adoption.py`): what
+nobody compared would count as confirmed, and what is advised there might delete the only records of a stranger.
+
 Decision: a copy that nothing confirms is taken for whole only where a person says so by name. Somebody who goes on
 behind a loss has not learned that the copy has records of somebody else by now.
 
@@ -20,26 +23,27 @@ from typing import Any, Final
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop
+from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, MalformedBatch, PartitionStop, PreflightError
 from mirror.journal.entries import Lost, accept_entry, forgotten_entry, losses_in, seen_in, starts_in
 from mirror.journal.journal import Change, Journal, journal_topic
 from mirror.journal.offset_maps import indexes_of
 from mirror.journal.positions import Standing, lifted_entry, position_entry, standing_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import EARLIEST, list_offset
+from mirror.kafka.queries import EARLIEST, LATEST, list_offset, listed
 from mirror.policy.rules import Rules
 from mirror.policy.selection import is_rekeyed
 from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import POSSIBLE, KnownStop, LastPosition, Loss
 from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.damage import damaged_at, unwritable_at
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
-from mirror.replication.offset_map_recovery import holding, resume_translated
-from mirror.replication.position import Position, located, resume
+from mirror.replication.offset_map import OffsetRangeIndex
+from mirror.replication.offset_map_recovery import looking, resume_translated
+from mirror.replication.position import Position, corrupt, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.suspension import Clearance, beating, never
+from mirror.topics.adoption import not_named
 from mirror.topics.apply import ensure_flow_topic, rules_for
 from mirror.topics.history import keeping_to_known
 
@@ -83,7 +87,8 @@ def accept(
     """Accept what was lost of a source topic, of some partitions or of all, and say what that is; DATA_AT_RISK where a
     partition stays stopped. `unconfirmed`: take a copy that nothing confirms for whole, too.
 
-    Raises ConfigError for a topic or partition that is not mirrored, ClusterError as queries do.
+    Raises ConfigError for a topic or partition that is not mirrored, PreflightError for a target topic with records
+    that is not the flow's copy of it, ClusterError as queries do.
     """
     with beating() as detector:  # what was found in both logs may be so no longer behind a suspension (Z1)
         clearance = Clearance(detector, never)
@@ -179,6 +184,13 @@ async def _accept(
         journal = Journal(target, settings.flow, clearance)
         records = await journal.newest()
         seen = seen_in(records).get(target_topic)
+        if (why := not_named(topic, target.topic_id(target_topic), seen, source.cluster_id)) and await _has_records(
+            target, target_topic
+        ):
+            raise PreflightError(
+                f"{target_topic}: {why}, so nothing of it is accepted. `mirror adopt CONFIG {topic}` compares it with"
+                " its source and takes it over, if it is a copy"
+            )
         if seen is not None and (became := other_topic(source, topic, seen.topic_id)):
             for one in found:
                 one.stop = located(recreated(one.source, -1, became), source, target, target_topic)
@@ -190,11 +202,12 @@ async def _accept(
         ids = source.topic_id(topic), target.topic_id(target_topic)
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
-            begins, losses = since.get(one.target, 0), standing.lost_of(one.target, ids[0])
+            begins, losses = since.get(one.target, 0), standing.lost_of(one.target, *ids)
             if translates:
                 attempt = _translated(logs, indexes.get(one.target, OffsetRangeIndex()), begins, losses)
             else:
                 attempt = _preserved(logs, begins, losses, standing.way_back_of(one.target, *ids))
+            attempt = _reporting(attempt, logs)
             await _settle(
                 one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed
             )
@@ -203,6 +216,13 @@ async def _accept(
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
         await journal.append_all(entry for one in found for entry in _entries(one, source))
         return found
+
+
+async def _has_records(cluster: Cluster, topic: str) -> bool:
+    """Whether it holds or held any, or somebody does not say."""
+    numbers = cluster.topics[topic].leaders
+    ends = await listed(cluster, [TopicPartition(topic, number) for number in numbers], LATEST)
+    return len(ends) < len(numbers) or any(ends.values())
 
 
 async def _accept_rekeyed(
@@ -240,10 +260,22 @@ def _preserved(
 
 def _translated(logs: _Sides, index: OffsetRangeIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
-        runs = index.last.copy() if index.last is not None else None  # what a check adds is nobody else's
-        return resume_translated(*logs, accepted, holding(OffsetMap(runs)), since, last, losses)
+        return resume_translated(*logs, accepted, looking(index), since, last, losses)
 
     return attempt
+
+
+def _reporting(attempt: _Try, logs: _Sides) -> _Try:
+    """The same, where what cannot be read of a log stops the partition."""
+    _, _, partition, target, copy = logs
+
+    async def tried(accepted: tuple[int, int] | None, last: LastPosition | None) -> object:
+        try:
+            return await attempt(accepted, last)
+        except MalformedBatch as damage:
+            raise corrupt(damage, target, partition, copy.topic) from damage
+
+    return tried
 
 
 async def _settle(
@@ -325,13 +357,20 @@ async def _still_stands(
     if stop is not None and not isinstance(stop, Unconfirmed):
         return stop
     position = _position(await attempt(accepted, last))
-    if stop is None:
+    if stop is None and _was_compared(_position(await attempt(accepted, None))):
         if not (position.stamped and keeps_times):
             return None
         return Unconfirmed(one.source, position.next_offset, position.end, stood.detail)
     left = f"no record is left by which {clusters[0]} and {clusters[1]} could be compared"
     detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
     return Unconfirmed(one.source, position.next_offset, position.end, detail)
+
+
+def _was_compared(position: Position) -> bool:
+    """Whether a record of the copy was compared with its source's, if it has any: what the source deleted since may be
+    just what would show that it is another one.
+    """
+    return position.last is None or position.last.epoch_until >= 0
 
 
 def _position(found: object) -> Position:

@@ -15,7 +15,7 @@ from typing import Final
 
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
-from mirror.errors import ConfigError, ExitCode, PreflightError
+from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
 from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import refuse_failed_over
@@ -55,10 +55,12 @@ class Adopted:
 def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: bool, as_json: bool) -> ExitCode:
     """Take over the copies of these source topics, or of `every` one that the flow selects; the exit code: 5 where one
     is not its source's, 4 where a partition of one that is this flow's already is stopped, 3 where one is another
-    flow's, or comes from this target. `ends_only`: compare the ends of the logs and nothing else.
+    flow's, comes from this target, or would keep less by the settings that it gets then. `ends_only`: compare the ends
+    of the logs and nothing else.
 
     Raises ConfigError for a topic that the flow does not mirror, PreflightError for a flow that was failed over, and
-    ClusterError; nothing is taken over then.
+    ClusterError, also where the journal of another flow does not say what that one writes to; nothing is taken over
+    then.
     """
     source, target = Admin(settings.source), Admin(settings.target)
     own = asyncio.run(read_own(settings))
@@ -87,6 +89,8 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             found.append(_ours(pair, stops))
         else:
             found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
+    if to_compare:
+        _require_all(history)
     began_ms = 0 if ends_only else int(time.time() * 1000)
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
     equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
@@ -94,7 +98,11 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         with beating() as detector:  # comparing takes long, and others may have acted meanwhile
             clearance = Clearance(detector, never)
             refuse_failed_over(settings.flow, asyncio.run(read_own(settings)).newest)
-            left = {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
+            left = {
+                topic: (f"is not taken over: once it is, it {warning}. {_LET_GO}", ExitCode.PREFLIGHT)
+                for topic, warning in _shortened(settings, source, target, history, equal).items()
+            }
+            left |= {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
             left |= {
                 topic: (f"is not taken over: flow {flow} has it since", ExitCode.PREFLIGHT)
                 for topic, flow in _claimed(settings, source, target, plan, equal).items()
@@ -107,12 +115,6 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             ]
             taken = [pair for pair in equal if pair.source not in left]
             _record(settings, source, plan, history, taken, began_ms, clearance)
-        compared = [
-            replace(one, detail=f"{one.detail}. It {warning}")
-            if one.adopted and (warning := plan.shortened(one.target))
-            else one
-            for one in compared
-        ]
     found = sorted([*found, *compared], key=lambda one: one.topic)
     if as_json:
         print_json({"flow": settings.flow, "topics": [asdict(one) for one in found]})
@@ -123,6 +125,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     return next((code for code in _WORST_FIRST if code in codes), ExitCode.DONE)
 
 
+_LET_GO: Final = "One that runs reads that at SIGHUP. Where it may go, set the same on the copy first"
 _MOVED = "was recreated while it was compared, or its source was; try again"
 
 
@@ -132,7 +135,9 @@ def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every
         return list(known.values())
     for topic in topics:
         if topic in {one.source for one in plan.rekeyed}:
-            raise ConfigError(f"{topic}: a rule re-keys it, so its copy cannot be compared; recreate the target topic")
+            raise ConfigError(
+                f"{topic}: a rule re-keys it, so its copy cannot be compared; name another copy (topics.naming)"
+            )
         if topic not in known:
             raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{did_you_mean(topic, known)}")
     return [known[topic] for topic in dict.fromkeys(topics)]
@@ -163,7 +168,9 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
             yield Adopted(pair.source, pair.target, False, text, ExitCode.DIFFERENT)
         elif (unlike := wrong.get(pair.target)) is not None:
             code = ExitCode.CLUSTER if unlike.is_passing else ExitCode.DIFFERENT
-            yield Adopted(pair.source, pair.target, False, f"is not taken over: {unlike.reason}", code)
+            # what a stop advises is for copies that the flow filled: this topic may have the only records
+            way = "" if unlike.is_passing else _BESIDE.format(topic=pair.source)
+            yield Adopted(pair.source, pair.target, False, f"is not taken over: {unlike.problem}{way}", code)
         elif ends_only:
             text = f"is adopted; compared was the last batch of each of {count(theirs, 'partition')}, and nothing else"
             yield Adopted(pair.source, pair.target, True, text)
@@ -172,6 +179,8 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
             yield _whole(pair, report, is_compacted=pair.source in plan.compacted)
 
 
+#: What leaves a topic as it is that is no copy.
+_BESIDE: Final = ". To keep it, name another copy of {topic} in topics.naming.rename, or exclude {topic}"
 #: What takes over a copy of which only the first records are missing, or which has only more than its source.
 _BY_ITS_ENDS: Final = (
     ". All else is the same: where its retention deleted them, `mirror adopt CONFIG {topic} --ends-only` takes it over"
@@ -228,17 +237,37 @@ def _has_only(report: VerifyReport, *kinds: Kind) -> bool:
     return not report.unread and bool(met) and report.different == len(met)
 
 
+def _shortened(
+    settings: Settings, source: Admin, target: Admin, history: History, pairs: Sequence[TopicPair]
+) -> dict[str, str]:
+    """By source topic, what is to be said of a copy that gets settings by which it keeps less once it is the flow's,
+    which a running mirror sets within seconds.
+    """
+    copies = {pair.target for pair in pairs}
+    others = {copy: seen for copy, seen in history.seen.items() if copy not in copies}  # as of these none is another's
+    plan = plan_topics(source, target, settings, replace(history, seen=others))
+    return {pair.source: warning for pair in pairs if (warning := plan.shortened(pair.target))}
+
+
 def _claimed(
     settings: Settings, source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]
 ) -> dict[str, str]:
     """By source topic, the other flow that writes to its copy by now."""
-    claims = read_others(settings, source, target).claims
+    history = read_others(settings, source, target)
+    _require_all(history)
+    claims = history.claims
     return {
         pair.source: claim.flow
         for pair in pairs
         if (claim := claims.get(pair.target)) is not None
         and same_id(claim.topic_id, plan.target_topics[pair.target].topic_id)
     }
+
+
+def _require_all(history: History) -> None:
+    if history.silent:
+        advice = "try again when it can, or delete it where that flow is no more"
+        raise ClusterUnreachable(f"{history.silent[0]}: {advice}")
 
 
 def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> list[TopicPair]:

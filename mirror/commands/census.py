@@ -281,7 +281,7 @@ def census(
 
 def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: bool, records: bool) -> Census:
     began = time.monotonic()
-    given = {"damage": "flag", "uncompressed": "measured" if measured else "stated"}
+    given = {"damage": "flag", "deleted": "skip", "uncompressed": "measured" if measured else "stated"}
     if topics:
         given["topic"] = ",".join(topics)
     settings, name = SparkSettings(), "files"

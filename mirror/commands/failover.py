@@ -53,7 +53,7 @@ from mirror.failover.account import (
     with_doubts,
 )
 from mirror.failover.rpo import POLL_SECONDS, JournalSnapshot, PartitionRpo, naming_of
-from mirror.groups.decide import OffsetGap
+from mirror.groups.gap import GROUPS_STAY, OffsetGap
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
@@ -174,19 +174,23 @@ def _left_out(lost: Iterable[LostBack], known: JournalSnapshot) -> Iterator[Chan
 
 
 async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[LostBack]:
-    """A source that is away, or hides journals, has them to itself, which is logged."""
-    found = list[LostBack]()
+    """A source that is away, or hides journals, has them to itself, which is logged, and so is a journal that cannot be
+    read.
+    """
+    found, problems = list[LostBack](), list[str]()
     try:
         names = await partition_counts(source, SOURCE_SECONDS)
-        found = await losses_on_the_way_back(source, seen_in(known.newest), names)
-        problem = f"journals on {source} may be hidden: {GRANT_JOURNALS}" if await may_hide_flows(source) else ""
-    except (ClusterError, MalformedBatch) as error:
-        problem = str(error)
-    if problem:
+        found, problems = await losses_on_the_way_back(source, seen_in(known.newest), names)
+        if await may_hide_flows(source):
+            problems.append(f"journals on {source} may be hidden: {GRANT_JOURNALS}")
+    except ClusterError as error:
+        problems.append(str(error))
+    if problems:
         _log.warning(
             "way_back_unknown",
             flow=known.journal.flow,
-            reason=f"nobody knows whether a flow back has lost anything, which `mirror verify` shows: {problem}",
+            reason="nobody knows whether a flow back has lost anything, which `mirror verify` shows: "
+            + "; ".join(problems),
         )
     return found
 
@@ -256,9 +260,13 @@ async def _fail_over(
         course.exposed += missed if rehearse else []
         if reached and await course.warn_of_silent(source):
             found, course.exposed = may_hold_more(found), may_hold_more(course.exposed)
-    account = course.account(found)
+    is_kept = False
     if not rehearse:
-        await course.check_stands(known)  # an account of what was taken back would be that of the next failover
+        with course.step("check that the failover stands"):
+            await course.check_stands(known)  # an account of what was taken back would be that of the next failover
+            is_kept = True
+    account = course.account(found)
+    if is_kept:
         await _keep(known.journal, account)
     return account
 
@@ -348,9 +356,9 @@ class _FailoverRun:
         if others := known.others():
             pairs = [topic if topic == copy else f"{topic} (to {copy})" for copy, topic in sorted(others.items())]
             self._warn(
-                f"the flow's mirror has another configuration than this one, by which it copies {first_of(pairs)}, too:"
-                " nothing of that is shown here. Fail over with its configuration, or have it read this one first"
-                " (SIGHUP, or a new start)"
+                f"the flow's last mirror read another configuration than this one, by which it copied"
+                f" {first_of(pairs)}, too: nothing of that is shown here. Fail over with its configuration, or have a"
+                " mirror read this one first (SIGHUP, or a new start)"
             )
 
     async def warn_of_silent(self, source: Cluster) -> bool:
@@ -400,6 +408,10 @@ class _FailoverRun:
             self._warn("what groups read again or miss was not compared to the end, since the source went away")
         await self.name_stranded(source, target, known)
         if not reached:
+            if any(one.end is not None for one in exposures):  # else nothing passes for whole
+                self._warn(
+                    "what the target deleted and what was never mirrored was not looked for, since the source went away"
+                )
             return []
         await self.warn_of_deleted(source, known)
         return await self.miss(source, known)
@@ -457,7 +469,7 @@ class _FailoverRun:
             self._warn(f"what was missing could not be copied: {finding}")
 
         try:
-            flow = await asyncio.to_thread(prepare, self.settings, once=True, refused=refused)
+            flow = await asyncio.to_thread(prepare, self.settings, once=True, keeps=True, refused=refused)
             before = known.watched.last
             for note in await drain(flow, {before.instance} if before else ()):
                 self._warn(note)
@@ -610,7 +622,7 @@ class _FailoverRun:
     async def follow(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
         """A last complete sync of the groups; rehearsed, it commits nothing."""
         if not reached:
-            self._warn("groups stay where the mirror last put them, since the source cannot be asked")
+            self._warn(GROUPS_STAY)
         elif self.settings.groups.include:
             await self._sync_groups(group_sync(self.settings, source, target, known, self._doubts), known)
 
@@ -652,7 +664,7 @@ class _FailoverRun:
             if tries:
                 await asyncio.sleep(POLL_SECONDS)
                 await self._sync_groups(sync, known)
-            gaps, blockers = await sync.gaps(self._synced.planned, holds, doubts, rekeyed)
+            gaps, blockers = await sync.gaps(self._synced.stood, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             is_settled = not gaps and not any(blocker.passing for blocker in blockers)
             if is_settled or time.monotonic() > deadline:
@@ -680,9 +692,10 @@ class _FailoverRun:
         """Name the topics of which something is missing because they are paused."""
         lacking = {one.topic for one in exposures if not one.is_over}
         for topic in sorted(lacking & paused_in(known.newest)):
+            undo = "" if self.rehearse else "`mirror failover CONFIG --undo`, and then "
             self._warn(
-                f"{topic} is paused, so that it was not copied any further; "
-                f"`mirror resume CONFIG {topic}` lets it go on"
+                f"{topic} is paused, so that it was not copied any further; {undo}`mirror resume CONFIG {topic}` lets"
+                " it go on"
             )
 
     async def warn_of_deleted(self, source: Cluster, known: JournalSnapshot) -> None:

@@ -11,7 +11,8 @@ from rich.console import Group
 from rich.text import Text
 
 from mirror.failover.rpo import AcceptedLoss, PartitionRpo, RecoveryPoint
-from mirror.groups.decide import OffsetGap, Standing
+from mirror.groups.decide import Standing
+from mirror.groups.gap import OffsetGap
 from mirror.journal.journal import Change
 from mirror.journal.ownership import ACCOUNT
 from mirror.observability import logs
@@ -74,7 +75,9 @@ class FailoverReport:
             return False
         if self.rehearsal:
             return not (
-                self.source_problem or self.warnings or any(one.doubt or one.state.is_stop for one in self.exposures)
+                self.source_problem
+                or self.warnings
+                or any(not one.is_certain or one.state.is_stop for one in self.exposures)
             )
         return all(one.is_over for one in self.exposures) and not self.warnings
 
@@ -172,10 +175,16 @@ def rendered(account: FailoverReport) -> Group:
         for one in account.exposures
         if (one.doubt or one.state.is_stop) and (one.topic, one.partition) not in shown_doubts
     ]
+    doubts += [
+        f"{one.topic}-{one.partition}: not whole for certain, since no leader on the source says where it ends"
+        for one in account.exposures
+        if account.rehearsal and one.end is None and not account.source_problem
+    ]
     open_ones = [
         f"{one.topic}-{one.partition}: a transaction is open on the source at offset {number(one.open_from)}; nothing"
         " behind it gets over before it ends. Where the source still serves, end its producer or wait for"
-        " transaction.timeout.ms, and fail over again"
+        f" transaction.timeout.ms, and{'' if account.rehearsal else ', once `mirror failover CONFIG --undo` ran,'} fail"
+        " over again"
         for one in shown
         if one.open_from is not None
     ]
@@ -185,7 +194,7 @@ def rendered(account: FailoverReport) -> Group:
     if account.groups:
         groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
         notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
-    notes += [Text(plain(_lost(*lost)), "yellow") for lost in account.losses]
+    notes += [Text(plain(_lost(*lost, is_over=not account.rehearsal)), "yellow") for lost in account.losses]
     notes += [Text(plain(_gap_text(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
     if more := len(account.gaps[SHOWN_GAPS:]) + account.more_gaps:
         notes.append(Text(f"and {number(more)} more offsets of groups; --json names them", "yellow"))
@@ -193,8 +202,8 @@ def rendered(account: FailoverReport) -> Group:
     return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
 
 
-def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
-    """One loss, in the words of `mirror verify`."""
+def _lost(one: PartitionRpo, loss: AcceptedLoss, *, is_over: bool) -> str:
+    """One loss, in the words of `mirror verify`; a flow that is over takes nothing as it is any more."""
     if loss.reason in POSSIBLE:
         what = {
             TOMBSTONES: "keys that were deleted on the source may live on in the copy, which was behind for longer than"
@@ -203,10 +212,8 @@ def _lost(one: PartitionRpo, loss: AcceptedLoss) -> str:
             WAY_BACK: "the copy was a source meanwhile, and of the flow back losses are on record, so that both sides"
             " may differ (verify: missing, extra)",
         }[loss.reason]
-        return (
-            f"{one.topic}-{one.partition}: {what}. `mirror verify` shows whether that is so; `mirror accept CONFIG"
-            f" {one.topic}` takes it as it is"
-        )
+        accept = "" if is_over else f"; `mirror accept CONFIG {one.topic}` takes it as it is"
+        return f"{one.topic}-{one.partition}: {what}. `mirror verify` shows whether that is so{accept}"
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
     return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
 

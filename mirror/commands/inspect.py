@@ -49,12 +49,12 @@ def inspect_files(paths: Sequence[Path], options: InspectOptions) -> ExitCode:
     """Show segments that follow each other; DATA_AT_RISK where one is damaged. Raises ConfigError."""
     scan = TransactionScan()
     for path in paths:
-        scan_transactions(scan, Mapped.of(path))
+        scan_transactions(scan, Mapped.checked(path))
     outcomes = scan.outcomes()
     whole, least, at_risk = LogTotals(), 0, False
     for path in paths:
         view = LogView(options, plain(str(path)), {"file": str(path)}, Rules())
-        mapped, named = Mapped.of(path), offset_of(path)
+        mapped, named = Mapped.checked(path), offset_of(path)
         highest = LAST_OFFSET if named is None else named + SPAN - 1
         walk = Walk(mapped.data, max(least, named or 0), highest)
         _show(walk, mapped, outcomes, view)
@@ -82,7 +82,8 @@ def _show(walk: Walk, mapped: Mapped, outcomes: Outcomes, view: LogView) -> None
         if damage.batch is not None:
             view.take(damage.batch, Outcome.NONE, damage.position, crc_holds=False)
         found = walk.resume()
-    view.close(_summary_fields(walk, found), _notes(walk, found))
+    notes = [Text(f"the disk is failing: {mapped.unread}", "bold red")] if mapped.unread else []
+    view.close(_summary_fields(walk, found), [*notes, *_notes(walk, found)])
 
 
 def _summary_fields(walk: Walk, found: Found | None) -> dict[str, Any]:

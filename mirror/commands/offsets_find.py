@@ -21,7 +21,7 @@ from mirror.config import ClusterSettings
 from mirror.errors import ConfigError, ExitCode
 from mirror.journal.entries import moment
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import LATEST, first_since, list_offset
+from mirror.kafka.queries import EARLIEST, LATEST, first_since, list_offset, may_have_since
 from mirror.names import did_you_mean
 from mirror.rendering import console, count, number, plain, print_json, table
 from mirror.segments.replica_sets import partitions_in
@@ -102,7 +102,15 @@ async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | No
 
         async def answer(at: TopicPartition) -> Answer:
             end = await list_offset(cluster, at, LATEST)  # asked before: what comes in between may be of that time
-            return Answer(at, Lookup(first=await first_since(cluster, at, when), end=end))
+            first = await first_since(cluster, at, when)
+            begin = await list_offset(cluster, at, EARLIEST) if first is None else end
+            if begin < end and await may_have_since(cluster, at, when):
+                raise ConfigError(
+                    f"{cluster}: {at}: its broker does not say where the first record of that time or later is: where"
+                    f" it looks, such ones were deleted. What was not begins at offset {begin}; find it in the segment"
+                    " files (--from)"
+                )
+            return Answer(at, Lookup(first=first, end=end))
 
         return list(await asyncio.gather(*(answer(TopicPartition(topic, number)) for number in numbers)))
 

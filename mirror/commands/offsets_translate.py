@@ -12,11 +12,13 @@ translated alone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from mirror.config import Settings
-from mirror.errors import ClusterError, ConfigError, ExitCode, PartitionStop, WireError
+from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PartitionStop, WireError
 from mirror.journal.entries import same_id, seen_in
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import indexes_of
@@ -31,7 +33,7 @@ from mirror.replication.assignment import LastPosition
 from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
-from mirror.replication.position import located, resume
+from mirror.replication.position import corrupt, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.topics.history import keeping_to_known
 
@@ -147,7 +149,7 @@ async def _known(sides: _Sides, journal: Journal) -> _Known:
     last = standing.positions.get(target)
     last = last if last is not None and last.is_of(*ids) else None
     is_over = FailedOver.standing(records) is not None
-    losses, way_back = standing.lost_of(target, ids[0]), standing.way_back_of(target, *ids)
+    losses, way_back = standing.lost_of(target, *ids), standing.way_back_of(target, *ids)
     return _Known(seen.begins(target.partition), last, losses, is_over, way_back)
 
 
@@ -167,16 +169,25 @@ async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
 
 async def _agreeing(sides: _Sides, known: _Known) -> int:
     """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
-    _, one, _, other, target = sides
-    try:
+    with _locating(sides):
         return (await resume(*sides, _ANY_LOSS, known.since, known.last, known.losses, known.way_back)).begin
+
+
+@contextmanager
+def _locating(sides: _Sides) -> Iterator[None]:
+    """Let what stops the partition, or cannot be read of it, say where to look."""
+    _, one, source, other, target = sides
+    try:
+        yield
+    except MalformedBatch as damage:
+        raise located(corrupt(damage, other, source, target.topic), one, other, target.topic) from damage
     except PartitionStop as stop:
         raise located(stop, one, other, target.topic) from stop
 
 
 async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool) -> Translation:
     """The answer where offsets moved. Raises as `complete` does."""
-    _, one, source, other, target = sides
+    _, _, source, other, target = sides
     known = await _known(sides, journal)
     if not reverse and offset < known.since:
         raise ConfigError(
@@ -185,10 +196,8 @@ async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool)
     index = (await indexes_of(journal)).setdefault(target, OffsetRangeIndex())
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if not known.is_over:
-        try:
+        with _locating(sides):
             await complete(index, *sides, _ANY_LOSS, known.since, known.last, known.losses, confirmed=True)
-        except PartitionStop as stop:
-            raise located(stop, one, other, target.topic) from stop
     elif index.last is None:
         raise ConfigError(f"{source}: the journal does not say where its offsets are, and the flow was failed over")
     return _answer(index, source, target, offset, log_start, reverse=reverse)

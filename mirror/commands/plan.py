@@ -28,7 +28,7 @@ def plan(settings: Settings, *, as_json: bool) -> ExitCode:
     found = plan_flow(settings)
     if found.topics and found.topics.rekeyed:
         stops = asyncio.run(_rekeyed_stops(settings, found.topics.rekeyed))
-        found = replace(found, otherwise=(*found.otherwise, *stops))
+        found = replace(found, stops=(*found.stops, *stops))
     if as_json:
         print_json(as_dict(found, settings))
     else:

@@ -29,17 +29,18 @@ from mirror.errors import ConfigError, MirrorError
 from mirror.journal.entries import FirstSeen, mirrored_cluster, same_id, seen_in
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import Owner
-from mirror.kafka.admin import Admin, ConfigChange, plain_values
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.names import first_of
+from mirror.kafka.groups import OFFSETS_TOPIC
+from mirror.kafka.topic_configs import plain_values
+from mirror.names import INTERNAL_PREFIX, first_of
 from mirror.observability import logs
 from mirror.policy.rules import Rules
-from mirror.policy.selection import INTERNAL_PREFIX, selects
+from mirror.policy.selection import selects
 from mirror.rendering import print_json
 from mirror.replication.assignment import assign
 from mirror.segments.cluster_logs import (
     METADATA,
-    OFFSETS_TOPIC,
     ClusterTopics,
     GroupOffsets,
     InSync,
@@ -85,6 +86,7 @@ class Disks:
     left: by topic, what is to be said of folders that were left out.
     lacking: topics of which no folder is here, with how many partitions they had (D4).
     behind: partitions of which no replica that was in sync is here, and what is to be said of each (D5).
+    in_sync: the folders of each partition's replicas that were, where the metadata log says who was in the end.
     """
 
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -96,6 +98,7 @@ class Disks:
     left: Mapping[str, Sequence[str]]
     lacking: Mapping[str, int]
     behind: Mapping[TopicPartition, str]
+    in_sync: Mapping[TopicPartition, Sequence[Path]]
 
 
 def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -121,8 +124,12 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
         found, left = _of_now(found, known)
         notes += (*(note for of in left.values() for note in of), *_unknown(found, known))
         counts = {name: topic.partitions for name, topic in known.topics.items()}
-    behind = dict(_behind(found, known, {node_of(path.parent) for path in paths})) if known is not None else {}
-    if known is None and paths:
+    behind: dict[TopicPartition, str] = {}
+    in_sync: dict[TopicPartition, Sequence[Path]] = {}
+    if known is not None:
+        controllers = {node_of(path.parent) for path in paths}
+        behind, in_sync = dict(_behind(found, known, controllers)), dict(_in_sync(found, known, controllers))
+    elif paths:
         why = "the metadata log in these folders cannot be read, and nobody knows which brokers were in sync"
         behind = dict.fromkeys(found, f"{why}: records may be missing")
     committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
@@ -158,6 +165,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             if name not in there and not name.startswith(INTERNAL_PREFIX)
         },
         behind=behind,
+        in_sync=in_sync,
     )
 
 
@@ -167,7 +175,7 @@ def _behind(
     """The partitions of which no replica here was in sync in the end, by the metadata log, or of which nobody knows it,
     and which are (D5). `controllers`: the nodes whose metadata logs are here.
     """
-    may_be_old = known.may_lack({node for node in controllers if node is not None})
+    may_be_old = _may_be_old(known, controllers)
     why = "the metadata logs here lack something, or do not say which controllers there were"
     if others := sorted(known.voters.difference(controllers)):
         why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
@@ -178,9 +186,8 @@ def _behind(
             continue
         nodes = {node_of(path.parent) for path in paths}
         current = {node for path in paths if (node := _broker_of(path.parent, in_sync)) is not None}
-        seen = max((epoch for path in paths for epoch, _ in history_of(path)), default=-1)
         nameless = [str(path) for path in paths if node_of(path.parent) is None]
-        if not current & in_sync.brokers and seen <= in_sync.leader_epoch:
+        if not current & in_sync.brokers and _seen(paths) <= in_sync.leader_epoch:
             brokers = ", ".join(map(str, sorted(in_sync.brokers)))
             where = " in other data folders than these" if nodes & in_sync.brokers else ""
             what = f"no replica here was in sync in the end, those of brokers {brokers} were{where}"
@@ -194,6 +201,29 @@ def _behind(
             brokers = ", ".join(map(str, sorted(absent)))
             what = f"nobody knows whether brokers {brokers} went on without these replicas"
             yield at, f"{what}; {why}: records may be missing"
+
+
+def _in_sync(
+    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
+) -> Iterator[tuple[TopicPartition, Sequence[Path]]]:
+    """The folders of the replicas that were in sync in the end, where the metadata logs here say who was."""
+    if _may_be_old(known, controllers):
+        return
+    for at, paths in found.items():
+        topic = known.topics.get(at.topic)
+        in_sync = topic.in_sync.get(at.partition) if topic is not None else None
+        if in_sync is not None and _seen(paths) <= in_sync.leader_epoch:
+            brokers = in_sync.brokers - in_sync.former
+            yield at, [path for path in paths if _broker_of(path.parent, in_sync) in brokers]
+
+
+def _may_be_old(known: ClusterTopics, controllers: Collection[int | None]) -> bool:
+    return known.may_lack({node for node in controllers if node is not None})
+
+
+def _seen(paths: Iterable[Path]) -> int:
+    """The newest leader epoch that replicas know of."""
+    return max((epoch for path in paths for epoch, _ in history_of(path)), default=-1)
 
 
 def _broker_of(data: Path, in_sync: InSync) -> int | None:
@@ -369,17 +399,18 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         wanted.dry_run,
         notes=disks.notes,
     )
-    results = _run(settings, report, owner, ids, skip_damage=wanted.skip_damage)
+    results = _run(settings, report, owner, ids, disks.in_sync, skip_damage=wanted.skip_damage)
     others = _others(target, ids)
     report.results += (_noted(one, disks.behind.get(one.assignment.source, ""), others) for one in results)
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
+        report.unset = unset_in_part(report)
         if owner is not None:
             with beating() as detector:
                 target.may_go = detector.since()
                 may_change = _may_change(settings, owner, report)
                 unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
-                report.unset = _set(target, plan, report, ids) if may_change else unset
+                report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
@@ -471,24 +502,31 @@ def _settings(target: Admin, plan: TopicPlan, disks: Disks, made: Collection[str
     return found
 
 
-def _set(target: Admin, plan: TopicPlan, report: Report, ids: _Ids) -> dict[str, str]:
-    """Set what is to be set of topics that are there whole; of the others, and those that failed, why it was not."""
-    missing = {at.topic for at in report.missing}
-    parted = missing | {one.assignment.source.topic for one in report.results if not one.is_whole or one.at_risk}
-    sources = {pair.target: pair.source for pair in plan.pairs}
-    unset: dict[str, str] = {}
+def unset_in_part(report: Report) -> dict[str, str]:
+    """Why what is to be set of a target topic is not, where the topic is not there whole, or would not be."""
+    parted = {at.topic for at in report.missing} | {
+        one.assignment.source.topic
+        for one in report.results
+        if not (one.is_sound if report.dry_run else one.is_whole and not one.at_risk)
+    }
+    targets = {pair.target for pair in report.plan.pairs if pair.source in parted}
+    why = (
+        "the topic is not there whole. A restore that finds all of it, in more folders, sets them; where nothing more"
+        " is to be found, set them yourself"
+    )
+    return {topic: why for topic, one in (report.settings or {}).items() if one.changes and topic in targets}
+
+
+def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
+    """Set what is to be set of topics that are there whole; of those that failed, why it was not."""
     failures: dict[str, MirrorError] = {}
-    changes: list[ConfigChange] = []
-    for topic, one in (report.settings or {}).items():
-        if one.changes and sources[topic] in parted:
-            unset[topic] = "the topic is not there whole, and a restore that is run again sets them then"
-        else:
-            changes += one.changes
+    settings = report.settings or {}
+    changes = [change for topic, one in settings.items() if topic not in report.unset for change in one.changes]
     target.alter_configs(changes, failures, ids)
     for change in changes:
         if change.topic not in failures:
             logs.get("mirror.restore").info("topic_config_changed", **asdict(change))
-    return unset | {topic: str(problem) for topic, problem in failures.items()}
+    return {topic: str(problem) for topic, problem in failures.items()}
 
 
 def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsReport:
@@ -515,7 +553,15 @@ def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
     return made | {name: plain_values(configs) for name, configs in there.items()}
 
 
-def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, *, skip_damage: bool) -> list[Restored]:
+def _run(
+    settings: Settings,
+    report: Report,
+    owner: Owner | None,
+    ids: _Ids,
+    in_sync: Mapping[TopicPartition, Sequence[Path]],
+    *,
+    skip_damage: bool,
+) -> list[Restored]:
     from mirror.spark.compiled import ensure_compiled
     from mirror.spark.restore import Portion, restore_on_spark
 
@@ -537,6 +583,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, *, 
             target=report.target,
             assignment=replace(one, target_topic_id=ids.get(one.target.topic)),
             folders=tuple(map(str, report.wanted[one.source])),
+            in_sync=tuple(map(str, in_sync.get(one.source, ()))),
             configs=report.configs[one.target.topic],
             memory_bytes=settings.limits.memory_mb * _MEGABYTE,
             bytes_per_second=settings.limits.bytes_per_second,

@@ -12,19 +12,22 @@ from rich.text import Text
 
 from mirror.errors import ExitCode
 from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.topic_configs import RETENTION
 from mirror.names import first_of
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import Finding, Severity
 from mirror.rendering import console, count, number, plain, state_text, table
 from mirror.segments.restore import UNLIMITED, GroupsReport
 from mirror.topics.apply import TopicPlan
-from mirror.topics.configs import RETENTION, SettingsPlan
+from mirror.topics.configs import SettingsPlan
 
 if TYPE_CHECKING:
     from mirror.spark.restore import Restored
 
 #: Groups of which each is named, to a person.
 _NAMED: Final = 50
+#: What nobody knows of a lost topic, as a command has it.
+_TO_FILL_IN: Final = {"retention.ms": "MS", "retention.bytes": "BYTES"}
 
 
 @dataclass(slots=True)
@@ -89,8 +92,8 @@ class Report:
     def _give_back(self, topic: str) -> str:
         known = (self.settings or {}).get(topic)
         if known is None:
-            return set_configs(self.target, topic, {"retention.ms": "MS", "retention.bytes": "BYTES"})
-        return set_configs(self.target, topic, known.held, known.dropped)
+            return set_configs(self.target, topic, _TO_FILL_IN)
+        return set_configs(self.target, topic, {**known.held, **{name: _TO_FILL_IN[name] for name in known.by_default}})
 
     def _had_none(self, topic: str) -> bool:
         """Nothing of the lost topic expired either, by its own settings."""
@@ -113,13 +116,15 @@ class Report:
 
     def _settings(self, one: SettingsPlan) -> dict[str, Any]:
         """Nothing is set of a topic that is not whole, and `applied` says what would be in a dry run."""
+        changes = {c.name: c.after for c in one.changes}
         return {
             "found": dict(one.found),
-            "applied": {} if one.topic in self.unset else {c.name: c.after for c in one.changes},
+            "applied": {} if one.topic in self.unset else changes,
+            "not_applied": changes if one.topic in self.unset else {},
             "held": dict(one.held),
             "left": dict(one.left),
             "problem": self.unset.get(one.topic, ""),
-            "command": self._give_back(one.topic) if one.held or one.dropped else "",
+            "command": self._give_back(one.topic) if one.held or one.by_default else "",
         }
 
     def print(self) -> None:
@@ -161,8 +166,8 @@ class Report:
             return ""
         had = [f"{name}={known.found[name]}" for name in RETENTION if name in known.found]
         default = [name for name in RETENTION if name not in known.found]
-        limits = [*had, *([f"its brokers' default of {' and '.join(default)}"] if default else [])]
-        return f": {' and '.join(limits)}"
+        unknown = f"what its brokers' server.properties said of {' and '.join(default)}, which is in no log"
+        return f": {' and '.join([*had, *([unknown] if default else [])])}"
 
     def _settings_lines(self) -> Iterator[str]:
         for topic, one in (self.settings or {}).items():
@@ -170,7 +175,8 @@ class Report:
                 listed = ", ".join(f"{change.name}={change.after}" for change in one.changes)
                 if problem := self.unset.get(topic):
                     command = set_configs(self.target, topic, {c.name: c.after or "" for c in one.changes})
-                    yield f"{topic}: not set are {listed}, as on the lost cluster: {problem}. To set them: {command}"
+                    done = "would not be set" if self.dry_run else "not set"
+                    yield f"{topic}: {done} as on the lost cluster: {listed}: {problem}. To set them: {command}"
                 else:
                     yield f"{topic}: {'would be set' if self.dry_run else 'set'} as on the lost cluster: {listed}"
             held = {name: value for name, value in one.held.items() if name not in RETENTION or topic not in self.kept}

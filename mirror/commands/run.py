@@ -27,7 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mirror import host
 from mirror.config import Settings
-from mirror.errors import ExitCode
+from mirror.errors import ExitCode, FlowRuns
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics, serving
@@ -113,7 +113,7 @@ def _after_fork() -> None:
 
 def _ended(number: int, frame: FrameType | None) -> None:
     in_hook = frame is not None and frame.f_code in (_before_fork.__code__, _after_fork.__code__)
-    if _State.forking or in_hook:  # also in the child, until it is another program
+    if _State.forking or in_hook or _is_in_finalizer(frame):  # also in the child, until it is another program
         _State.waiting = number
         signal.setitimer(signal.ITIMER_REAL, _LATER)
         return
@@ -132,7 +132,15 @@ def _again(_: int, frame: FrameType | None) -> None:
         _ended(_State.waiting, frame)
 
 
+def _is_in_finalizer(frame: FrameType | None) -> bool:
+    """Python passes over what is raised in a `__del__`."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
+
+
 def _end(number: int) -> NoReturn:
+    signal.setitimer(signal.ITIMER_REAL, 0)  # of a signal that came twice: nobody listens to it when Python ends
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it says at length that it was interrupted
     raise SystemExit(128 + number)
 
@@ -193,55 +201,68 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
 ) -> int:
     host.find()
     # Late, since a wrong option or configuration should not wait for PySpark's import.
-    from mirror.driver.flow import prepare
+    from mirror.driver.flow import Flow, prepare
     from mirror.driver.scheduling import MOST_TASKS, task_count
     from mirror.driver.topic_watcher import Replanner, TopicWatcher
     from mirror.journal import ownership
     from mirror.spark.compiled import ensure_compiled
-    from mirror.spark.rekey.driver import check_rules, queries_for
+    from mirror.spark.rekey.queries import check_rules, queries_for
     from mirror.spark.session import close_context, close_in_time, end_jvm, local_master, open_context
     from mirror.spark.supervisor import Supervisor
 
     def listening() -> None:
         end_in_time(end_jvm)
         deliver_held()
-        notify("READY=1")
+
+    def watcher_of(settings: Settings, flow: Flow) -> TopicWatcher:
+        ids = flow.source.cluster_id, flow.target.cluster_id
+        return TopicWatcher(Replanner(settings.keeping_to(*ids)), lambda: load().keeping_to(*ids))
 
     log = logs.get("mirror.run")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
         local_master(settings.spark.master, 1)
-    if not take_over:  # whoever stands by makes nothing on the target, and costs no JVM
-        if asyncio.run(ownership.wait_for_turn(settings, waits=not (once or until_caught_up))):
-            return ExitCode.DONE
-        end_on_signals(holds_reloads=not once)
-        settings = load()  # it may have been long ago
-    context = None
+    is_bounded = once or until_caught_up
+    context = outcome = None
     try:
-        if settings.topics.rules:  # Spark alone knows whether their expressions will do
-            tasks = task_count(settings.spark.tasks, MOST_TASKS)
-            with _clearing_up():
-                context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
-            check_rules(context, settings)
-        flow = prepare(settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
-        ensure_compiled()
-        log.info(
-            "flow_prepared",
-            flow=flow.name,
-            partitions=len(flow.assignments),
-            tasks=flow.tasks,
-            rekeyed=[one.source for one in flow.rekeyed],
-        )
-        if context is None:
-            with _clearing_up():
-                context = open_context(settings.spark, flow.name, flow.tasks)
-        log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
-        with _watching(flow.name) as watch:
-            ids = flow.source.cluster_id, flow.target.cluster_id
-            replanner = Replanner(settings.keeping_to(*ids))
-            topic_watcher = None if once else TopicWatcher(replanner, lambda: load().keeping_to(*ids))
-            queries = queries_for(context, flow)
-            supervisor = Supervisor(context, flow, watch.show, metrics, topic_watcher, queries, listening)
-            outcome = asyncio.run(_supervised(supervisor.run()))
+        while outcome is None:
+            if not take_over:  # whoever stands by makes nothing on the target, and starts no JVM
+                if number := asyncio.run(ownership.wait_for_turn(settings, waits=not is_bounded)):
+                    if not is_bounded:
+                        return ExitCode.DONE
+                    log.error("flow_incomplete", flow=settings.flow, missing="everything: ended while it stood by")
+                    return 128 + number
+                end_on_signals(holds_reloads=not once)
+                settings = load()  # it may have been long ago
+            if settings.topics.rules:  # Spark alone knows whether their expressions will do
+                if context is None:
+                    tasks = task_count(settings.spark.tasks, MOST_TASKS)
+                    with _clearing_up():
+                        context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
+                check_rules(context, settings)
+            flow = prepare(settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
+            ensure_compiled()
+            log.info(
+                "flow_prepared",
+                flow=flow.name,
+                partitions=len(flow.assignments),
+                tasks=flow.tasks,
+                rekeyed=[one.source for one in flow.rekeyed],
+            )
+            if context is None:
+                with _clearing_up():
+                    context = open_context(settings.spark, flow.name, flow.tasks)
+            log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
+            with _watching(flow.name) as watch:
+                topic_watcher = None if once else watcher_of(settings, flow)
+                queries = queries_for(context, flow)
+                begun = partial(notify, "READY=1")
+                supervisor = Supervisor(context, flow, watch.show, metrics, topic_watcher, queries, listening, begun)
+                try:
+                    outcome = asyncio.run(_supervised(supervisor.run()))
+                except FlowRuns:  # of several that stood by another one was quicker
+                    if is_bounded:
+                        raise
+                    end_on_signals(holds_reloads=True)
     finally:
         notify("STOPPING=1")
         if context is not None:

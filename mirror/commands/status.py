@@ -123,8 +123,7 @@ def _print(found: Status, out: Console, as_json: bool) -> None:
 
 def as_dict(found: Status) -> dict[str, Any]:
     """The status for `--json`; ages in ms."""
-    totals = Totals.of(found.figures)
-    latency_ms = Totals.of(filter(is_latency_known, found.figures)).lag_ms
+    totals, _ = _added(found)
     return {
         "flow": found.flow,
         "target": found.cluster,
@@ -139,7 +138,7 @@ def as_dict(found: Status) -> dict[str, Any]:
         "clock_behind_ms": found.skew_ms,
         "totals": asdict(totals)
         | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)}
-        | {"lag_ms": latency_ms},
+        | {"stale": sum(map(found.is_stale, found.figures))},
         "partitions": [
             asdict(one)
             | {
@@ -271,31 +270,46 @@ def _heading(found: Status) -> Text:
     return heading
 
 
+def _added(found: Status) -> tuple[Totals, int]:
+    """The figures of all partitions, and how many have no fresh report: where the mirror runs, a state, or a latency,
+    from before its first report would pass for that of now; a stop remains. What was copied is this run's alone.
+    """
+    running = found.pulse is Pulse.RUNNING
+    fresh = [one for one in found.figures if not running or one.state.is_stop or not found.is_stale(one)]
+    copied = Totals.of(one for one in found.figures if not found.owner or one.instance == found.owner.instance)
+    every = Totals.of(found.figures)
+    now = replace(
+        copied,
+        partitions=every.partitions,
+        states=Totals.of(fresh).states,
+        stopped=every.stopped,
+        lag_records=every.lag_records,
+        lag_unknown=every.lag_unknown,
+        lag_ms=Totals.of(filter(is_latency_known, fresh)).lag_ms,
+    )
+    return now, len(found.figures) - len(fresh)
+
+
 def _totals(found: Status) -> Text:
-    """Where the mirror runs, a state or lag from before its first report would pass for that of now: a stop remains."""
     running = found.pulse is Pulse.RUNNING
     run = "this run" if running else "the last run"
-    fresh = [one for one in found.figures if not running or one.state.is_stop or not found.is_stale(one)]
-    silent = len(found.figures) - len(fresh)
-    now, every = Totals.of(fresh), Totals.of(found.figures)
-    latency_ms = Totals.of(filter(is_latency_known, fresh)).lag_ms
-    copied = Totals.of(one for one in found.figures if not found.owner or one.instance == found.owner.instance)
+    now, silent = _added(found)
     states = [Text.assemble(f"{many} ", state_text(state)) for state, many in sorted(now.states.items())]
     states += [Text(f"{silent} without a fresh report", "yellow")] if silent else []
     return Text.assemble(
         "" if running else "last known: ",
         f"{count(len(found.figures), 'partition')}: ",
         Text(", ").join(states),
-        "; lag unknown" if every.lag_records is None else f"; lag {count(every.lag_records, 'record')}",
-        f" and unknown for {count(every.lag_unknown, 'partition')}"
-        if every.lag_records is not None and every.lag_unknown
+        "; lag unknown" if now.lag_records is None else f"; lag {count(now.lag_records, 'record')}",
+        f" and unknown for {count(now.lag_unknown, 'partition')}"
+        if now.lag_records is not None and now.lag_unknown
         else "",
-        f", latency {duration(latency_ms)}" if latency_ms else "",
-        f"; copied by {run}: {count(copied.records, 'record')} in",
-        f" {count(copied.batches, 'batch', 'batches')}, {size(copied.bytes)}",
-        f"; {count(copied.filled, 'offset')} without a record filled" if copied.filled else "",
-        f"; {count(copied.lost, 'offset')} lost or left out" if copied.lost else "",
-        f"; {_verdicts(copied.verdicts)}" if copied.verdicts else "",
+        f", latency {duration(now.lag_ms)}" if now.lag_ms else "",
+        f"; copied by {run}: {count(now.records, 'record')} in",
+        f" {count(now.batches, 'batch', 'batches')}, {size(now.bytes)}",
+        f"; {count(now.filled, 'offset')} without a record filled" if now.filled else "",
+        f"; {count(now.lost, 'offset')} lost or left out" if now.lost else "",
+        f"; {_verdicts(now.verdicts)}" if now.verdicts else "",
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -35,6 +36,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying, TopicPair, select
 from mirror.rendering import console, count, print_json
 from mirror.replication.assignment import KnownStop
+from mirror.replication.open_transactions import held_from
 from mirror.replication.topic_identity import made_anew
 from mirror.topics.apply import plan_topics, refuse_same
 from mirror.topics.history import GRANT_READ, GRANT_WRITE, gone_topics, hidden_topics
@@ -114,7 +116,9 @@ def verify_flow(
     chosen = [pair for pair in asked if pair.target not in unseen]
     pairs = [pair for pair in chosen if pair.rekeying is None]
     there = target.describe(pair.target for pair in pairs)
-    recorded = asyncio.run(_recorded(settings, there))
+    here = source.describe(pair.source for pair in chosen)
+    ids = {pair.target: here[pair.source].topic_id for pair in chosen if pair.source in here}
+    recorded = asyncio.run(_recorded(settings, {pair.target: ids.get(pair.target) for pair in chosen}))
     moves = Moves(settings.flow, recorded.indexes) if settings.topics.offsets == "translate" else None
     own_clock = settings.topics.append_time == "target"
     partitions = [
@@ -136,7 +140,8 @@ def verify_flow(
     try:
         planned = plan_topics(source, target, settings).rekeyed if computed else ()
         rules = [rule for rule in planned if rule.source in computed]
-        rekeyed = _rekeyed(settings, rules, means.wait if recorded.status.pulse is Pulse.RUNNING else 0.0)
+        wait = means.wait if recorded.status.pulse is Pulse.RUNNING else 0.0
+        rekeyed = _rekeyed(settings, rules, wait, known.losses)
         if spark:
             reports, unread = _on_spark(settings, proof, kept, watch)
         else:
@@ -164,9 +169,8 @@ def verify_flow(
         *asyncio.run(_by_others(settings, chosen)),
         *(lack for _, lacks in rekeyed for lack in lacks),
         *_lost_by_rules(rules, recorded),
-        *_of_another(
-            pairs, there, source.describe(pair.source for pair in pairs), recorded, proof.plan.subject.source_id
-        ),
+        *_stopped_by_rules(rules, recorded),
+        *_of_another(pairs, there, here, recorded, proof.plan.subject.source_id),
         *_shortfalls(proof, reports, unread, recorded),
     ]
     return VerifyReport(
@@ -207,14 +211,19 @@ def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: 
 
 
 def _rekeyed(
-    settings: Settings, rules: Sequence[Rekeying], wait: float
+    settings: Settings,
+    rules: Sequence[Rekeying],
+    wait: float,
+    losses: Mapping[TopicPartition, Sequence[tuple[int, int]]],
 ) -> Sequence[tuple[RekeyedReport | None, list[Shortfall]]]:
-    """Prove re-keyed topics, on Spark. `wait` is in seconds, see `Means`."""
+    """Prove re-keyed topics, on Spark. `wait` is in seconds, see `Means`; `losses` are on record, by target topic and
+    source partition.
+    """
     if not rules:
         return ()
     from mirror.spark.rekey.verify import proofs  # noqa: PLC0415 -- who needs no Spark does not wait for its import
 
-    return proofs(settings, rules, wait)
+    return proofs(settings, rules, wait, losses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,17 +258,24 @@ class _Recorded:
         }
 
 
-async def _recorded(settings: Settings, topics: Collection[str]) -> _Recorded:
-    """Where the flow began for target `topics`, and all else that the journal says of any."""
+async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _Recorded:
+    """Where the flow began for target `topics`, unless for another source topic than that of now, which has the id that
+    is given; and all else that the journal says of any.
+    """
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic, *topics])
         entries = (await journal.read())[0] if journal.partition.topic in target.topics else []
         known = newest(entries)
+        seen = seen_in(known)
         return _Recorded(
             indexes=Indexes(entries),
-            since=starts_in(known, target),
-            seen=seen_in(known),
+            since={
+                at: offset
+                for at, offset in starts_in(known, target).items()
+                if same_id(seen[at.topic].topic_id, topics.get(at.topic))
+            },
+            seen=seen,
             rekeyed=rekeyed_in(known),
             losses=losses_in(known),
             paused=paused_in(known),
@@ -324,24 +340,41 @@ def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[S
                 yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
+def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
+    """The source partitions of re-keyed topics at which the mirror stopped: how much that holds back, their proof says,
+    as far as the source has it still.
+    """
+    by_topic = {rule.source: rule.target for rule in rules}
+    by_target = {target: topic for topic, target in by_topic.items()}
+    places = {Place(at.topic, by_topic[at.topic], at.partition) for at in recorded.figures if at.topic in by_topic}
+    places |= {Place(by_target[at.topic], *at) for at in recorded.stops if at.topic in by_target}
+    for place in sorted(places):
+        if reason := _stop_of(place, recorded):
+            yield place.lacks(Lack.STOPPED, -1, -1, reason)
+
+
+def _stop_of(place: Place, recorded: _Recorded) -> str:
+    """Why a partition stopped, as the journal says; empty where it did not."""
+    if (stop := recorded.stops.get(TopicPartition(place.target, place.partition))) is not None:
+        return f"{stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
+    figures = recorded.figures.get(TopicPartition(place.topic, place.partition))
+    if figures is not None and figures.state.is_stop:
+        return f"{figures.state} at source offset {figures.next_offset}: {figures.detail}"
+    return ""
+
+
 def _behind(place: Place, at: Bounds, recorded: _Recorded) -> Iterator[Shortfall]:
     """What is not there yet of one partition, and why, or that it stopped."""
-    figures = recorded.figures.get(TopicPartition(place.topic, place.partition))
     first = at.until - at.lag
-    stop = recorded.stops.get(TopicPartition(place.target, place.partition))
-    if stop is not None:
-        reason = f"{stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
-        yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
-    elif figures is not None and figures.state.is_stop:
-        reason = f"{figures.state} at source offset {figures.next_offset}: {figures.detail}"
+    if reason := _stop_of(place, recorded):
         yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
     elif at.lag:
         if at.open_from is not None:
-            what = f"a transaction is open on the source from offset {at.open_from} on"
-            reason = f"{what}, and nothing behind it is copied before it ends"
+            reason = held_from(at.open_from)
         elif place.topic in recorded.paused:
             reason = f"paused; `mirror resume CONFIG {place.topic}` resumes it"
         elif recorded.status.pulse is Pulse.RUNNING:
+            figures = recorded.figures.get(TopicPartition(place.topic, place.partition))
             reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"
         else:
             reason = f"the mirror: {recorded.status.pulse}"

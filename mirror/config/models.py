@@ -265,12 +265,15 @@ class ClusterSettings(Section):
 
 
 class Naming(Section):
-    """Names of copies; `identity` sets neither key, so every copy has its source topic's name."""
+    """Names of copies: one key or both; `identity` sets neither, so every copy has its source topic's name. A topic
+    that the flow mirrors already gets another copy where `rename` lists it; where another prefix would give it one, it
+    is refused.
+    """
 
     prefix: Prefix = ""
     """Put this text in front of every source topic's name."""
     rename: dict[TopicPart, TopicPart] = Field(default_factory=dict)
-    """Map source topic names to target topic names; a topic that is not listed keeps its name."""
+    """Map source topic names to whole target topic names; a topic that is not listed is named as without it."""
 
     def target_of(self, topic: str) -> str:
         """The name on the target."""
@@ -290,14 +293,18 @@ def _some(patterns: tuple[re.Pattern[str], ...]) -> tuple[re.Pattern[str], ...]:
 
 def _principals(value: object) -> object:
     """A list of patterns keeps the names; a map gives others."""
-    return dict.fromkeys(value) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    if not all(isinstance(one, str | re.Pattern) for one in value):
+        raise ValueError("each pattern of a list must be text, such as User:app without a space")
+    return dict.fromkeys(value)
 
 
 def _naming(value: object) -> object:
     if value == "identity":
         return {}
-    if not isinstance(value, Mapping | Naming) or (isinstance(value, Mapping) and len(value) != 1):
-        raise ValueError('must be identity, {prefix: "..."} or {rename: {name: new-name}}')
+    if not isinstance(value, Mapping | Naming) or value == {}:
+        raise ValueError('must be identity, {prefix: "..."}, {rename: {name: new-name}}, or one with both keys')
     return value
 
 
@@ -328,6 +335,10 @@ class TopicRule(Section):
     """
     dead_letter: TopicPart | None = None
     """Target topic for bad records; required with `on_bad_record: dead-letter`, and not allowed without it."""
+    may_compact: bool = False
+    """Let the target topic be compacted by its own keys, so that it keeps the newest record of each alone, also where
+    the source keeps more: by the keys that `rekey` gives, or where the source is not compacted.
+    """
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:

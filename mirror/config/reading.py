@@ -227,9 +227,9 @@ def _plain(value: Any) -> Any:
 
 
 def _naming(naming: Naming) -> Any:
-    if naming.rename:
-        return {"rename": dict(naming.rename)}
-    return {"prefix": naming.prefix} if naming.prefix else "identity"
+    prefix = {"prefix": naming.prefix} if naming.prefix else {}
+    rename = {"rename": dict(naming.rename)} if naming.rename else {}
+    return prefix | rename or "identity"
 
 
 # --- A configuration that is read again while the mirror runs ---------------------------------------------------------

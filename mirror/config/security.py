@@ -160,7 +160,7 @@ def _sasl_problems(section: Mapping[str, Any], protocol: str, known: set[str]) -
         yield "sasl.mechanism", f"required with {protocol}: {', '.join(_NEEDED)}"
         return
     mechanism = section[named]
-    if mechanism not in _NEEDED:
+    if not isinstance(mechanism, str) or mechanism not in _NEEDED:
         return
     for key in _NEEDED[mechanism]:
         if not section.get(key):

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
-from mirror.journal.entries import FirstSeen, loss_entry, losses_in, moment
+from mirror.journal.entries import FirstSeen, loss_entry, losses_in, moment, same_id
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import OwnershipCheck, refuse_failed_over
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
+from mirror.kafka.topic_configs import plain_values
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import MAX_BYTES, Finding, Severity
+from mirror.policy.rules import MAX_BYTES, Finding, is_compacted
 from mirror.policy.rules import refused as refusal
 from mirror.policy.selection import Rekeying, selects
 from mirror.replication.assignment import COMPACTION, Assignment, Loss, assign, log_loss
@@ -35,6 +36,7 @@ from mirror.topics.apply import (
     keep_progress,
     rules_from,
     rules_of,
+    settings_refused,
 )
 from mirror.topics.configs import follows
 from mirror.topics.history import History, read_history, read_others, read_own, write_own
@@ -45,13 +47,19 @@ from mirror.topics.history import History, read_history, read_others, read_own, 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A topic that the flow is to mirror and does not, by both of its names, with as many partitions; 0 where it has no
-    copy to report of. `reason` says what to do.
+    copy to report of. `reason` says what to do. Partitions before `first` are mirrored: they had begun.
     """
 
     source: str
     target: str
     partitions: int
     reason: str
+    first: int = 0
+
+    @property
+    def places(self) -> Iterator[TopicPartition]:
+        """The target partitions that nothing is written to."""
+        return (TopicPartition(self.target, number) for number in range(self.first, self.partitions))
 
 
 def _follows_every(_source: str, _target: str) -> bool:
@@ -93,25 +101,6 @@ class Flow:
     make_journal: Callable[[], object] = dict
     follows: Callable[[str, str], bool] = _follows_every
     elsewhere: Callable[[], History] = History
-
-    @property
-    def copy_rate(self) -> float | None:
-        """What of the bound all tasks share: topics that are re-keyed get their part by number."""
-        return None if self.bytes_per_second is None else self.bytes_per_second * (1 - self._rekeyed_share)
-
-    @property
-    def rekey_rate(self) -> float | None:
-        """What of the bound one re-keyed topic gets."""
-        if self.bytes_per_second is None:
-            return None
-        return self.bytes_per_second * self._rekeyed_share / max(1, len(self.rekeyed))
-
-    @property
-    def _rekeyed_share(self) -> float:
-        if not self.rekeyed:
-            return 0.0
-        topics = len({one.source.topic for one in self.assignments})
-        return len(self.rekeyed) / (topics + len(self.rekeyed))
 
 
 @dataclass(slots=True)
@@ -156,6 +145,7 @@ def prepare(
     once: bool = False,
     until_caught_up: bool = False,
     take_over: bool = False,
+    keeps: bool = False,
     refused: Callable[[Finding], None] | None = None,
 ) -> Flow:
     """Check both clusters, create what is missing on the target, and say what to mirror.
@@ -163,6 +153,7 @@ def prepare(
     A flow that was failed over is refused before anything is asked of the source, which may be away for good. A topic
     that is refused, or cannot be made, is left out, and `refused` is called with why; without it that is logged. Where
     nothing else is left, or the whole flow is refused, PreflightError is raised; not where `refused` is given.
+    `keeps`: no copy gets a setting by which it would keep less.
     Both clusters are those that are found now from here on: no task, round or group follows an address to another one.
     Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
     """
@@ -175,22 +166,24 @@ def prepare(
             log.warning("insecure", flow=settings.flow, cluster=cluster.alias, text=text)
     source, target = Admin(settings.source), Admin(settings.target)
     history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
-    gate = Gate(source, target, partial(_log_held, settings.flow))
+    gate = Gate(source, target, partial(_log_held, settings.flow), keeps, live=take_over and not once)
     on_refusal = refused or partial(_log_refusal, settings.flow)
-    whole = gate.plan(settings, history)
+    whole, ownership = gate.plan(settings, history), OwnershipCheck(place=own.place)
+
+    def still_ours() -> None:  # it may have been failed over while both clusters were compared
+        asyncio.run(ownership.refuse_lost(settings))
+
+    if alone := compacted_alone(whole, history.seen):
+        record_compaction(target, whole, settings, places_of(whole, alone), still_ours)
     if refused is None and (not whole.allowed().has_topics or any(not one.topic for one in whole.refusals)):
         whole.raise_refusals()
-    for finding in whole.findings:
-        if finding.severity is not Severity.REFUSE:
-            log.warning("preflight_advice", flow=settings.flow, topic=finding.topic, text=finding.text)
+    log_advice(settings.flow, whole.advice)
     ensure_flow_topic(target, settings.flow)
     keep_progress(target, whole.rekeyed)
     failures: dict[str, MirrorError] = {}
-    ownership = OwnershipCheck(place=own.place)
 
-    def check() -> None:  # it may have been failed over while both clusters were compared
-        asyncio.run(ownership.refuse_lost(settings))
-        record_compaction(target, whole.allowed(), settings)
+    def check() -> None:
+        still_ours()
         record_making(source, target, whole.allowed(), settings, history)
 
     made = apply(target, whole.allowed(), failures, check, source)
@@ -198,11 +191,13 @@ def prepare(
         history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
         whole, failures = gate.plan(settings, history), {}
         made |= apply(target, whole.allowed(), failures, check, source)
+    for topic in settings_refused(failures):
+        log_setting(settings.flow, topic, failures.pop(topic))
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))
     failed = (refusal(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items())
-    for finding in (*whole.refusals, *failed):
+    for finding in (*whole.refusals, *whole.withheld.values(), *failed):
         on_refusal(finding)
     assignments = assignments_of(target, plan, settings)
     tasks = task_count(settings.spark.tasks, len(assignments) if once else MOST_TASKS)
@@ -241,6 +236,9 @@ def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tup
         if reason := next((why[name] for name in names if name in why), ""):
             found.append(Refusal(pair.source, pair.target, pair.partitions, reason))
             reported.update(names)
+        elif (withheld := plan.withheld.get(pair.target)) is not None:
+            every = len(plan.source_topics[pair.source].partitions)
+            found.append(Refusal(pair.source, pair.target, every, withheld.text, first=pair.partitions))
     return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in reported))
 
 
@@ -250,6 +248,17 @@ def not_begun(flow: str, assignments: Iterable[Assignment], failures: Mapping[st
     for _, copy in left:
         _log_refusal(flow, str(failures[copy]))
     return tuple(Refusal(topic, copy, many, str(failures[copy])) for (topic, copy), many in left.items())
+
+
+def log_advice(flow: str, findings: Iterable[Finding]) -> None:
+    """Log what preflight advises."""
+    for finding in findings:
+        logs.get("mirror.preflight").warning("preflight_advice", flow=flow, topic=finding.topic, text=finding.text)
+
+
+def log_setting(flow: str, topic: str, problem: MirrorError) -> None:
+    """Log that a setting of a copy does not follow its source's."""
+    logs.get("mirror.preflight").warning("setting_not_followed", flow=flow, topic=topic, reason=str(problem))
 
 
 def _log_refusal(flow: str, reason: object) -> None:
@@ -284,16 +293,46 @@ def with_settings(flow: Flow, settings: Settings) -> Flow:
     )
 
 
-def record_compaction(target: Admin, plan: TopicPlan, settings: Settings) -> None:
-    """Put on record that copies were compacted that are about to be so no more: their cleaner may have removed what
-    that of their source has kept, and nobody expects that of them from then on. Raises ClusterError.
+def compacted_alone(plan: TopicPlan, seen: Mapping[str, FirstSeen], before: Collection[str] = ()) -> frozenset[str]:
+    """The flow's copies that are compacted, or were `before`, and whose sources are not: their cleaner may remove, or
+    have removed, what that of their source keeps, whoever sets them back.
     """
-    policies = (one for one in plan.changes if one.name == "cleanup.policy" and "compact" in (one.before or ""))
-    infos = [plan.target_topics[one.topic] for one in policies if "compact" not in (one.after or "")]
-    if not infos:
-        return
+    return frozenset(
+        pair.target
+        for pair in plan.pairs
+        if (known := seen.get(pair.target)) is not None
+        and (theirs := plan.target_configs.get(pair.target)) is not None
+        and (ours := plan.source_configs.get(pair.source)) is not None
+        and known.source_topic == pair.source
+        and same_id(known.topic_id, plan.source_topics[pair.source].topic_id)
+        and same_id(known.target_topic_id, plan.target_topics[pair.target].topic_id)
+        and not is_compacted(plain_values(ours))
+        and (pair.target in before or is_compacted(plain_values(theirs)))
+    )
+
+
+def places_of(plan: TopicPlan, copies: Collection[str]) -> frozenset[TopicPartition]:
+    """The partitions of these copies."""
+    return frozenset(
+        TopicPartition(copy, one.partition) for copy in copies for one in plan.target_topics[copy].partitions
+    )
+
+
+def record_compaction(
+    target: Admin, plan: TopicPlan, settings: Settings, places: Collection[TopicPartition], check: Callable[[], None]
+) -> frozenset[TopicPartition]:
+    """Put on record that these partitions of copies are or were compacted, and their sources not: nobody expects from
+    then on that they lack what these have kept. Those that are on record then: all but what holds nothing, which may
+    hold something later. One without a leader may hold something.
+
+    `check` is called right before the journal is written to. Raises ClusterError, and as `check` does.
+    """
     pairs = {pair.target: pair for pair in plan.pairs}
-    spans = {TopicPartition(*at): span for at, span in target.spans(infos).items() if at[0] in pairs}
+    copies = {at.topic for at in places}
+    spans = target.spans(plan.target_topics[copy] for copy in sorted(copies))
+    held = [at for at in sorted(places) if (span := spans.get(at)) is None or span.end > span.start]
+    if not held:
+        return frozenset()
 
     async def record() -> list[Loss]:
         async with Cluster(Endpoint.of(settings.target)) as cluster:
@@ -309,14 +348,16 @@ def record_compaction(target: Admin, plan: TopicPlan, settings: Settings) -> Non
                     topic_id=plan.source_topics[pairs[at.topic].source].topic_id,
                     target_topic_id=plan.target_topics[at.topic].topic_id,
                 )
-                for at, span in spans.items()
-                if span.end > span.start and not any(one.reason == COMPACTION for one in known.get(at, ()))
+                for at in held
+                if not any(one.reason == COMPACTION for one in known.get(at, ()))
             ]
             await journal.append_all(map(loss_entry, losses))
         return losses
 
+    check()
     for loss in asyncio.run(record()):
         log_loss(loss)
+    return frozenset(held)
 
 
 def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Settings, history: History) -> None:
@@ -347,12 +388,15 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
         rules = {topic: rules_from(configs, settings.topics) for topic, configs in plan.target_configs.items()}
     else:
         rules = rules_of(target, plan.pairs, settings.topics)
-    if settings.topics.append_time == "source":  # a copy that stamps records all the same is not taken for one that may
-        own = {pair.target for pair in plan.pairs if pair.source not in plan.stamped}
-        rules |= {
-            topic: replace(rules[topic], target_append_time=False, mistimes=rules[topic].target_append_time)
-            for topic in own & rules.keys()
-        }
+    if settings.topics.append_time == "target":
+        rules = {topic: replace(one, may_stamp=True) for topic, one in rules.items()}
+        mistimed = plan.retimed
+    else:  # a copy that stamps records all the same is not taken for one that may
+        mistimed = frozenset(pair.target for pair in plan.pairs if pair.source not in plan.stamped)
+    rules |= {
+        topic: replace(rules[topic], target_append_time=False, mistimes=rules[topic].target_append_time)
+        for topic in mistimed & rules.keys()
+    }
     if follows(MAX_BYTES, settings.sync):
         rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
     for pair in plan.pairs:

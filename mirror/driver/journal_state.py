@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from mirror.background import in_background
 from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as TOPIC
 from mirror.journal.entries import REKEYED, read_accepted, read_pause
+from mirror.journal.heartbeats import STALE_SECONDS
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, Lost, Place
 from mirror.journal.offset_maps import PREFIX as RUNS
 from mirror.journal.offset_maps import Indexes
@@ -66,8 +69,8 @@ class JournalState:
     `live`: figures by source partition, the newest by the order in which they came; clocks of executors do not decide,
     and none are of a later time than ours. `accepted`: by target partition, what a person accepted of losses.
     `paused`: source topics. `topics`: the records of what topics were first seen as, by their keys, also of those that
-    are re-keyed. `runs`: where offsets moved to. `ends`: where the source's logs end by now, of partitions whose tasks
-    do not look. All of it, but for what tasks sent straight, is what the journal had before offset `until`.
+    are re-keyed. `runs`: where offsets moved to. `ends`: where the source's logs end by now, of partitions at which no
+    task looks. All of it, but for what tasks sent straight, is what the journal had before offset `until`.
     """
 
     flow: str
@@ -98,6 +101,7 @@ class JournalState:
     _restated: float = 0.0
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     _heard: dict[TopicPartition, _Heard] = field(default_factory=dict)
+    _reported: dict[TopicPartition, float] = field(default_factory=dict)  # when anything came of it, by our own clock
     _lasts: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     _garbled: set[int] = field(default_factory=set)
     _blockers: LogOnce = field(default_factory=LogOnce)
@@ -123,7 +127,15 @@ class JournalState:
 
     async def has_flow(self, journal: Journal) -> bool:
         """Whether the flow is this mirror's, by what the journal says now."""
-        return await self.read(journal) and not self._is_late
+        return await self.read(journal) and not self._is_over
+
+    async def may_lack(
+        self, journal: Journal, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None
+    ) -> bool:
+        """`Standing.may_lack` by what the journal says now, which somebody may have accepted a moment ago; false where
+        it cannot be read.
+        """
+        return await self.read(journal) and self.standing.may_lack(target, topic_id, target_topic_id)
 
     @property
     def is_followed(self) -> bool:
@@ -187,7 +199,9 @@ class JournalState:
             self._log.error("journal_not_made", flow=self.flow, reason=str(problem))
 
     def _learn_anew(self, entries: Sequence[Entry], lost: Lost) -> None:
-        """What was read before stands, whether or not it is still there; what came since is new."""
+        """What was read before stands, whether or not it is there still; what came since is new. A log that lost a
+        whole leader epoch ends with what that had replaced.
+        """
         self._log.error(
             "journal_lost_records",
             flow=self.flow,
@@ -198,9 +212,9 @@ class JournalState:
         )
         self._gone |= {key for key, entry in self._kept.items() if entry.offset >= lost.kept}
         self._has_lost = True
-        since = [entry for entry in entries if entry.offset >= lost.kept]
+        since = [entry for entry in entries if entry.offset >= lost.new_from]
         self._gone -= {entry.key for entry in since}
-        for entry in since if not lost.kept else ():
+        for entry in since if not lost.new_from else ():
             with contextlib.suppress(*NOT_OURS):
                 if entry.key == OWNER and entry.value and not self._claims.knows(Owner.read(entry.value).instance):
                     self._end(Owner.read(entry.value))  # it found an empty journal, so its number says nothing
@@ -251,6 +265,11 @@ class JournalState:
         self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RESULT_SECONDS)
         return self._stands(at, figures)
 
+    def forget(self, at: TopicPartition) -> None:
+        """Nothing that was reported of a partition is of the copy that it has from now on."""
+        for known in (self.live, self._heard, self._reported):
+            known.pop(at, None)
+
     def handed(self, one: Assignment) -> Assignment:
         """An assignment with all that is known of its copy. A stop that does not stand is known by its last report, and
         so is what it waits for.
@@ -270,15 +289,22 @@ class JournalState:
         return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
 
     def with_end(self, figures: PartitionStatus) -> PartitionStatus:
-        """The same with the lag of now, where its task does not see the source's end."""
+        """The same with the lag of now, where no task sees the source's end."""
+        at = TopicPartition(figures.topic, figures.partition)
         if figures.sees_the_end:
-            return figures
-        return figures.with_end(self.ends.get(TopicPartition(figures.topic, figures.partition)))
+            if self.is_fresh(at):
+                return figures
+            figures = replace(figures, lag_ms=None)
+        return figures.with_end(self.ends.get(at))
+
+    def is_fresh(self, at: TopicPartition) -> bool:
+        """Whether a task, or the driver, reported a partition in the last `STALE_SECONDS`: else none may look at it."""
+        return time.monotonic() - self._reported.get(at, -math.inf) <= STALE_SECONDS
 
     @property
     def blind(self) -> list[TopicPartition]:
-        """The partitions whose tasks do not see where the source's log ends."""
-        return [at for at, one in self.live.items() if not one.sees_the_end]
+        """The partitions of which no task sees where the source's log ends."""
+        return [at for at, one in self.live.items() if not (one.sees_the_end and self.is_fresh(at))]
 
     def know_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """Where the source's logs end, of those that were asked for and answered; of the others nobody knows it."""
@@ -289,11 +315,11 @@ class JournalState:
 
     def _stands(self, at: TopicPartition, figures: PartitionStatus) -> PartitionStatus:
         """A report is dated no later than now, and no earlier than the one before it, which came before."""
-        now = int(time.time() * 1000)
+        self._reported[at] = time.monotonic()
         before = self.live[at].at_ms if at in self.live else -1
-        figures = self.with_end(figures)
-        if not before < figures.at_ms <= now:
-            figures = replace(figures, at_ms=max(before, now))
+        figures = _by_our_clock(self.with_end(figures))
+        if figures.at_ms <= before:
+            figures = replace(figures, at_ms=max(before, _now_ms()))
         self.live[at] = figures
         self.metrics.learn((figures,))
         return figures
@@ -337,9 +363,9 @@ class JournalState:
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:
                 figures = PartitionStatus.from_json(entry.value)
-                self.standing.learn_report(figures)
                 at = TopicPartition(figures.topic, figures.partition)
                 is_ours = figures.instance == self.instance and self.is_planned(figures)
+                self.standing.learn_report(_by_our_clock(figures) if is_ours else figures)
                 if is_ours and not self._is_older(at, figures):
                     self._stands(at, figures)
             elif entry.key.startswith(TASK) and entry.value:
@@ -362,6 +388,18 @@ class JournalState:
         except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")
             self._log.warning("journal_record_unread", key=key, reason=repr(problem))
+
+
+def _by_our_clock(figures: PartitionStatus) -> PartitionStatus:
+    """A report that has just come: a clock that dates it later is ahead, and was when it saw the source."""
+    if (ahead := figures.at_ms - (now := _now_ms())) <= 0:
+        return figures
+    caught_up_ms, contact_ms = (max(0, at_ms - ahead) for at_ms in (figures.caught_up_ms, figures.contact_ms))
+    return replace(figures, at_ms=now, caught_up_ms=caught_up_ms, contact_ms=contact_ms)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _further(written: LastPosition | None, ended: LastPosition | None) -> LastPosition | None:

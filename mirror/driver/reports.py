@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -16,9 +17,9 @@ from mirror.driver.flow import Refusal
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
-from mirror.observability.status import NOT_OURS, PartitionStatus, Totals
+from mirror.observability.status import NO_CONTACT, NOT_OURS, Contact, PartitionStatus, Totals
 from mirror.observability.status import PREFIX as STATE
-from mirror.replication.assignment import Assignment
+from mirror.replication.assignment import STANDING, Assignment, KnownStop
 from mirror.states import Remedy, State
 
 # --- What is said of a copy at its end --------------------------------------------------------------------------------
@@ -40,8 +41,10 @@ class Headway:
 
 
 def is_over(figures: PartitionStatus, until: int) -> bool:
-    """Nothing is left to do for a partition of a bounded copy, but for a person."""
-    if figures.presumed:
+    """Nothing is left to do for a partition of a bounded copy, but for a person. Padding reaches as far as the source
+    does where that is empty, and is deleted last.
+    """
+    if figures.presumed or figures.state is State.PADDING:
         return False
     return figures.next_offset >= until or (figures.is_stopped and figures.state is not State.FENCED)
 
@@ -160,64 +163,88 @@ def paused_detail(topic: str) -> str:
 
 
 def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
-    """The report of a paused partition, from its last one; a stop remains one, since a pause mends nothing. Where
-    the source's log ends by now is not known, and so is the lag: the driver asks for it.
+    """The report of a paused partition, from its last one; a stop remains one, since a pause mends nothing, also one
+    that `one` alone knows of. Where the source's log ends by now is not known, and so is the lag: the driver asks for
+    it.
     """
-    now = int(time.time() * 1000)
+    now, stop = int(time.time() * 1000), one.stop
+    if before is not None and before.target_topic != one.target.topic:
+        before = None  # of a copy under another name
     if before is not None:
         before = replace(before, caught_up_ms=max(before.caught_up_ms, one.caught_up_ms))
     if before is not None and before.state.is_stop:
         return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
-    detail = paused_detail(one.source.topic)
+    if stop is not None and not stop.concerns(one.target_topic_id) and (stop.stands or before is not None):
+        stop = None
+    state, detail = (stop.state, stop.text) if stop is not None else (State.PAUSED, paused_detail(one.source.topic))
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)
-        return replace(known, state=State.PAUSED, detail=detail, at_ms=now, instance=instance)
+        return replace(known, state=state, detail=detail, at_ms=now, instance=instance)
+    return replace(unreported(one, flow, instance), state=state, detail=detail, next_offset=stop.offset if stop else -1)
+
+
+def unreported(one: Assignment, flow: str, instance: str) -> PartitionStatus:
+    """What is known of a partition that no task has reported yet."""
     return PartitionStatus(
         flow=flow,
         instance=instance,
         topic=one.source.topic,
         partition=one.source.partition,
         target_topic=one.target.topic,
-        state=State.PAUSED,
-        detail=detail,
+        state=State.STARTING,
         next_offset=-1,
-        log_end=-1,
+        log_end=one.contact.end,
+        contact_ms=one.contact.at_ms,
         lag_records=None,
-        at_ms=now,
+        at_ms=int(time.time() * 1000),
         caught_up_ms=one.caught_up_ms,
         tombstones_ms=one.tombstones_ms,
     )
 
 
-def last_reported(known: Mapping[bytes, bytes], target: str, number: int) -> tuple[int, int, int | None]:
+def stopped_before(one: Assignment, known: Mapping[bytes, bytes]) -> Assignment:
+    """The same, with the stop that its last report in the journal has, of which `known` are the newest records, unless
+    it has one: one that stands would be there by itself, if nobody had lifted it.
+    """
+    with contextlib.suppress(*NOT_OURS):
+        before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(*one.target), b""))
+        is_it = before.topic == one.source.topic and before.state.is_stop and before.state not in STANDING
+        if is_it and one.stop is None:
+            stop = KnownStop(state=before.state, offset=before.next_offset, detail=before.detail, stands=False)
+            return replace(one, stop=stop)
+    return one
+
+
+def last_reported(known: Mapping[bytes, bytes], target: str, number: int) -> tuple[int, int, int | None, Contact]:
     """What the newest records of a journal say of a partition that nobody looks at now: its next offset, -1 where that
-    is not known, when it had caught up last, and how long its source kept tombstones.
+    is not known, when it had caught up last, how long its source kept tombstones, and when that was there.
     """
     try:
         before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(target, number), b""))
     except NOT_OURS:
-        return -1, 0, None
-    return before.next_offset, before.caught_up_ms, before.tombstones_ms
+        return -1, 0, None, NO_CONTACT
+    return before.next_offset, before.caught_up_ms, before.tombstones_ms, before.contact or NO_CONTACT
 
 
 def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[PartitionStatus]:
     """The reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for each of
-    its partitions, from the last one in the journal, of which `known` are the newest records.
+    its partitions that had not begun, from the last one in the journal, of which `known` are the newest records.
     """
     now, found = int(time.time() * 1000), list[PartitionStatus]()
-    for number in range(one.partitions):
-        reached, caught_up_ms, tombstones_ms = last_reported(known, one.target, number)
+    for copy, number in one.places:
+        reached, caught_up_ms, tombstones_ms, contact = last_reported(known, copy, number)
         found.append(
             PartitionStatus(
                 flow=flow,
                 instance=instance,
                 topic=one.source,
                 partition=number,
-                target_topic=one.target,
+                target_topic=copy,
                 state=State.REFUSED,
                 detail=f"not mirrored: {one.reason}",
                 next_offset=reached,
-                log_end=-1,
+                log_end=contact.end,
+                contact_ms=contact.at_ms,
                 lag_records=None,
                 at_ms=now,
                 caught_up_ms=caught_up_ms,
@@ -225,6 +252,21 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
             )
         )
     return found
+
+
+def with_places(refused: Iterable[Refusal], left: Iterable[PartitionStatus]) -> tuple[Refusal, ...]:
+    """The same refusals; those of topics that no plan sees, with the copy and as many partitions as `left` reports of:
+    the last reports of topics that nobody mirrors.
+    """
+    many, copies = Counter[str](), dict[str, str]()
+    for one in left:
+        many[one.topic], copies[one.topic] = max(many[one.topic], one.partition + 1), one.target_topic
+    return tuple(
+        replace(one, target=copies[one.source], partitions=many[one.source])
+        if not one.partitions and one.source in copies
+        else one
+        for one in refused
+    )
 
 
 def reports_in(known: Mapping[bytes, bytes]) -> Iterator[PartitionStatus]:

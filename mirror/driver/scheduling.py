@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.rate_limit import shares
@@ -177,6 +177,23 @@ def tasks_of(
     sources = (sorted(task, key=lambda load: -load.weight) for task in pack(loads, tasks))
     named = ([TopicPartition(load.topic, load.partition) for load in task] for task in sources)
     return [tuple(by_source[at] for at in sorted(task, key=all_counters.__contains__)) for task in named]
+
+
+class Limits(NamedTuple):
+    """What a re-keyed topic may use now: bytes per second of its source, None without a bound, and bytes of memory."""
+
+    rate: float | None
+    memory_bytes: int
+
+
+def split_rate(bound: float | None, copied: int, rekeyed: int) -> tuple[float | None, float | None]:
+    """What of a flow's bound all tasks share, and what each re-keyed topic gets, by how many topics are `copied` and
+    `rekeyed` now; None without one.
+    """
+    if bound is None:
+        return None, None
+    each = bound / max(1, copied + rekeyed)
+    return bound - each * rekeyed, each
 
 
 def rates_of(

@@ -9,29 +9,52 @@ V2  every topic of the target that gets records is named in the journal before i
 V3  the same look shows whether a flow towards the source names the source topic by now as one that came through the
     target: that is a loop, and is not begun. A flow names what it creates before it does, as what it is about to make
 V4  a topic that cannot be begun is left out, and the others begin
+V5  both clusters are asked for the ids of topics behind the journal, right before these go on record: whoever waited
+    for the flow may have asked long ago, and would put topics that are gone in the place of those of now
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from mirror.background import in_background
-from mirror.errors import ClusterError, ClusterUnreachable, MalformedBatch, MirrorError, PreflightError, WireError
-from mirror.journal.entries import FirstSeen, rekeyed_in, same_id, seen_in, start_offsets
+from mirror.errors import (
+    BadRecords,
+    ClusterError,
+    ClusterUnreachable,
+    MalformedBatch,
+    MirrorError,
+    PreflightError,
+    WireError,
+)
+from mirror.journal.entries import (
+    FirstSeen,
+    PendingStart,
+    pending_starts,
+    rekeyed_in,
+    same_id,
+    seen_in,
+    start_entry,
+    start_offsets,
+)
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.log_reader import batch_at
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
 from mirror.kafka.retry import Backoff
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.policy.selection import Rekeying
+from mirror.records.compare import is_a_mirrors_padding, padding_detail
 from mirror.replication.assignment import Assignment
+from mirror.replication.open_transactions import HELD
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic
 from mirror.topics.adoption import claimed, claimed_of
 from mirror.topics.apply import loop_finding
@@ -61,13 +84,13 @@ async def recorded(
     A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
     `failures`, where given, learns by target topic which cannot be begun, and the others are; without it the first of
     them is raised: ClusterUnreachable where the target has no such topic and the journal does not name it,
-    PreflightError where another flow names it by now (V1), or its source for a loop (V3). Raises as `start_offsets`,
-    `elsewhere` and `Journal.append` do.
+    PreflightError where another flow names it by now (V1), or its source for a loop (V3). Raises as `Cluster.refresh`,
+    `start_offsets`, `elsewhere` and `Journal.append` do.
     """
-    has_begun = any(not one.compared for one in seen_in(known).values())
-    since = {} if has_begun else await _begun(source, journal, assignments, start)
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
+    has_begun = any(not one.compared for one in seen_in(known).values())
+    since = {} if has_begun else await _begun(source, journal, assignments, start)
     changed: dict[bytes, bytes] = {}
     former, rekeyed = set[bytes](), rekeyed_in(known)
     fresh, failed = dict[str, str](), dict[str, MirrorError]()
@@ -136,6 +159,52 @@ async def _rivals(
             failed[copy] = PreflightError(str(loop))
     await _take_back(journal, map(FirstSeen.key, failed), known)
     return failed
+
+
+async def record_starts(
+    source: Cluster,
+    journal: Journal,
+    rules: Iterable[Rekeying],
+    known: Mapping[bytes, bytes],
+    start: int,
+    follows: Callable[[str, str], bool],
+) -> dict[str, PendingStart]:
+    """By target topic, where re-keyed topics without a plan begin, as the flow's first start decided it (B1): at
+    `start`, which is EARLIEST at any other start. On record before anything is reported, until a plan is; those that
+    the flow no longer `follows` are forgotten. Raises as `Journal.append` does.
+    """
+    before = pending_starts(known)
+    new = [] if start == EARLIEST else [one for one in rules if one.target not in before]
+    asked = await asyncio.gather(*(_pending_start(source, one.source, start) for one in new))
+    now = {target: one for target, one in before.items() if follows(one.source_topic, target)}
+    now |= {one.target: begins for one, begins in zip(new, asked, strict=True)}
+    changed = [target for target in before | now if before.get(target) != now.get(target)]
+    await journal.append_all(start_entry(target, now.get(target)) for target in changed)
+    return now
+
+
+async def _pending_start(source: Cluster, topic: str, when: int) -> PendingStart:
+    """Where a topic begins to be re-keyed. Its query settles what cannot be asked now."""
+    offsets = dict[TopicPartition, int]()
+    with contextlib.suppress(ClusterError, WireError):
+        await _all_known(source, [topic])
+        known = source.topics.get(topic)
+        places = [TopicPartition(topic, number) for number in (known.leaders if known is not None else ())]
+        starts = await listed(source, places, EARLIEST)
+        if not any([await padding_at(source, at, starts.get(at, 0), sys.maxsize) for at in places]):
+            offsets = await start_offsets(source, source, [(at, None) for at in places], when)
+    return PendingStart(topic, source.topic_id(topic), when, tuple(offset for _, offset in sorted(offsets.items())))
+
+
+async def padding_at(source: Cluster, at: TopicPartition, begin: int, end: int) -> str:
+    """What is waited for where a log has another mirror's padding from offset `begin` on; empty where it has none.
+    Raises ClusterError.
+    """
+    try:
+        raw = await batch_at(source, at, begin) if begin < end else None
+    except (MalformedBatch, BadRecords):
+        return ""  # whoever re-keys it finds that out
+    return padding_detail(raw) if raw is not None and is_a_mirrors_padding(raw) else ""
 
 
 async def record_rekeyed(
@@ -218,13 +287,16 @@ async def _take_back(journal: Journal, keys: Iterable[bytes], known: MutableMapp
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
-    """Ask again for topics that the metadata lacks: a broker that has not heard of one yet denies it for a moment."""
-    backoff = Backoff()
+    """Learn what these topics are now (V5), and ask again for those that the metadata lacks: a broker that has not
+    heard of one yet denies it for a moment.
+    """
+    backoff, asked = Backoff(), topics
+    await cluster.refresh(topics)
     for _ in range(MISSING_TRIES):
-        if not (missing := [topic for topic in topics if topic not in cluster.topics]):
+        if not (asked := [topic for topic in asked if topic not in cluster.topics]):
             return
         await asyncio.sleep(backoff.next())
-        await cluster.refresh(missing)
+        await cluster.refresh(asked)
 
 
 async def _begun(
@@ -285,5 +357,5 @@ def warn_of_open(flow: str, stable: Mapping[TopicPartition, int], written: Mappi
     """
     held = [f"{at} from offset {end}" for at, end in stable.items() if end < written.get(at, 0)]
     if held:
-        why = "a transaction is open on the source, and what is written behind it is not copied before it ends"
+        why = f"a transaction is open on the source, and {HELD}"
         _log.warning("open_transactions", flow=flow, partitions=first_of(held), reason=why)

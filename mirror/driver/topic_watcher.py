@@ -5,14 +5,17 @@ D1  a copy goes where the flow made it (its journal says so, by the copy's id) a
     id is a topic made anew, whose copy stays as it is (RECREATED)
 D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
     what was lost in a day, or while no mirror ran, is counted against all topics that the flow mirrors, those included
-    that were lost in that time
+    that were lost in that time. Nor does one, for as long as this process runs, whose source was found gone while the
+    source showed that it lost records of topics that are there, as one does that was put back to what it was once: one
+    of them is recreated, or its log was cut back (TRUNCATED) or ends before what was copied
 D3  none goes that no task of this process copied to, or compared with its source, that is paused, so that none looks
     at it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody
     else has these records
 D4  the journal is read again right before: a copy is not for a mirror to delete that has lost the flow
 
 N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the round says, as
-    long as its copy is there
+    long as its copy is there. One that no plan sees at a start, hidden or gone, is reported as stopped all the same:
+    its last report would say for good that it has caught up
 N2  a copy is deleted where `sync.deletions` asks for it and that is safe
 N3  nothing is changed on the target for a flow that was failed over, or that somebody else has: the journal is read
     right before each kind of change. A round runs in a thread that nobody waits for, and may come back long after it
@@ -26,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,25 +39,47 @@ from uuid import UUID
 from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reading import reloaded
-from mirror.driver.flow import Refusal, assignments_of, record_compaction, record_making, refused_by
+from mirror.driver.flow import (
+    Refusal,
+    assignments_of,
+    compacted_alone,
+    log_advice,
+    log_setting,
+    places_of,
+    record_compaction,
+    record_making,
+    refused_by,
+)
 from mirror.driver.scheduling import renewed
 from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
 from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.remembering_admin import RememberingAdmin
-from mirror.names import first_of
+from mirror.kafka.topic_configs import plain_values
+from mirror.names import OWN_PREFIX, first_of
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
-from mirror.policy.selection import OWN_PREFIX, Rekeying, is_rekeyed, selects
+from mirror.policy.remedies import Fix
+from mirror.policy.rules import Finding, is_compacted
+from mirror.policy.selection import Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
-from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, plan_acls, record_given
-from mirror.topics.adoption import Gate, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, plan_topics
+from mirror.topics.acls import (
+    Acl,
+    AclPlan,
+    create_acls,
+    delete_acls,
+    denied_by_us,
+    given_in,
+    plan_acls,
+    record_given,
+)
+from mirror.topics.adoption import Gate, source_lost, unacknowledged
+from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, settings_refused
 from mirror.topics.history import History, copies_of_others, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
 
@@ -80,6 +106,8 @@ class Deletions:
         """Nothing is asked before the first round."""
         self._source, self._target = source, target
         self._reported = ""
+        self._refused: Mapping[str, str] = {}  # copies that the target did not delete, and why
+        self._held: dict[str, str] = {}  # copies whose sources went as the source lost data, and what showed that
         self._missed: frozenset[str] | None = None  # source topics that went before the first round; None before it
         self._missed_until = 0.0  # they are lost so long
 
@@ -106,21 +134,30 @@ class Deletions:
             self._missed_until = time.monotonic() + _WINDOW_MS / 1000
         gone = self._gone(plan, copies)
         if why := _doubt(plan, self._lost(plan, settings, copies, gone, seen)) if gone else "":
-            why = (
-                f"{why} on cluster {settings.source.alias}, as where a source lost its data. Bring it back, or fail"
-                " over; if these topics were deleted on purpose"
-            )
-            self._log_kept(settings, gone, why)
+            self._log_kept(settings, gone, _as_lost(settings, why))
             return {}
-        ours = self._made(gone, seen)
-        kept = {topic: _UNCHECKED for topic in ours if topic not in sound}
+        kept = self._held_back(settings, plan, copies, gone, seen)
+        ours = self._made({topic: one for topic, one in gone.items() if topic not in kept}, seen)
+        kept |= {topic: _UNCHECKED for topic in ours if topic not in sound}
         if checked := {topic: one for topic, one in ours.items() if topic in sound}:
             ids = {topic: (one.topic_id, seen[topic].target_topic_id) for topic, one in checked.items()}
             more = asyncio.run(unacknowledged(settings, ids))
             kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
         whys = "; ".join(sorted(set(kept.values())))
-        self._log_kept(settings, {topic: ours[topic] for topic in kept}, whys)
+        self._log_kept(settings, {topic: gone[topic] for topic in kept}, whys)
         return {topic: one for topic, one in ours.items() if topic not in kept}
+
+    def _held_back(
+        self, settings: Settings, plan: TopicPlan, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
+    ) -> dict[str, str]:
+        """Of the copies whose sources are gone, those whose source went as the cluster lost records of others (D2)."""
+        self._held = {topic: why for topic, why in self._held.items() if topic in gone}
+        if not (new := gone.keys() - self._held.keys()):
+            return {**self._held}
+        sign, is_certain = _lost_data(settings, plan, copies, seen)
+        found = dict.fromkeys(new, _as_lost(settings, f"topics are gone while {sign}")) if sign else {}
+        self._held |= found if is_certain else {}
+        return self._held | found
 
     def _gone(self, plan: TopicPlan, copies: Copies) -> Copies:
         """Those whose source is there no more, each time that it is asked for; one that is hidden from us may be."""
@@ -154,30 +191,36 @@ class Deletions:
         return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
     def delete(self, settings: Settings, copies: Copies) -> Collection[str]:
-        """Delete those of the copies that are `due` which the journal of now lets go (D4); their names. The journal has
-        it before they go, and the target takes no order behind a suspension since it was asked. Raises as `due`.
+        """Delete those of the copies that are `due` which the journal of now lets go (D4); the names of those that
+        went, which the journal has then. The target takes no order behind a suspension since it was asked. One that the
+        target refuses to delete stays, and is logged once while that lasts. Raises as `due`.
         """
         with self._target.beating() as detector:
-            gone = asyncio.run(self._let_go(settings, copies, detector))
-            self._target.delete_topics(gone)
-        return gone
+            return asyncio.run(self._let_go(settings, copies, detector))
 
-    async def _let_go(self, settings: Settings, copies: Copies, detector: SuspensionDetector) -> dict[str, UUID]:
-        """Those of the copies that the journal of now lets go (D4), which it knows then, and their ids."""
+    async def _let_go(self, settings: Settings, copies: Copies, detector: SuspensionDetector) -> Collection[str]:
         self._target.may_go = detector.since()
         async with Cluster(Endpoint.of(settings.target)) as target:
             journal = Journal(target, settings.flow, Clearance(detector, never))
             newest = await journal.newest()
             if not _may_delete(newest):
-                return {}
-            seen = seen_in(newest)
+                return ()
+            seen, failures = seen_in(newest), dict[str, MirrorError]()
             ours = sorted(await asyncio.to_thread(self._made, copies, seen))
-            now = int(time.time() * 1000)
-            await journal.append_all(
-                [(FirstSeen.key(topic), replace(seen[topic], deleted_ms=now).to_json()) for topic in ours]
-            )
-            ids = {topic: seen[topic].target_topic_id for topic in ours}
-            return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+            ids = {topic: topic_id for topic in ours if (topic_id := seen[topic].target_topic_id) is not None}
+            for topic, topic_id in ids.items():  # each is on record before the next one goes
+                await asyncio.to_thread(self._target.delete_topics, {topic: topic_id}, failures)
+                if topic not in failures:
+                    entry = replace(seen[topic], deleted_ms=int(time.time() * 1000))
+                    await journal.append_all([(FirstSeen.key(topic), entry.to_json())])
+        self._log_refused(settings, {topic: str(problem) for topic, problem in failures.items()})
+        return ids.keys() - failures.keys()
+
+    def _log_refused(self, settings: Settings, refused: Mapping[str, str]) -> None:
+        for topic in sorted(topic for topic, why in refused.items() if self._refused.get(topic) != why):
+            advice = "grant DELETE on it, have delete.topic.enable=true on the brokers, or delete it by hand"
+            _log.error("copies_not_deleted", flow=settings.flow, topics=topic, reason=f"{refused[topic]}: {advice}")
+        self._refused = refused
 
     def _made(self, copies: Copies, seen: Mapping[str, FirstSeen]) -> Copies:
         """Those that the flow made, of topics of the cluster that the source is now (D1)."""
@@ -219,6 +262,24 @@ def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
     if 2 * many > of:
         return f"{many} of the flow's {of} topics are gone"
     return ""
+
+
+def _as_lost(settings: Settings, why: str) -> str:
+    return (
+        f"{why} on cluster {settings.source.alias}, as where a source lost its data. Bring it back, or fail over; if"
+        " these topics were deleted on purpose"
+    )
+
+
+def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mapping[str, FirstSeen]) -> tuple[str, bool]:
+    """What shows that the source lost records of topics that are there, and whether that is certain; empty where
+    nothing does (D2).
+    """
+    left = {copy: one.source.topic for copy, one in copies.items() if one.source.topic in plan.source_topics}
+    for copy, topic in sorted(left.items()):
+        if copy in seen and not same_id(seen[copy].topic_id, plan.source_topics[topic].topic_id):
+            return f"{topic} is another topic by that name (RECREATED)", True
+    return asyncio.run(source_lost(settings, left, seen))
 
 
 def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
@@ -264,6 +325,12 @@ class NewPlan:
         return goes_on and bool(added) and self.made | self.anew <= {one.target.topic for one in added}
 
 
+def _left_out(refused: Iterable[Refusal], mirrored: Iterable[Assignment]) -> tuple[Refusal, ...]:
+    """What is left out of these topics: the partitions that are mirrored, the first ones, had begun."""
+    begun = Counter(one.source.topic for one in mirrored)
+    return tuple(replace(one, first=begun[one.source]) for one in refused if begun[one.source] < max(1, one.partitions))
+
+
 class Replanner:
     """The rounds of one flow, at both of its clusters."""
 
@@ -275,18 +342,22 @@ class Replanner:
         self.owner: Owner | None = None
         self._ownership = OwnershipCheck()
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
-        self._gate = Gate(self._source, self._target, self._hold)
+        self._gate = Gate(self._source, self._target, self._hold, live=True)
         self._deletions = Deletions(self._source, self._target)
         self._names, self._history = frozenset[tuple[int, str]](), History()
         self._read_at = float("-inf")  # when these journals were read last
         self._held: dict[str, str] = {}
         self._acls_held: set[str] = set()
         self._plan: TopicPlan | None = None
-        self._basis: tuple[Settings, History] | None = None
+        self._basis: tuple[Settings, History, frozenset[str] | None] | None = None
         self._made = frozenset[str]()  # by us, and not mirrored yet: a round may fail, or its plan not be adopted
         self._rekeyed = set[str]()  # source topics that were in a plan
         self._reported: set[str] = set()
+        self._advised: set[Finding] | None = None  # none before the first round
+        self._unfollowed: dict[str, str] = {}
         self._acl_blocker = ""
+        self._compacted = frozenset[str]()  # copies, at the last round
+        self._on_record = set[TopicPartition]()  # of copies that are compacted, and their sources not
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
         self._took = 0.0
 
@@ -311,6 +382,7 @@ class Replanner:
 
     def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
+        self._gate.stamped = frozenset(one.target.topic for one in current if one.rules.target_append_time)
         whole, history = self._planned(seen, {one.target.topic for one in current})
         current = [one for one in current if one.target.topic not in self._gate.foreign]
         due = self._deletions.due(self.settings, whole, current, seen, sound)
@@ -318,25 +390,31 @@ class Replanner:
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
-            return NewPlan(left, refused=refused_by(whole), origins=_origins(whole, history))
+            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=_origins(whole, history))
         anew = self._begun_anew(whole, history, current)
         failures: dict[str, MirrorError] = {}
 
         def check() -> None:
             self._refuse_lost()
-            record_compaction(target, whole.allowed(), self.settings)
             record_making(self._source, target, whole.allowed(), self.settings, history)
 
+        self._log_advice(whole.advice)
+        self._record_compaction(whole, history)
         keep_progress(target, whole.rekeyed)
         self._made -= {one.target.topic for one in current}
         self._made |= apply(target, whole.allowed(), failures, check, self._source)
-        self._log_refusals([*map(str, whole.refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
+        is_whole = not failures
+        unfollowed = {topic: failures.pop(topic) for topic in settings_refused(failures)}
+        self._gate.untimed |= unfollowed.keys() & whole.retimed
+        self._log_settings(unfollowed)
+        refusals = (*whole.refusals, *whole.withheld.values())
+        self._log_refusals([*map(str, refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
-        if failures:
+        if not is_whole:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             try:
-                self._sync_acls(plan, history, self._made)
+                self._sync_acls(plan, history, self._made, whole)
             except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
                 self._log_acl_blocker(str(problem))
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
@@ -351,13 +429,13 @@ class Replanner:
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
-        begun = {one.source.topic for one in mirrored}
+        learning = {one.source for one in plan.rekeyed} | self._rekeyed  # a query that runs goes by what holds now
         return NewPlan(
             mirrored,
             made,
-            plan.rekeyed,
+            tuple(one for one in whole.rekeyed if one.source in learning),
             anew | made,
-            tuple(one for one in refused if one.source not in begun),
+            _left_out(refused, mirrored),
             _origins(whole, history),
         )
 
@@ -370,13 +448,15 @@ class Replanner:
         self._plan = None  # what is other since the last round is in the next plan
         history = replace(self._elsewhere(), seen=seen)
 
-        def refused(asked: Settings) -> set[str]:
-            return {str(finding) for finding in plan_topics(self._source, self._target, asked, history).refusals}
+        def refused(asked: Settings) -> dict[tuple[str, Fix | None], str]:
+            refusals = Gate(self._source, self._target).plan(asked, history).refusals
+            return {(finding.topic, finding.fix): str(finding) for finding in refusals}
 
         fixed = self._fixed_by_queries(settings)
         if not (found := refused(settings)):
             return fixed
-        return fixed + sorted(found - refused(self.settings))
+        before = refused(self.settings)  # whose words may be others by now, as of how much a topic holds
+        return fixed + sorted(text for what, text in found.items() if what not in before)
 
     def _fixed_by_queries(self, settings: Settings) -> list[str]:
         """The topics that are re-keyed, and that would not be with these settings, or under another name: their queries
@@ -417,15 +497,28 @@ class Replanner:
         return begins(plan.allowed()) or (is_old and begins(plan))
 
     def _plan_by(self, history: History) -> TopicPlan:
-        basis = self.settings, history
+        basis = self.settings, history, self._gate.stamped
         if self._plan is not None and basis == self._basis:
             return self._plan
         before, self._held, self._plan = self._held, {}, None
-        plan = self._gate.plan(*basis)
+        plan = self._gate.plan(self.settings, history)
         for topic in self._held.keys() - before.keys():
             _log.warning("topic_left_as_it_is", flow=self.settings.flow, topic=topic, reason=self._held[topic])
         self._plan, self._basis = plan if plan.is_empty and not plan.unread else None, basis
         return plan
+
+    def _record_compaction(self, plan: TopicPlan, history: History) -> None:
+        """Once for each partition, while it lasts, and once more when it is over, since it may have been accepted in
+        between; also where both sides were compacted at the last round, and neither is now.
+        """
+        alone, known = compacted_alone(plan, history.seen, self._compacted), plan.target_configs
+        unread = self._compacted - known.keys()
+        compacted = unread.union(copy for copy in known if is_compacted(plain_values(known[copy])))
+        lasts = alone & compacted | unread
+        self._on_record = {at for at in self._on_record if at.topic in lasts}
+        if new := places_of(plan, alone) - self._on_record:
+            self._on_record |= record_compaction(self._target, plan, self.settings, new, self._refuse_lost)
+        self._compacted = compacted
 
     def _refuse_lost(self) -> None:
         self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
@@ -472,19 +565,37 @@ class Replanner:
             _log.error("not_mirrored", flow=self.settings.flow, reason=text)
         self._reported = now
 
-    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
+    def _log_advice(self, advice: Iterable[Finding]) -> None:
+        """What is advised since the last round; that of the first is what preflight says."""
+        now = set(advice)
+        if self._advised is not None:
+            log_advice(self.settings.flow, sorted(now - self._advised, key=str))
+        self._advised = now
+
+    def _log_settings(self, refused: Mapping[str, MirrorError]) -> None:
+        """Each setting that does not follow once, while that lasts."""
+        now = {topic: str(problem) for topic, problem in refused.items()}
+        for topic in sorted(topic for topic, why in now.items() if self._unfollowed.get(topic) != why):
+            log_setting(self.settings.flow, topic, refused[topic])
+        self._unfollowed = now
+
+    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str], whole: TopicPlan) -> None:
         settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
         followed = followed_groups(settings, self._source)
         principals = settings.sync.acl_principals
-        found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
+        barred = denied_by_us(self._target, whole.refused_pairs, self._given, whole.unread)
+        pairs = [*plan.pairs, *barred]
+        found = plan_acls(self._source, self._target, pairs, followed, self._given, principals)
         if found.revoked:
             source_id = self._source.cluster_id()
             others = {*copies_of_others(settings, history.seen, source_id).values()}
             found = found.giving_alone(others, source_id)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
-        acls, failures = found.leaving(held), dict[str, MirrorError]()
+        hidden = {pair.target for pair in barred}
+        acls = found.leaving({*held, *hidden}, self._gate.unreadable | hidden)
+        failures: dict[str, MirrorError] = {}
         if acls.missing or acls.revoked:
             with asking(self._target, self._refuse_lost) as ask:
                 ask()
@@ -626,6 +737,9 @@ class TopicWatcher:
                 self._log.warning("configuration_waits", reason=str(problem))
             self._failing = str(problem)
             return False
+        except Exception as problem:  # a fault in how a file is checked is no reason to end the mirror
+            self._log.exception("configuration_refused", reason=repr(problem))
+            return True
         self._replanner.settings = found.settings
         self._log.info("configuration_read", changed=list(found.changed), needs_restart=list(found.in_vain))
         if found.changed:

@@ -22,11 +22,12 @@ from mirror.groups.sync import GroupSync
 from mirror.groups.terms import is_verified, preserved, translated
 from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
 from mirror.journal.positions import standing_in
-from mirror.kafka.admin import Admin, plain_values
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.log_reader import last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.kafka.topic_configs import plain_values
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
@@ -97,15 +98,19 @@ async def doubts_of(
             return None
         if (doubt := await _other_source(source, one.topic, copy)) is not None:
             return doubt
-        if (at := TopicPartition(one.topic, one.partition)) in leaderless:
-            return None if is_verified(one) else Doubt(f"both logs could not be compared: {at} has no leader")
         async with turns:
-            last, losses = standing.positions.get(there), standing.lost_of(there, source.topic_id(one.topic))
-            back = standing.way_back_of(there, source.topic_id(one.topic), topic_id)
+            try:
+                await _require_leader(source, _source_of(one))
+            except ClusterError as problem:
+                return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
+            ids = source.topic_id(one.topic), topic_id
+            last, losses = standing.positions.get(there), standing.lost_of(there, *ids)
+            back = standing.way_back_of(there, *ids)
             return await _compared(settings, source, known, one, starts.get(there, 0), last, losses, back)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
-    leaderless = await _leaderless(source, asked) if source is not None else frozenset[TopicPartition]()
+    if source is not None:
+        await _leaderless(source, asked)  # all of them at a time, and not one turn after the other
     return dict(zip(asked, await asyncio.gather(*map(of, asked.values())), strict=True))
 
 
@@ -201,7 +206,8 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
 
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
-    statuses = [*known.figures.values()]
+    last = standing_in(known.newest).positions
+    statuses = [_placed(one, last.get(_target_of(one))) for one in known.figures.values()]
     lost = losses_in(known.newest)
     asked_there = (_position(settings, known, one) for one in statuses)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
@@ -244,8 +250,8 @@ async def ends_of(
     """Where each source partition ends for a reader of committed records, or for another one; without those that cannot
     be asked.
     """
-    leaderless = await _leaderless(source, partitions)
-    asked = (_end_of(source, at, isolation, leaderless) for at in partitions)
+    await _leaderless(source, partitions)
+    asked = (_end_of(source, at, isolation) for at in partitions)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     ends: dict[TopicPartition, int] = {}
     for at, answer in zip(partitions, answers, strict=True):
@@ -258,25 +264,38 @@ async def ends_of(
     return ends
 
 
-async def _end_of(source: Cluster, at: TopicPartition, isolation: int, leaderless: Collection[TopicPartition]) -> int:
-    if at in leaderless:
-        raise ClusterError(f"{source}: {at} has no leader")
+async def _end_of(source: Cluster, at: TopicPartition, isolation: int) -> int:
+    await _require_leader(source, at)
     await source.require(at)
     return await list_offset(source, at, LATEST, isolation)
 
 
+async def _require_leader(source: Cluster, at: TopicPartition) -> None:
+    if await _leaderless(source, [at]):
+        raise ClusterError(f"{source}: {at} has no leader that answers")
+
+
 async def _leaderless(source: Cluster, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-    """Those that metadata names without a leader, who was waited for once, for all of them: each question about one of
-    them would wait by itself.
+    """Those that metadata names without a leader, or with one that is silent, who was waited for once, for all of them,
+    and is not again: each question about one of them would wait by itself. Brokers that lost their controllers go on
+    naming leaders that are gone.
     """
     deadline = time.monotonic() + CALL_TIMEOUT
     while True:
-        found = frozenset(at for at in partitions if source.has(at) and source.leader(at).node < 0)
-        if not found or time.monotonic() > deadline:
-            return found
+        leaders = {at: source.leader(at).node for at in partitions if source.has(at)}
+        found = {at: node for at, node in leaders.items() if node < 0 or node in source.silent}
+        lacking = {at if node < 0 else node for at, node in found.items()}
+        if lacking <= source.given_up or time.monotonic() > deadline:
+            source.given_up |= lacking
+            return frozenset(found)
         await asyncio.sleep(_LEADER_SECONDS)
         with contextlib.suppress(ClusterError):
             await source.refresh()
+
+
+def _placed(figures: PartitionStatus, last: LastPosition | None) -> PartitionStatus:
+    """A report where its partition stood last, if its task did not come to know that."""
+    return figures if figures.next_offset >= 0 else replace(figures, next_offset=last.source_next if last else 0)
 
 
 def _source_of(figures: PartitionStatus) -> TopicPartition:
@@ -376,6 +395,7 @@ async def _deleted(
         until = await _kept_from(settings, known, figures)
         if not until:
             return None
+        await _require_leader(source, at)
         await source.require(at)
         is_this_copy = seen is not None and seen.target_topic_id == target.topic_id(figures.target_topic)
         begun = seen.begins(at.partition) if seen is not None and is_this_copy else 0  # below, nothing was copied
@@ -455,8 +475,10 @@ def _seen_ms(contact: PartitionStatus, now: int) -> int | None:
     """How long ago a mirror had the source before it, at least; None where its clock is ahead of ours, as of a report
     that is of a later time than now: then it may be any time ago.
     """
-    ago = now - contact.at_ms
-    return max(0, ago) + (contact.lag_ms or 0) if ago > -_CLOCKS_MS else None
+    last = contact.contact
+    if last is None or max(last.at_ms, contact.at_ms) - now >= _CLOCKS_MS:
+        return None
+    return max(0, now - last.at_ms)
 
 
 async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:

@@ -14,13 +14,16 @@ from typing import Final
 from mirror.driver.control import ControlAddress, ControlServer
 from mirror.driver.flow import Flow
 from mirror.driver.journal_state import JournalState
+from mirror.driver.reports import Headway
 from mirror.driver.start import bounded, recorded
+from mirror.errors import MirrorError
 from mirror.journal import ownership
 from mirror.journal.entries import paused_in
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import Owner
 from mirror.journal.positions import Standing, standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.queries import EARLIEST
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.replication.assignment import Assignment
@@ -35,7 +38,8 @@ WATCH_SECONDS: Final = 1.0
 async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
     """Copy up to the source's ends of now, for as long as there is headway; tasks report to the journal how far. Topics
     that are paused are passed over, as a mirror does. It ends where another mirror takes the flow. `gone` are
-    instances that are known to have ended. Returns what a person should know of other mirrors.
+    instances that are known to have ended. Returns what a person should know of topics that could not begin, which keep
+    no other one from being copied, and of other mirrors.
 
     Raises PreflightError where a mirror runs, ClusterUnreachable, AccessDenied, BrokerError, MalformedBatch.
     """
@@ -46,17 +50,17 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
             source.refresh({a.source.topic for a in flow.assignments}),
             target.refresh({a.target.topic for a in flow.assignments} | {journal.partition.topic}),
         )
-        taken = await ownership.take(journal, instance, asyncio.Event(), waits=False, gone=gone)
+        taken = await ownership.take(journal, instance, asyncio.Event(), gone=gone)
         assert taken is not None, "nobody stops it"
         known = taken.seen.values
         paused = paused_in(known)
         active = [one for one in flow.assignments if one.source.topic not in paused]
-        begun = await recorded(
-            source, journal, active, dict(known), flow.made, origins=flow.origins, elsewhere=flow.elsewhere
-        )
+        failures = dict[str, MirrorError]()
+        begins = EARLIEST, flow.origins, flow.elsewhere, failures
+        begun = await recorded(source, journal, active, dict(known), flow.made, *begins)
         assignments, _ = await bounded(source, flow.name, begun)
         standing = standing_in(known)
-        notes = list[str]()
+        notes = [f"{copy}: what was missing could not be copied: {why}" for copy, why in sorted(failures.items())]
         mark, ended = await ControlServer.open(LOOPBACK), asyncio.Event()
 
         def end() -> None:
@@ -107,11 +111,8 @@ async def _stretches(
 ) -> None:
     """One task after another, each with what the last one left, until all is done or nothing moves."""
     results: dict[TopicPartition, TaskResult] = {}
-    left, before = tuple(assignments), -1
-    while (
-        left and not ended.is_set() and (reached := sum(one.figures.next_offset for one in results.values())) > before
-    ):
-        before = reached
+    left, headway, moves = tuple(assignments), Headway(), True
+    while left and moves and not ended.is_set():
         task = TaskAssignment(
             flow=flow.name,
             instance=owner.instance,
@@ -128,6 +129,7 @@ async def _stretches(
         )
         for one in await run_task(task):
             results[TopicPartition(one.figures.topic, one.figures.partition)] = one
+        moves = headway.made({at: one.figures for at, one in results.items()})
         left = tuple(
             a for a in left if a.source not in results or not _is_over(results[a.source].figures, a.until or 0)
         )

@@ -6,13 +6,13 @@ Records are counted as offsets, so they are at most as many: a transaction's mar
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror.config import Settings
+from mirror.driver.reports import Headway
 from mirror.errors import ConfigError
 from mirror.journal.entries import FirstSeen, rekeyed_in, seen_in
 from mirror.journal.journal import Entry, Journal, newest
@@ -88,6 +88,8 @@ class PartitionRpo:
             return UNLIKE[self.state]
         if self.unconfirmed:
             return self.unconfirmed
+        if self.state is State.PADDING:
+            return "the padding before its first record is not deleted yet"
         if self.end is not None and self.position > self.end:
             return "the target holds more than the source"
         return ""
@@ -158,8 +160,8 @@ POLL_SECONDS: Final = 0.2
 
 @dataclass(slots=True, eq=False)
 class JournalSnapshot:
-    """What the journal says, as far as it was read. `contact`: by source partition, the last report of a task that
-    had the source before it; a task that waits has no news of it. `target_of` is the name of now of a source topic's
+    """What the journal says, as far as it was read. `contact`: by source partition, the last report that says
+    when a task had the source before it. `target_of` is the name of now of a source topic's
     copy, None for a topic that is mirrored no longer: records of other copies are left alone. `is_plain`: a source
     topic is copied as it is, partition by partition. `reached`: by re-keyed source topic, up to where its
     partitions are on the target, as its progress topic says.
@@ -204,7 +206,7 @@ class JournalSnapshot:
                 figures = PartitionStatus.from_json(entry.value)
             except NOT_OURS:
                 return  # `status` names it
-            if figures.state in (State.MIRRORING, State.CAUGHT_UP) and self._is_of_now(figures):
+            if figures.contact is not None and self._is_of_now(figures):
                 self.contact[TopicPartition(figures.topic, figures.partition)] = figures
 
     def status(self, settings: Settings) -> Status:
@@ -222,16 +224,17 @@ class JournalSnapshot:
         """Wait until the mirror that runs is as far as `ends`: the partitions that it is not, where it ended or none of
         them moved for so long. What it mirrors no longer is not waited for. Raises as `read` does.
         """
-        moved_at, least = time.monotonic(), math.inf
+        moved_at, headway = time.monotonic(), Headway()
         while True:
             await self.read()
             figures = self.figures
             behind = [at for at, end in ends.items() if at in figures and not _is_over(figures[at], end)]
             if not behind or not self.is_mirrored(settings):
                 return behind
-            missing = sum(ends[at] - figures[at].next_offset for at in behind)  # others may move for ever
-            if missing < least:
-                moved_at, least = time.monotonic(), missing
+            wanted = {at: figures[at] for at in ends.keys() & figures.keys()}
+            capped = {at: replace(one, next_offset=min(one.next_offset, ends[at])) for at, one in wanted.items()}
+            if headway.made(capped):  # behind its end a partition may move for ever
+                moved_at = time.monotonic()
             elif time.monotonic() - moved_at > idle_seconds:
                 return behind
             await asyncio.sleep(POLL_SECONDS)
@@ -255,16 +258,14 @@ class JournalSnapshot:
         return self._named_rekeyed() | reported
 
     def others(self) -> dict[str, str]:
-        """Source topics that the flow's last mirror reported on, and has not signed off from, by their copies: those
-        that are no copies of now. That mirror has another configuration.
+        """Source topics that the flow's last mirror reported on, by their copies: those that are no copies of now. That
+        mirror has another configuration, or had when it ended.
         """
         owner = self.watched.last
-        if owner is None or self.watched.has_said(owner):
-            return {}
         return {
             one.target_topic: one.topic
             for one in self._statuses()
-            if one.instance == owner.instance and not self._is_of_now(one)
+            if owner is not None and one.instance == owner.instance and not self._is_of_now(one)
         }
 
     def _statuses(self) -> tuple[PartitionStatus, ...]:
@@ -322,6 +323,6 @@ def naming_of(settings: Settings) -> Callable[[str], str | None]:
 
 
 def _is_over(figures: PartitionStatus, end: int) -> bool:
-    if figures.presumed:
+    if figures.presumed or figures.state is State.PADDING:
         return False
     return figures.next_offset >= end or figures.state.is_stop or figures.state is State.PAUSED

@@ -18,32 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
 
 from mirror.kafka.groups import Committed
 from mirror.policy.rules import NO_LIMIT
-
-#: Why a group is beyond where it stands on the source.
-FURTHER: Final = "it is further on the target: it read on there, or was put back on the source since"
-#: Why a group is there that stands in what the target lost (F5).
-LOST_THERE: Final = (
-    "the target lost what it had read, and other records are at these offsets by now: end its members there, and put it"
-    " to offset {} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
-)
-#: Why a group misses what is written next to a copy (F6).
-BEHIND_END: Final = (
-    "it stands behind the end of the copy, which lost what it had read: before anybody writes there, put it to offset"
-    " {end} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
-)
-#: Why a group stands elsewhere that nobody follows (G9 in `groups/sync.py`).
-UNFOLLOWED: Final = (
-    "share groups and streams groups are not followed: put it where it is to go on (kafka-share-groups.sh or"
-    " kafka-streams-groups.sh, --reset-offsets) before it begins there"
-)
-#: Why a group has no offset in a re-keyed topic.
-REKEYED: Final = (
-    "the topic is re-keyed, so that no offset there goes with one of the source: put it where it is to go on"
-)
 
 
 class Standing(StrEnum):
@@ -112,63 +89,3 @@ def decide(
     if put_back:
         return Decision(wanted, standing, following)
     return Decision(None, Standing.AHEAD, agreed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetGap:
-    """One partition of a group that does not go on at the target where it stands on the source.
-
-    `topic` is the source's, `source_offset` too, None where nobody asked there; `reached` is the group's offset on the
-    target, None where it has none, and `cause` says why it is not another. `reads_again` and `misses` are in records,
-    at most; both are given for a group without an offset, whose `auto.offset.reset` chooses: the first for earliest,
-    the second for latest.
-    """
-
-    group: str
-    topic: str
-    partition: int
-    target_topic: str
-    source_offset: int | None
-    reached: int | None
-    reads_again: int
-    misses: int
-    cause: str
-
-    @property
-    def place(self) -> tuple[str, str, int]:
-        """Which group it is of, and where."""
-        return self.group, self.topic, self.partition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyEnds:
-    """What the target holds of one partition, in its own offsets (`start`, `end`), and what the source does, in those
-    of the target: `source_start` is its first record, `source_end` is behind its last committed one; None for one that
-    is not known.
-    """
-
-    start: int
-    end: int
-    source_start: int | None = None
-    source_end: int | None = None
-
-    def within(self, offset: int) -> int:
-        """Where a reader of the source goes on that stands at an offset, among the records that the source has: what it
-        deleted nobody misses, and what it never had, or not committed yet, nobody has read.
-        """
-        offset = offset if self.source_end is None else min(offset, self.source_end)
-        return offset if self.source_start is None else max(offset, self.source_start)
-
-    def gap(self, wanted: int, reached: int | None) -> tuple[int, int] | None:
-        """How many records a group reads again, and how many it misses, that is to go on at `wanted` and goes on at
-        `reached`, both offsets of the target; None where it goes on where it should. What the target lacks, nobody
-        reads again there.
-        """
-        if reached is None:
-            again, missed = min(wanted, self.end) - self.start, max(self.end, self.start) - wanted
-        else:
-            found = max(reached, self.start)
-            if found == wanted:
-                return None
-            again, missed = min(wanted, self.end) - found, found - wanted
-        return max(0, again), max(0, missed)

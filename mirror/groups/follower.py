@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Standing
@@ -30,6 +30,8 @@ RETRY_SECONDS: Final = 0.1
 #: What the last round may take: when a bounded copy is done, and when the mirror is asked to stop.
 LAST_SYNC_SECONDS: Final = 10.0
 STOP_SECONDS: Final = 1.0
+_NOT_RENEWED: Final = "offsets that did not move were not committed again in time: brokers forget them some days after"
+_NOT_ASKED: Final = "unknown which stay behind, since the mirror was to end before it asked"
 
 
 def _nobody(_: bool) -> None:
@@ -74,9 +76,9 @@ class GroupFollower:
     async def finish(self, stopping: asyncio.Event) -> str:
         """One more complete round, when nothing is mirrored any more: `run` may be under way, or cancelled. What keeps
         groups from following, and which ones stay behind; empty where nothing does. Once `stopping` is set, the latter
-        are not asked for.
+        is not asked, and so not known; else a round follows that commits again what did not move (G10).
 
-        Takes at most `LAST_SYNC_SECONDS`, and at most `STOP_SECONDS` more once `stopping` is set.
+        Takes at most `LAST_SYNC_SECONDS` for each round, and at most `STOP_SECONDS` more once `stopping` is set.
         """
         last = asyncio.create_task(self._last_sync(stopping))
         stopped = asyncio.create_task(stopping.wait())
@@ -89,9 +91,15 @@ class GroupFollower:
         else:
             causes = ["no complete round in time"]
             self._log.warning("groups_not_finished", flow=self.journal.flow, reason=causes[0])
-        for task in (last, stopped):
+        tasks: list[asyncio.Task[Any]] = [last, stopped]
+        if last.done() and not stopping.is_set():
+            tasks.append(renewal := asyncio.create_task(self._renew()))
+            await asyncio.wait([renewal, stopped], timeout=LAST_SYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not renewal.done():
+                self._log.warning("groups_not_finished", flow=self.journal.flow, reason=_NOT_RENEWED)
+        for task in tasks:
             task.cancel()
-        await asyncio.wait([last, stopped])
+        await asyncio.wait(tasks)
         if not (causes and self.sync.include):
             return ""
         return f"consumer groups do not follow: {first_of(causes)} (groups.include chooses them, [] for none)"
@@ -102,21 +110,27 @@ class GroupFollower:
             self.on_sync(self._are_chosen)
 
     async def _last_sync(self, stopping: asyncio.Event) -> list[str]:
-        """The groups that stay behind; nobody asks a mirror that is to stop."""
+        """The groups that stay behind; a mirror that is to stop does not ask."""
         while self.sync.include:
             if await self._step():
-                return [] if stopping.is_set() else await self.sync.left_behind()
+                return [_NOT_ASKED] if stopping.is_set() else await self.sync.left_behind()
             await asyncio.sleep(RETRY_SECONDS)
         return []
 
-    async def _step(self) -> bool:
+    async def _renew(self) -> None:
+        while self.sync.include:
+            if await self._step(renewing=True):
+                return
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _step(self, *, renewing: bool = False) -> bool:
         """One round, logged; whether it was complete."""
         async with self._syncing:
             try:
                 may_go = self.sync.detector.since()
                 if not await self.may_go_on():
                     return False
-                result = await self.sync.sync_once(may_go=may_go)
+                result = await self.sync.sync_once(renewing=renewing, may_go=may_go)
                 self._log_skips(result)
                 self._blockers = result.blockers
                 blockers = list(result.blockers)

@@ -6,12 +6,16 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from mirror.errors import AccessDenied, ClusterError, WireError
-from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, TopicPartition
+from mirror.kafka.addresses import AllFailed, in_turns
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, NEXT_BROKER, Cluster, TopicPartition
 from mirror.kafka.groups import (
+    OFFSETS_TOPIC,
     Committed,
+    Coordinators,
     FetchedOffsets,
     ListedGroup,
     Refusal,
@@ -56,14 +60,29 @@ class Side:
         """The groups of each broker that answers: those that it coordinates and the principal may DESCRIBE."""
         return await self._gathered({node: list_groups(self.cluster, node) for node in self.cluster.nodes})
 
+    async def miss_unlisted(self) -> None:
+        """Take down that groups have no coordinator which could list them. Nobody says so to whom may not DESCRIBE the
+        topic of their offsets.
+        """
+        try:
+            kept = await self.cluster.describe(OFFSETS_TOPIC)
+        except AccessDenied:
+            return
+        except ClusterError as problem:
+            self.lost(problem)
+            return
+        leaders = sorted(kept.leaders.items()) if kept else []
+        if lacking := [str(number) for number, leader in leaders if leader.node not in self.cluster.nodes]:
+            which = f"partition {', '.join(lacking)} of {OFFSETS_TOPIC}"
+            self.blocked(f"the groups in {which} are unknown, since no broker leads it", "")
+
     async def coordinators(self, groups: Iterable[str]) -> dict[str, int]:
         """The coordinator of each group that has one."""
         asked = set(groups)
         if not asked or not self.cluster.nodes:
             return {}
         nodes: dict[str, int] = {}
-        work = coordinators(self.cluster, self.cluster.nodes[0], asked)
-        for found in (await self._gathered({0: work})).values():
+        for found in (await self._gathered({0: self._coordinators(asked)})).values():
             nodes |= {group: node for group, node in found.nodes.items() if group in asked}
             self.refused(found.refused)
         return nodes
@@ -73,10 +92,18 @@ class Side:
         if not groups or not self.cluster.nodes:
             return frozenset()
         refused: list[Refusal] = []
-        for found in (await self._gathered({0: coordinators(self.cluster, self.cluster.nodes[0], groups)})).values():
+        for found in (await self._gathered({0: self._coordinators(groups)})).values():
             refused += found.refused
         self.refused(refused)
         return frozenset(one.group for one in refused if one.code in AUTHORIZATION_ERRORS)
+
+    async def _coordinators(self, groups: Collection[str]) -> Coordinators:
+        """By the first broker that answers: any of them knows. Raises WireError where none does."""
+        asks = [partial(coordinators, self.cluster, node, groups) for node in self.cluster.nodes]
+        try:
+            return await in_turns(asks, NEXT_BROKER, WireError)
+        except AllFailed as failed:
+            raise failed.problems[-1] from failed
 
     async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
         """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
@@ -87,8 +114,8 @@ class Side:
             self.refused(fetched.refused)
         return found
 
-    async def unfollowed(self, include: Sequence[re.Pattern[str]]) -> dict[str, Offsets]:
-        """Where the chosen groups stand that no commit from outside can put anywhere (G9)."""
+    async def unfollowed(self, include: Sequence[re.Pattern[str]]) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
+        """Where the chosen share groups stand, and the chosen streams groups, which nobody follows (G9)."""
         work: dict[int, Awaitable[FetchedOffsets]] = {}
         for node, groups in (await self.listed()).items():
             chosen = [one for one in groups if one.is_unfollowed and any(of.fullmatch(one.group) for of in include)]
@@ -96,9 +123,9 @@ class Side:
                 work[2 * node] = fetch_share_offsets(self.cluster, node, share)
             if streams := [one.group for one in chosen if not one.is_share]:
                 work[2 * node + 1] = fetch_offsets(self.cluster, node, streams)
-        found: dict[str, Offsets] = {}
-        for fetched in (await self._gathered(work)).values():
-            found |= fetched.offsets
+        found: tuple[dict[str, Offsets], dict[str, Offsets]] = {}, {}
+        for key, fetched in (await self._gathered(work)).items():
+            found[key % 2].update(fetched.offsets)
             self.refused(fetched.refused)
         return found
 

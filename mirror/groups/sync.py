@@ -19,10 +19,10 @@ for a round over everything once a minute: offsets expire there, and operators m
     G7  no group is put below the target's log start; which records it passes over is said
     G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
         are not listed on the source, are asked for by name at each round over everything
-    G9  share groups and streams groups stand where no commit from outside can put them: a failover names those that do
-        not stand on the target where they do on the source
+    G9  share groups and streams groups are not followed: a failover names those that do not stand on the target where
+        they do on the source
     G10  a broker forgets an offset some days after its commit where the group has no members, as on the target: what
-        did not move is committed again, now and then, and all of it by a failover
+        did not move is committed again, now and then, and all of it at the end of a bounded copy and by a failover
     G11  a bounded copy does not end as done while a group would read again on the target, of what both sides hold, what
         it had read on the source: with members there, or on a copy that is not verified
 
@@ -43,18 +43,16 @@ from uuid import UUID
 
 from mirror import names
 from mirror.errors import ClusterError, WireError
-from mirror.groups.decide import (
+from mirror.groups.decide import Agreement, Decision, Standing, decide
+from mirror.groups.gap import (
     BEHIND_END,
-    FURTHER,
-    LOST_THERE,
     REKEYED,
-    UNFOLLOWED,
-    Agreement,
+    UNFOLLOWED_SHARE,
+    UNFOLLOWED_STREAMS,
+    UNVERIFIED,
     CopyEnds,
-    Decision,
     OffsetGap,
-    Standing,
-    decide,
+    Stand,
 )
 from mirror.groups.side import GROUP_DENIED, TOPIC_DENIED, Blocker, Offsets, Side
 from mirror.groups.terms import Terms, Translate, is_verified, terms_of, uncut
@@ -102,8 +100,9 @@ class Skip(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class SyncResult:
     """What one round came to: groups by how they stand, how many were committed for, what stood in the way, and what
-    was passed over. `planned` is what a rehearsal would have committed. `cuts`: of target partitions that lost their
-    tails, which groups may stand in that still.
+    was passed over. `planned` is what a rehearsal would have committed; `stood` is where those groups stood on the
+    source, in terms of the target, of which it would have put what had to be put. `cuts`: of target partitions that
+    lost their tails, which groups may stand in that still.
     """
 
     standings: Mapping[Standing, int]
@@ -111,25 +110,13 @@ class SyncResult:
     blockers: tuple[Blocker, ...]
     skips: tuple[Skip, ...] = ()
     planned: Mapping[str, Offsets] = field(default_factory=dict)
+    stood: Mapping[str, Offsets] = field(default_factory=dict)
     cuts: Mapping[TopicPartition, Cut] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
         """Every group that may be followed was looked at."""
         return not any(blocker.passing for blocker in self.blockers)
-
-
-class _Stand(NamedTuple):
-    """Where one partition of a group stands: on the source, and on the target, None where it has no offset there;
-    `is_lost`: in a tail that the target lost.
-    """
-
-    group: str
-    at: TopicPartition
-    committed: Committed
-    reached: int | None
-    ends: CopyEnds
-    is_lost: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -160,6 +147,10 @@ class _Work:
             for group, decisions in self.decisions.items()
         }
         return {group: offsets for group, offsets in found.items() if offsets}
+
+    def stood(self) -> dict[str, Offsets]:
+        """The sources of what was decided."""
+        return {group: {at: self.sources[group][at] for at in decisions} for group, decisions in self.decisions.items()}
 
 
 class GroupSync:
@@ -198,7 +189,8 @@ class GroupSync:
         self._hidden: frozenset[str] = frozenset()
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
-        self._whole_at, self._renewed_at = float("-inf"), time.monotonic()
+        self._whole_at = float("-inf")
+        self._renewed_at = time.monotonic() - RENEWED_SECONDS + WHOLE_SECONDS  # for a process that lives for minutes
 
     def mirrors(self, terms: Terms) -> None:
         """From the next round on, other partitions are mirrored."""
@@ -221,7 +213,7 @@ class GroupSync:
 
     async def _round(self, *, rehearsing: bool, renewing: bool) -> SyncResult:
         now = time.monotonic()
-        whole = renewing or now - self._whole_at >= WHOLE_SECONDS
+        whole = renewing or rehearsing or now - self._whole_at >= WHOLE_SECONDS
         renewing = not rehearsing and (renewing or (whole and now - self._renewed_at >= RENEWED_SECONDS))
         sides = (self._source, self._target)
         stale = [side for side in sides if whole or any(blocker.passing for blocker in side.blockers)]
@@ -240,10 +232,10 @@ class GroupSync:
             self._standings[group] = Standing.BLOCKED
             self._synced.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
-        planned = work.commits() if rehearsing else {}
+        planned, stood = (work.commits(), work.stood()) if rehearsing else ({}, {})
         cuts = self._settled(work, {blocker.group for blocker in blockers}) if whole and not rehearsing else {}
         standings = Counter(self._all_standings().values())
-        return SyncResult(standings, len(work.taken), tuple(blockers), skips, planned, cuts)
+        return SyncResult(standings, len(work.taken), tuple(blockers), skips, planned, stood, cuts)
 
     def _settled(self, work: _Work, blocked: set[str]) -> dict[TopicPartition, Cut]:
         """Of target partitions that hold other records by now where they lost their tails, which groups were not put
@@ -291,6 +283,8 @@ class GroupSync:
         # A group that may not be described is not listed either; one that is asked for by name is to be missed.
         named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
         nodes |= await self._source.coordinators(named - every)
+        if len(named) < len(self.include):
+            await self._source.miss_unlisted()
         if listed.keys() == set(self._source.cluster.nodes):
             if whole:
                 self._hidden = await self._unlisted(every | named)
@@ -393,16 +387,30 @@ class GroupSync:
             made = work.decisions[group] = {}
             for at, committed in work.sources[group].items():
                 if at in ends and at in starts:
-                    bounds = starts[at], self._until[at]
                     there = targets.get(at)
-                    one = made[at] = decide(committed, ends[at], there, agreed.get(at), *bounds)
-                    if one.standing is Standing.AHEAD and self._is_lost(group, at, there, is_shifted=True):
-                        one = made[at] = decide(committed, ends[at], None, None, *bounds)
+                    bounds = starts[at], self._until[at]
+                    one = made[at] = self._decided(group, at, committed, ends[at], there, agreed.get(at), bounds)
                     if renewing and one.commit is None and one.standing is not Standing.AHEAD:
                         made[at] = replace(one, commit=there)
                 else:
                     self._unanswered(group, at)
         await self._add_skips(work, starts)
+
+    def _decided(
+        self,
+        group: str,
+        at: TopicPartition,
+        source: Committed,
+        end: int,
+        there: Committed | None,
+        agreed: Agreement | None,
+        bounds: tuple[int, int],
+    ) -> Decision:
+        """What `decide` says, with its last two arguments in `bounds`, of a target partition."""
+        made = decide(source, end, there, agreed, *bounds)
+        if made.standing is Standing.AHEAD and self._is_lost(group, at, there, is_shifted=True):
+            return decide(source, end, None, None, *bounds)
+        return made
 
     def _unanswered(self, group: str, at: TopicPartition) -> None:
         """Take down why nobody knows where a target partition begins and ends."""
@@ -546,7 +554,7 @@ class GroupSync:
 
     async def gaps(
         self,
-        planned: Mapping[str, Offsets],
+        stood: Mapping[str, Offsets],
         holds: Mapping[TopicPartition, int],
         doubts: Mapping[TopicPartition, str],
         rekeyed: Mapping[str, str] = {},
@@ -556,9 +564,9 @@ class GroupSync:
         further there reads on by itself, and is none. Of `rekeyed` topics, with their names on the target, a group is
         followed by nobody: it is named where it has no offset there at all.
 
-        `planned` counts as committed. `holds`: by source partition, the offset below which the target has all that the
-        source does, where that is known; `doubts`: why a source partition is not verified. Raises nothing that a
-        cluster can cause.
+        `stood` is of a rehearsal: its groups count as put where they stood then, and may have moved since, up to where
+        they stand now. `holds`: by source partition, the offset below which the target has all that the source does,
+        where that is known; `doubts`: why a source partition is not verified. Raises nothing that a cluster can cause.
         """
         sides = (self._source, self._target)
         for side in sides:
@@ -575,29 +583,49 @@ class GroupSync:
                     followed.setdefault(group, {})[at] = committed
                 elif at.topic in rekeyed:
                     alone.setdefault(group, {})[at] = committed
-        unfollowed = await self._source.unfollowed(self.include)
-        for offsets in unfollowed.values():
+        share, streams = await self._source.unfollowed(self.include)
+        for offsets in (share | streams).values():
             pairs |= {at: moved[0] for at, one in offsets.items() if (moved := self._translate(at, one))}
         ends = await self._ends_of(pairs) if pairs else {}
-        found += await self._unfollowed(unfollowed, pairs, ends)
+        if share:
+            others, _ = await self._target.unfollowed(self.include)
+            found += await self._unfollowed(share, others, UNFOLLOWED_SHARE, pairs, ends, rekeyed)
+        # by name, whatever is there: offsets from outside make a classic group, in whose place the streams group comes
+        named = await self._target.fetched(await self._target.coordinators(streams))
+        found += await self._unfollowed(streams, named, UNFOLLOWED_STREAMS, pairs, ends, rekeyed)
         every = followed.keys() | alone.keys()
         work = _Work({group: {pairs[at]: one for at, one in followed.get(group, {}).items()} for group in every}, {})
         work.standings.update((group, set()) for group in every)
         await self._locate(work)
         coordinators = work.nodes | await self._target.coordinators(every - work.nodes.keys())
         targets = await self._target.fetched(coordinators)
-        lost = {group: of for group, of in alone.items() if group in targets}
-        found += await self._left_alone(lost, targets, rekeyed)
+        found += await self._left_alone({group: alone[group] for group in alone.keys() & targets}, targets, rekeyed)
         for group in followed.keys() & targets.keys():
             for at, committed in followed[group].items():
                 if pairs[at] not in ends:
                     self._unanswered(group, pairs[at])
                     continue
-                there = planned.get(group, {}).get(pairs[at]) or targets[group].get(pairs[at])
-                is_lost = self._is_lost(group, pairs[at], there, is_shifted=False)
-                one = _Stand(group, at, committed, there.offset if there else None, ends[pairs[at]], is_lost)
-                is_active = Standing.ACTIVE in work.standings[group]
-                if gap := self._gap(one, is_active, holds.get(at, -1), doubts.get(at, "")):
+                here, until = ends[pairs[at]], self._known_until(pairs[at])
+                there, before = targets[group].get(pairs[at]), stood.get(group, {}).get(pairs[at])
+                if before is not None:
+                    made = self._decided(group, pairs[at], before, here.end, there, None, (here.start, until))
+                    there = made.commit or there
+                one = Stand(
+                    group=group,
+                    at=at,
+                    target_topic=pairs[at].topic,
+                    source_offset=committed.offset,
+                    wanted=self._on_target(at, committed.offset),
+                    before=before.offset if before else None,
+                    reached=there.offset if there else None,
+                    ends=here,
+                    holds=self._on_target(at, holds[at]) if at in holds else -1,
+                    since=self._since.get(at, 0),
+                    doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
+                    is_active=Standing.ACTIVE in work.standings[group],
+                    is_lost=self._is_lost(group, pairs[at], there, is_shifted=False),
+                )
+                if gap := one.gap():
                     found.append(gap)
         found.sort(key=lambda gap: gap.place)
         return found, tuple(blocker for side in sides for blocker in side.blockers)
@@ -638,35 +666,40 @@ class GroupSync:
     async def _unfollowed(
         self,
         groups: Mapping[str, Offsets],
+        targets: Mapping[str, Offsets],
+        cause: str,
         pairs: Mapping[TopicPartition, TopicPartition],
         ends: Mapping[TopicPartition, CopyEnds],
+        rekeyed: Mapping[str, str],
     ) -> list[OffsetGap]:
-        """The groups that nobody puts anywhere, and that do not stand where they do on the source (G9)."""
+        """The groups that nobody puts anywhere (G9), and that do not stand at their `targets` where they do on the
+        source.
+        """
         if not groups:
             return []
-        targets = await self._target.unfollowed(self.include)
-        found: list[OffsetGap] = []
+        targets = {group: targets.get(group, {}) for group in groups}
+        alone = {group: {at: one for at, one in of.items() if at.topic in rekeyed} for group, of in groups.items()}
+        found = await self._left_alone(alone, targets, rekeyed)
         for group, offsets in groups.items():
             for at, one in offsets.items():
-                there = pairs.get(at)
-                if there is None or there not in ends:
+                if (there := pairs.get(at)) is None:
                     continue
-                reached = known.offset if (known := targets.get(group, {}).get(there)) is not None else None
-                wanted = min(ends[there].within(self._on_target(at, one.offset)[1]), ends[there].end)
-                if (gap := ends[there].gap(wanted, reached)) is not None:
-                    found.append(
-                        OffsetGap(
-                            group=group,
-                            topic=at.topic,
-                            partition=at.partition,
-                            target_topic=there.topic,
-                            source_offset=one.offset,
-                            reached=reached,
-                            reads_again=gap[0],
-                            misses=gap[1],
-                            cause=UNFOLLOWED,
-                        )
-                    )
+                if there not in ends:
+                    self._unanswered(group, there)
+                    continue
+                stand = Stand(
+                    group=group,
+                    at=at,
+                    target_topic=there.topic,
+                    source_offset=one.offset,
+                    wanted=self._on_target(at, one.offset),
+                    reached=known.offset if (known := targets[group].get(there)) is not None else None,
+                    ends=ends[there],
+                )
+                first, last = stand.ends.due(stand.wanted)
+                due = min(first, stand.ends.end), min(last, stand.ends.end)
+                if (gap := stand.ends.gap(due, stand.reached)) is not None:
+                    found.append(stand.named(gap, cause))
         return found
 
     async def _left_alone(
@@ -720,50 +753,10 @@ class GroupSync:
             if there in starts and there in ends
         }
 
-    def _gap(self, one: _Stand, is_active: bool, holds: int, doubt: str) -> OffsetGap | None:
-        """What `gaps` says of one partition of a group."""
-        at, reached, ends = one.at, one.reached, one.ends
-        there, wanted = self._on_target(at, one.committed.offset)
-        wanted = ends.within(wanted)
-        if holds >= 0 and wanted <= self._on_target(at, holds)[1]:
-            wanted = min(wanted, ends.end)  # behind the target's last record there is nothing to read on either side
-        gap = ends.gap(wanted, reached)
-        if gap is None or (is_active and reached is not None and reached > wanted and not one.is_lost):
-            return None
-        since = self._since.get(at, 0)
-        if one.committed.offset < since:
-            cause = f"it stands below offset {since} of the source, where the mirror began"
-        elif doubt or not self._verified(at):
-            cause = doubt or "the target is not known to hold the source's records"
-        elif one.is_lost and reached is not None and reached > wanted:
-            cause = LOST_THERE.format(min(wanted, ends.end))
-        elif is_active:
-            cause = "it has members on the target, so that it reads on there by itself"
-        elif reached == ends.start > wanted:
-            still = "may still have" if ends.source_start is None else "still has"
-            cause = f"the target deleted its next records, of which the source {still} {ends.start - wanted}"
-        elif reached is not None and reached > wanted:
-            cause = FURTHER
-        elif wanted > ends.end:
-            cause = f"the target ends at offset {ends.end}"
-        else:
-            cause = "its offset was not committed there"
-        return OffsetGap(
-            group=one.group,
-            topic=at.topic,
-            partition=at.partition,
-            target_topic=there.topic,
-            source_offset=one.committed.offset,
-            reached=reached,
-            reads_again=gap[0],
-            misses=gap[1],
-            cause=cause,
-        )
-
-    def _on_target(self, at: TopicPartition, offset: int) -> tuple[TopicPartition, int]:
+    def _on_target(self, at: TopicPartition, offset: int) -> int:
         translated = self._translate(at, Committed(offset))
         assert translated is not None, "a partition that is mirrored"
-        return translated[0], translated[1].offset
+        return translated[1].offset
 
 
 def _weightiest(*standings: Standing | None) -> Standing:

@@ -3,8 +3,9 @@
 The position is the target's log end, and says nothing about a source topic that was deleted and created again; its id
 does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
 
-B1  it is decided once, at the flow's first start and before any task runs, and kept with what the topic was first
-    seen as: who dies before the first append begins at the same offset
+B1  it is decided once, at the flow's first start and before any task runs or anything is reported, and kept with what
+    the topic was first seen as, or by itself for one that is re-keyed: who dies before the first append begins at the
+    same offset
 B2  a target that holds anything already, or did, says itself where to go on
 B3  what the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is
     written before a mirror has noticed a topic may be missed
@@ -22,6 +23,7 @@ rekeyed/<target topic>                     as what the source of a re-keyed topi
 making/<target topic>                      the same, without ids of topics, before the flow creates the target topic:
                                            from its first moment on a flow back knows it for a copy. It says nothing of
                                            whose the topic is
+start/<target topic>                       where a re-keyed topic begins (B1), until its first plan is on record
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from uuid import UUID
 
 from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, replicated_end
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset, replicated_end
 from mirror.observability.status import NOT_OURS, parsed
 from mirror.replication.assignment import POSSIBLE, Assignment, Loss
 
@@ -284,8 +286,7 @@ async def _offset_at(source: Cluster, at: TopicPartition, when: int) -> int:
         found = await list_offset(source, at, LATEST, READ_COMMITTED)
     else:
         end = await list_offset(source, at, LATEST)  # asked before: what is appended in between may be of that time
-        found = await list_offset(source, at, when)
-        found = found if found >= 0 else end
+        found = await begin_since(source, at, when, start, end)
     return found if found > start else 0
 
 
@@ -300,6 +301,45 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
         for number, offset in enumerate(seen.since)
         if offset
     }
+
+
+_START: Final = b"start/"
+
+
+class PendingStart(NamedTuple):
+    """Where a re-keyed topic begins that has no plan yet: the source topic of this id at `when`, as ListOffsets takes
+    it. `since`: by partition, which offset that was at the flow's first start, 0 for the log's start; empty where it
+    could not be asked.
+    """
+
+    source_topic: str
+    topic_id: UUID | None
+    when: int
+    since: tuple[int, ...] = ()
+
+
+def start_entry(target: str, start: PendingStart | None) -> tuple[bytes, bytes | None]:
+    """The record of where a re-keyed topic begins; None: its plans say it."""
+    key = _START + target.encode()
+    if start is None:
+        return key, None
+    return key, json.dumps({**start._asdict(), "topic_id": str(start.topic_id or "")}).encode()
+
+
+def pending_starts(known: Mapping[bytes, bytes]) -> dict[str, PendingStart]:
+    """By target topic, the same as the newest records of a journal say; those that are none of ours are passed over."""
+    found = dict[str, PendingStart]()
+    for key, value in known.items():
+        if key.startswith(_START):
+            with contextlib.suppress(*NOT_OURS):
+                fields = parsed(value)
+                found[key[len(_START) :].decode()] = PendingStart(
+                    source_topic=str(fields["source_topic"]),
+                    topic_id=UUID(str(fields["topic_id"])) if fields["topic_id"] else None,
+                    when=int(fields["when"]),
+                    since=_offsets(fields["since"]),
+                )
+    return found
 
 
 # --- Records that the source lost before they were mirrored, as the journal names them --------------------------------
@@ -336,13 +376,9 @@ class Lost(NamedTuple):
     topic_id: UUID | None = None
     target_topic_id: UUID | None = None
 
-    def concerns(self, topic_id: UUID | None) -> bool:
-        """Whether it is a loss of the source topic with this id."""
-        return same_id(self.topic_id, topic_id)
-
-    def is_of(self, copy: FirstSeen) -> bool:
-        """Whether it is a loss of this copy."""
-        return self.concerns(copy.topic_id) and same_id(self.target_topic_id, copy.target_topic_id)
+    def concerns(self, topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
+        """Whether it is a loss of the source topic and the copy with these ids."""
+        return same_id(self.topic_id, topic_id) and same_id(self.target_topic_id, target_topic_id)
 
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
@@ -393,7 +429,7 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
             if (recorded := read_loss(Entry(0, key, value))) is not None:
                 target, lost = recorded
                 named = [now for of in (seen, rekeyed) if (now := of.get(target.topic)) is not None]
-                if not named or any(map(lost.is_of, named)):
+                if not named or any(lost.concerns(one.topic_id, one.target_topic_id) for one in named):
                     found.setdefault(target, []).append(lost)
     return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
 

@@ -3,7 +3,8 @@ that whoever reads the target alone knows how old its copy is at most. The sourc
 
     key      the flow
     value    JSON: flow, instance, at_ms (Unix ms), partitions, stopped, lag_records (null where it is known of none),
-             lag_unknown (of how many partitions it is not), lag_ms (the worst latency known)
+             lag_unknown (of how many partitions it is not), lag_ms (the worst latency known); `partitions` are all that
+             are planned, and those left out, which count as stopped
 
 When the last one is old, the mirror is away, and records younger than that one may be missing.
 """
@@ -14,7 +15,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from mirror.errors import ClusterError, WireError
@@ -25,6 +26,8 @@ from mirror.observability import logs
 from mirror.observability.status import PartitionStatus, Totals, read_fields
 
 INTERVAL_SECONDS: Final = 5.0
+#: As `mirror status` has it: tasks report every few seconds, also what has not changed.
+STALE_SECONDS: Final = 15.0
 
 
 def heartbeat_topic(flow: str) -> str:
@@ -87,10 +90,19 @@ class Heart:
     figures: Callable[[], Iterable[PartitionStatus]]
 
     async def run(self) -> None:
-        """Until cancelled. A target that is away, or a missing right, is logged once; the copy goes on."""
+        """Until cancelled. A target that is away, or a missing right, is logged once; the copy goes on. The lag of what
+        no task has reported for `STALE_SECONDS` is not known any more: none may run.
+        """
         log, failing = logs.get("mirror.heartbeats"), False
+        since: dict[bytes, tuple[PartitionStatus, float]] = {}
         while True:
-            beat = Heartbeat.of(self.flow, self.instance, self.figures())
+            now, before = time.monotonic(), since
+            since = {
+                one.key(): known if (known := before.get(one.key())) and known[0] == one else (one, now)
+                for one in self.figures()
+            }
+            figures = (one if now - at <= STALE_SECONDS else _of_old(one) for one, at in since.values())
+            beat = Heartbeat.of(self.flow, self.instance, figures)
             try:
                 batch = encode([(self.flow.encode(), beat.to_json())])
                 await append(self.target, TopicPartition(heartbeat_topic(self.flow), 0), (batch,), doing="heartbeat")
@@ -101,3 +113,7 @@ class Heart:
             else:
                 failing = False
             await asyncio.sleep(INTERVAL_SECONDS)
+
+
+def _of_old(figures: PartitionStatus) -> PartitionStatus:
+    return replace(figures.with_end(None), lag_ms=None)

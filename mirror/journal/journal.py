@@ -12,6 +12,7 @@ worth knowing later.
                                and where it began to be mirrored (`journal/entries.py`); the target topic's id, whether
                                the flow made or adopted it, and the clusters that the data came through
     rekeyed/<target topic>     the same of a topic that is re-keyed, without where it began
+    start/<target topic>       where a re-keyed topic begins, by the flow's first start, until its first plan says it
     state/<topic>/<partition>  live figures, every second
     task/<number>              how long a task's requests take, with the live figures
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
@@ -33,7 +34,7 @@ must not keep a mirror from starting.
         or be made anew. Whoever follows it looks at each read whether what it read is still there: another topic id, an
         end before the place that was reached, another start, or, where the leader's epoch changed, an end of the
         former epoch before that place (KIP-101). Then all of it is read again, and whoever runs the flow writes again
-        what only it knows
+        what only it knows; a log that lost its end may say again what was true before, which is not learned
     J2  a process that was suspended, or that has not heard yet whether its flow still is its own, appends nothing
         before it has (Z1): what it knows is older than what another mirror wrote
 """
@@ -113,11 +114,14 @@ class Place(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Records that were read and are gone (J1). Those below `kept` are as they were; 0 where none is."""
+    """Records that were read and are gone (J1). Those below `kept` are as they were; 0 where none is known to be. Those
+    from `new_from` on were written since: what lies before may be older than what was read.
+    """
 
     reason: str
     read_until: int
     kept: int
+    new_from: int
 
 
 class JournalMissing(ClusterError):
@@ -240,7 +244,7 @@ class Journal:
                     ):  # whoever was asked for the leader had not heard of this one
                         lost = await self._lost(place, now.topic_id, epoch, end)
                     if lost is None and start > place.start:
-                        lost = Lost(f"the log begins at {start}, and began at {place.start}", place.offset, 0)
+                        lost = Lost(f"the log begins at {start}, and began at {place.start}", place.offset, 0, 0)
                     if lost is None:
                         newest, written = max(place.epoch, leader.epoch, epoch), max(place.written, epoch)
                         return News(entries, Place(at, now.topic_id, newest, place.start, written))
@@ -248,22 +252,23 @@ class Journal:
                     if problem.code != OFFSET_OUT_OF_RANGE:
                         raise
                     begin = await list_offset(self.cluster, self.partition, EARLIEST)
-                    lost = Lost(f"the log begins at {begin}", place.offset, 0 if begin > place.offset else end)
+                    kept = 0 if begin > place.offset else end
+                    lost = Lost(f"the log begins at {begin}", place.offset, kept, kept)
         start = await list_offset(self.cluster, self.partition, EARLIEST)
         entries, at, epoch, _ = await self._read(start, await list_offset(self.cluster, self.partition, LATEST))
         return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch), start, epoch), lost)
 
     async def _lost(self, place: Place, topic_id: UUID | None, epoch: int, end: int) -> Lost | None:
         if place.topic_id != topic_id:
-            return Lost(f"the topic was made anew: its id is {topic_id}, and was {place.topic_id}", place.offset, 0)
+            return Lost(f"the topic was made anew: its id is {topic_id}, and was {place.topic_id}", place.offset, 0, 0)
         kept = end
         if epoch != place.epoch and place.written >= 0:
             former = await epoch_end(self.cluster, self.partition, place.written)
             if 0 <= former.epoch < place.written:
                 text = f"its leader has no record of leader epoch {place.written}, of which records were read"
-                return Lost(text, place.offset, 0)
+                return Lost(text, place.offset, 0, former.end)
             kept = min(end, former.end) if former.end >= 0 else end
-        return Lost(f"the log ended at {kept}", place.offset, kept) if kept < place.offset else None
+        return Lost(f"the log ended at {kept}", place.offset, kept, kept) if kept < place.offset else None
 
     async def all_entries(self) -> list[Entry]:
         """Every entry to the end of now; none where the flow has no journal. Raises as `read`."""

@@ -30,7 +30,6 @@ from typing import NamedTuple
 from mirror.journal.journal import Change, Entry, Journal
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
-from mirror.observability import logs
 from mirror.observability.logs import get
 from mirror.observability.status import NOT_OURS, parsed
 from mirror.replication.offset_map import Cut, OffsetMap, OffsetRangeIndex, OffsetRanges
@@ -237,7 +236,10 @@ class OffsetMapStore:
                 entries, _ = await self._journal.read()
                 index = Indexes(entries).get(target, OffsetRangeIndex())
                 if offset_map.runs.begin > end:
-                    self._go_back(target, offset_map, end, index)
+                    lost = len(offset_map.go_back(index, end))
+                    _log.warning(
+                        "target_lost_records", topic=target.topic, partition=target.partition, offset=end, runs=lost
+                    )
                 offset_map.cut(end)
                 cut = self._cut_back[target].behind(index.cut)
                 await self._write({target: offset_map}, cut_entry(target, cut))
@@ -283,15 +285,6 @@ class OffsetMapStore:
                 self._last[recorded.target] = runs
         elif runs.begin in (known.begin, known.next_target):
             self._last[recorded.target] = runs
-
-    def _go_back(self, target: TopicPartition, offset_map: OffsetMap, end: int, index: OffsetRangeIndex) -> None:
-        """The target lost more than the last runs cover: the whole journal says what is left."""
-        kept = [runs for runs in index.pieces if runs.begin <= end]
-        obsolete = [runs.begin for runs in index.pieces if runs.begin > end]
-        logs.get(__name__).warning(
-            "target_lost_records", topic=target.topic, partition=target.partition, offset=end, runs=len(obsolete)
-        )
-        offset_map.restart(kept[-1] if kept else OffsetRanges(), obsolete)
 
 
 async def indexes_of(journal: Journal) -> Indexes:

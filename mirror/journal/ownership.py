@@ -55,7 +55,7 @@ from typing import Final, Self
 import psutil
 
 from mirror.config import Settings
-from mirror.errors import ClusterError, ClusterUnreachable, MalformedBatch, PreflightError, WireError
+from mirror.errors import ClusterError, ClusterUnreachable, FlowRuns, MalformedBatch, PreflightError, WireError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place, newest
 from mirror.kafka.cluster import Cluster, Endpoint
@@ -462,18 +462,17 @@ async def take(
     stopping: asyncio.Event,
     *,
     take_over: bool = False,
-    waits: bool = True,
     gone: Collection[str] = (),
 ) -> Taken | None:
-    """Claim the flow for `instance`, behind whoever runs it, or at once where it is to be taken over; None where
-    `stopping` was set before.
+    """Claim the flow for `instance` once nobody runs it, or at once where it is to be taken over; None where `stopping`
+    was set before.
 
-    Raises PreflightError where the flow was failed over, or where it is run by somebody and this one does not wait;
+    Raises PreflightError where the flow was failed over, FlowRuns where somebody is heard who runs it;
     ClusterError and MalformedBatch as reading the journal does.
     """
     seen = Watched(journal)
     while True:
-        older = await stand_by(seen, stopping, take_over=take_over, waits=waits, gone=gone)
+        older = await stand_by(seen, stopping, take_over=take_over, waits=False, gone=gone)
         if stopping.is_set():
             return None
         before = seen.claims.owner
@@ -514,7 +513,7 @@ async def stand_by(
         if (owner := seen.current(gone)) is None or take_over:
             return owner
         if not waits and seen.is_heard(owner):
-            raise PreflightError(
+            raise FlowRuns(
                 f"{flow}: a mirror runs already ({owner}). Let that one copy, end it, or take over: --take-over"
             )
         if logged != owner.instance:
@@ -527,17 +526,22 @@ async def stand_by(
     return None
 
 
-async def wait_for_turn(settings: Settings, *, waits: bool) -> bool:
-    """Stand by before anything is begun; whether a signal ended that. Raises as `stand_by`, but for a journal that is
-    not there: nobody runs the flow then.
+async def wait_for_turn(settings: Settings, *, waits: bool) -> int:
+    """Stand by before anything is begun; the signal that ended that, or 0. Raises as `stand_by`, but for a journal that
+    is not there: nobody runs the flow then.
     """
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    stopping, loop, signals = asyncio.Event(), asyncio.get_running_loop(), list[int]()
+
+    def on_signal(number: int) -> None:
+        signals.append(number)
+        stopping.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, on_signal, number)
     async with Cluster(Endpoint.of(settings.target)) as target:
         with contextlib.suppress(JournalMissing):
             await stand_by(Watched(Journal(target, settings.flow)), stopping, waits=waits)
-    return stopping.is_set()
+    return next(iter(signals), 0)
 
 
 async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyncio.Event) -> None:
@@ -614,7 +618,7 @@ async def _hold(
     async with Cluster(Endpoint.of(settings.target)) as target:
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic])
-        found = await take(journal, uuid.uuid4().hex[:12], asyncio.Event(), take_over=take_over, waits=False)
+        found = await take(journal, uuid.uuid4().hex[:12], asyncio.Event(), take_over=take_over)
         assert found is not None, "nobody stops it"
         owner = found.owner
         taken.set_result(owner)

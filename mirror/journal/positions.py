@@ -21,7 +21,7 @@ from uuid import UUID
 from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss, same_id
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.status import NOT_OURS, PartitionStatus, parsed
+from mirror.observability.status import NOT_OURS, Contact, PartitionStatus, parsed
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import POSSIBLE, TOMBSTONES, Assignment, KnownStop, LastBatch, LastPosition
 from mirror.states import State
@@ -211,6 +211,7 @@ class Standing:
     `losses`: what is on record as lost, by the keys of the records.
     `way_back`: what flows back left out.
     `caught_up`: when the copies last had all that their sources had, by their last reports, as Unix time in ms.
+    `contacts`: when their tasks last had the sources before them.
     """
 
     accepted: dict[TopicPartition, Accepted] = field(default_factory=dict)
@@ -219,6 +220,7 @@ class Standing:
     losses: dict[TopicPartition, dict[bytes, Lost]] = field(default_factory=dict)
     way_back: dict[TopicPartition, WayBack] = field(default_factory=dict)
     caught_up: dict[TopicPartition, int] = field(default_factory=dict)
+    contacts: dict[TopicPartition, Contact] = field(default_factory=dict)
     tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
@@ -245,18 +247,23 @@ class Standing:
         return False
 
     def learn_report(self, reported: PartitionStatus) -> None:
-        """What a task's report says of when its copy had all."""
+        """What a task's report says of when its copy had all, and when the source was there."""
         since = reported.at_ms if reported.state is State.CAUGHT_UP else 0  # version 0.1.0 wrote no more
         target = TopicPartition(reported.target_topic, reported.partition)
         self.caught_up[target] = reported.caught_up_ms or since
         self.tombstones_ms[target] = reported.tombstones_ms
+        if (contact := reported.contact) is not None:
+            self.contacts[target] = contact
 
-    def lost_of(self, target: TopicPartition, topic_id: UUID | None) -> tuple[tuple[int, int], ...]:
-        """The last losses of a partition, in offset order and joined where they follow each other: what a copy of the
-        source topic with this id may lack behind its last batch.
+    def lost_of(
+        self, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None
+    ) -> tuple[tuple[int, int], ...]:
+        """The last losses of a partition, in offset order and joined where they follow each other: what the copy with
+        this id, of the source topic with that one, may lack behind its last batch. One that was begun anew
+        has what the former one lacked, or there is another record of it.
         """
         losses = self.losses.get(target, {}).values()
-        of_it = (one for one in losses if one.reason not in POSSIBLE and one.concerns(topic_id))
+        of_it = (one for one in losses if one.reason not in POSSIBLE and one.concerns(topic_id, target_topic_id))
         return joined((one.first, one.next_offset) for one in of_it)
 
     def way_back_of(
@@ -291,19 +298,18 @@ class Standing:
             accepted=accepted_for(one, self.accepted),
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
-            losses=self.lost_of(one.target, one.topic_id),
+            losses=self.lost_of(one.target, one.topic_id, one.target_topic_id),
             way_back=self.way_back_of(one.target, one.topic_id, one.target_topic_id),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
+            contact=self.contacts.get(one.target, one.contact),
             tombstones_ms=self.tombstones_ms.get(one.target),
             may_lack=self.may_lack(one.target, one.topic_id, one.target_topic_id),
         )
 
     def may_lack(self, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
         """It is on record that a copy, of the topics with these ids, may lack deletions."""
-        return any(
-            lost.reason == TOMBSTONES and lost.concerns(topic_id) and same_id(lost.target_topic_id, target_topic_id)
-            for lost in self.losses.get(target, {}).values()
-        )
+        losses = self.losses.get(target, {}).values()
+        return any(lost.reason == TOMBSTONES and lost.concerns(topic_id, target_topic_id) for lost in losses)
 
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:

@@ -16,8 +16,8 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import REKEYED, FirstSeen, same_id, seen_in
-from mirror.journal.journal import ENDED, OWNER, Journal, Place, journal_topic
+from mirror.journal.entries import REKEYED, FirstSeen, rekeyed_in, same_id, seen_in
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, Place, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -58,7 +58,8 @@ class Status:
     `ended` is the instance that last ended in good order, `failed_over` when the flow was ended for good; `unread` says
     which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
     `skew_ms`: how far the owner's clock is behind ours, below 0 where it is ahead; 0 where it is not known to be.
-    `is_unheard`: nothing came of the owner while it was listened for.
+    `heard_ms`: when anything arrived of the owner, by our clock; 0 while nothing has. `is_unheard`: nothing did while
+    it was listened for.
     """
 
     flow: str
@@ -73,6 +74,7 @@ class Status:
     source_id: str = ""
     target_id: str = ""
     skew_ms: int = 0
+    heard_ms: int = 0
     is_unheard: bool = False
 
     def age_of(self, at_ms: int) -> int:
@@ -89,15 +91,16 @@ class Status:
 
     @property
     def age_ms(self) -> int:
-        """How long ago that was; 0 where its clock is ahead of ours, and that is not known."""
-        return self.age_of(self.seen_ms)
+        """How long ago that was, or anything arrived; 0 where its clock is ahead of ours, and that is not known."""
+        by_its_clock = self.age_of(self.seen_ms)
+        return min(by_its_clock, max(0, self.now_ms - self.heard_ms)) if self.heard_ms else by_its_clock
 
     @property
     def is_clock_in_doubt(self) -> bool:
         """Only what arrives shows whether the mirror runs: it is elsewhere, and silent or ahead by its clock."""
         if self.owner is None or self.owner.is_here or self.ended == self.owner.instance:
             return False
-        return self.age_ms > STALE_MS or self.seen_ms > self.now_ms + _SKEW_MS
+        return self.age_of(self.seen_ms) > STALE_MS or self.seen_ms > self.now_ms + _SKEW_MS
 
     @property
     def pulse(self) -> Pulse:
@@ -129,15 +132,16 @@ class Follower:
     _place: Place | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
     _skew_ms: int | None = None
+    _heard_ms: int = 0
 
     async def listen(self) -> Status:
-        """The flow as of now; where clocks leave in doubt whether its mirror runs, once something arrived of it, or
-        nothing did for `LISTEN_SECONDS`. Raises as `replan`.
+        """The flow as of now; where clocks leave in doubt whether its mirror runs, once a report arrived of it, or none
+        did for `LISTEN_SECONDS`. Raises as `poll`.
         """
         found, deadline = await self.poll(), time.monotonic() + LISTEN_SECONDS
         while found.is_clock_in_doubt and self._skew_ms is None:
             if time.monotonic() > deadline:
-                return replace(found, is_unheard=True)
+                return replace(found, is_unheard=not found.heard_ms)
             await asyncio.sleep(_LISTEN_PAUSE)
             found = await self.poll()
         return found
@@ -152,25 +156,29 @@ class Follower:
             news = await Journal(self.target, flow).follow(self._place)
             is_new, self._place = self._place is not None and not news.lost, news.place
             if news.lost:  # show what the journal says now (J1)
-                self._newest, self._skew_ms = {}, None
+                self._newest, self._skew_ms, self._heard_ms = {}, None, 0
             self._newest |= {entry.key: entry.value for entry in news.entries}
             if is_new:
-                self._learn_skew([entry.value for entry in news.entries if entry.key.startswith(STATE) and entry.value])
+                self._hear(news.entries)
         now, ids = int(time.time() * 1000), self.target.cluster_id or ""
-        found = status_of(flow, self.settings.target.alias, self._kept, now, ids, self._skew_ms or 0)
+        found = status_of(flow, self.settings.target.alias, self._kept, now, ids, self._skew_ms or 0, self._heard_ms)
         return await self._with_lag(found)
 
     @property
     def _kept(self) -> dict[bytes, bytes]:
         return {key: value for key, value in self._newest.items() if value is not None}
 
-    def _learn_skew(self, arrived: Iterable[bytes]) -> None:
-        """What just arrived of the owner was written a moment ago, whatever its clock says."""
+    def _hear(self, arrived: Iterable[Entry]) -> None:
+        """What just arrived of the owner was written a moment ago, whatever its clock says. It says again that it has
+        the flow also while no task reports, with the time of its claim.
+        """
         with contextlib.suppress(*NOT_OURS):
-            owner = Owner.read(self._newest.get(OWNER) or b"")
-            times = [one.at_ms for one in map(PartitionStatus.from_json, arrived) if one.instance == owner.instance]
-            if times:
-                behind = int(time.time() * 1000) - max(times)
+            owner, now = Owner.read(self._newest.get(OWNER) or b""), int(time.time() * 1000)
+            mine = [one for one in arrived if ownership.reporter(one.value) == owner.instance]
+            self._heard_ms = now if mine else self._heard_ms
+            reports = (PartitionStatus.from_json(one.value or b"") for one in mine if one.key.startswith(STATE))
+            if times := [one.at_ms for one in reports]:
+                behind = now - max(times)
                 self._skew_ms = behind if abs(behind) > _SKEW_MS else 0
 
     async def _with_lag(self, found: Status) -> Status:
@@ -180,7 +188,7 @@ class Follower:
             return found
         if time.monotonic() - self._asked > ASK_PAUSE:
             places = {TopicPartition(one.topic, one.partition) for one in blind}
-            seen = seen_in(self._kept)
+            seen = {**rekeyed_in(self._kept), **seen_in(self._kept)}
             ids = {one.topic: seen[one.target_topic].topic_id for one in blind if one.target_topic in seen}
             self._ends = await self._ask(self.source, places, found.source_id, ids)
             self._asked = time.monotonic()
@@ -207,7 +215,13 @@ class Follower:
 
 
 def status_of(
-    flow: str, cluster: str, journal: Mapping[bytes, bytes], now_ms: int, target_id: str = "", skew_ms: int = 0
+    flow: str,
+    cluster: str,
+    journal: Mapping[bytes, bytes],
+    now_ms: int,
+    target_id: str = "",
+    skew_ms: int = 0,
+    heard_ms: int = 0,
 ) -> Status:
     """What the newest entries of a journal say."""
     source_id, stops = "", standing_in(journal).stops
@@ -244,6 +258,7 @@ def status_of(
         source_id=source_id,
         target_id=target_id,
         skew_ms=skew_ms,
+        heard_ms=heard_ms,
     )
     now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
     return replace(
@@ -255,8 +270,7 @@ def _stopped(one: PartitionStatus, stop: KnownStop | None) -> PartitionStatus:
     """A report that does not name a stop that stands was written without knowing of it."""
     if stop is None or one.state.is_stop:
         return one
-    detail = ". ".join(part for part in (stop.detail, stop.advice) if part)
-    return replace(one, state=stop.state, detail=detail, lag_records=None)
+    return replace(one, state=stop.state, detail=stop.text, lag_records=None)
 
 
 def is_lag_known(figures: PartitionStatus) -> bool:

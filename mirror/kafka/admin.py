@@ -11,7 +11,6 @@ few seconds is asked by the wire as well where librdkafka would end the process 
 confluent-kafka answers with futures, integers and one exception type; all of that ends here. Everything is asked in
 bulk, one request for all topics, or for as many as a controller takes at once. Every call has a deadline, so that a
 wrong address is an error and not a wait.
-What librdkafka may end the process over is asked by the wire.
 librdkafka's own complaints ("1/1 brokers are down") go to our debug log: the exception says the same, once and better.
 """
 
@@ -32,7 +31,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -44,7 +43,6 @@ from confluent_kafka.admin import (
     ConfigSource,
     NewPartitions,
     NewTopic,
-    OffsetSpec,
     ResourceType,
 )
 
@@ -59,20 +57,31 @@ from mirror.errors import (
     MirrorError,
     NotAuthenticated,
     PreflightError,
+    SettingRefused,
     WireError,
 )
 from mirror.kafka.cluster import (
     Cluster,
     Described,
     Endpoint,
+    TopicPartition,
     cluster_rights,
     denied,
     described,
     partition_counts,
     refusal,
-    topic_configs,
 )
 from mirror.kafka.protocol import DELETE_TOPICS, INIT_PRODUCER_ID, Api
+from mirror.kafka.queries import EARLIEST, LATEST, every_listed
+from mirror.kafka.topic_configs import (
+    ConfigChange,
+    ConfigValue,
+    agreed,
+    configs,
+    read_configs,
+    topic_configs,
+    topic_configs_by_all,
+)
 from mirror.observability import logs
 from mirror.suspension import SuspensionDetector, beating
 
@@ -129,19 +138,6 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigValue:
-    """A value in effect; `is_default` unless it is set on the topic (or, for a broker, on the broker) itself."""
-
-    value: str
-    is_default: bool
-
-
-def plain_values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
-    """What is in effect, wherever it was set."""
-    return {name: found.value for name, found in configs.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
     """A topic to be created."""
 
@@ -158,18 +154,6 @@ class Growth:
     topic: str
     before: int
     partitions: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
-    """A setting of a topic that is to change; `after` None: back to the cluster's default. `before` is in effect now,
-    None where the cluster does not know the setting.
-    """
-
-    topic: str
-    name: str
-    before: str | None
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,22 +176,11 @@ def topic_info(found: Described) -> TopicInfo:
     )
 
 
-def configs(found: Mapping[str, Any], own: ConfigSource) -> dict[str, ConfigValue]:
-    """From the client library's entries; `own`: where one that is set on the resource itself comes from."""
-    return {
-        name: ConfigValue(value=entry.value, is_default=entry.source != own.value)
-        for name, entry in found.items()
-        if entry.value is not None
-    }
-
-
 # --- A cluster by the wire, for administration ------------------------------------------------------------------------
 
 
 class _Loop:
-    """The event loop of every `Wire`, in a thread that the end of the program does not wait for: whoever asks may have
-    an event loop of its own.
-    """
+    """The event loop of every `Wire`, in a thread that the end of the program does not wait for."""
 
     lock = threading.Lock()
     running: asyncio.AbstractEventLoop | None = None
@@ -216,8 +189,9 @@ class _Loop:
 def _loop() -> asyncio.AbstractEventLoop:
     with _Loop.lock:
         if _Loop.running is None:
-            _Loop.running = asyncio.new_event_loop()
-            threading.Thread(target=_Loop.running.run_forever, daemon=True, name="mirror-admin").start()
+            made = asyncio.new_event_loop()
+            threading.Thread(target=made.run_forever, daemon=True, name="mirror-admin").start()
+            _Loop.running = made  # not where no thread is to be had
         return _Loop.running
 
 
@@ -302,6 +276,10 @@ async def newest_version(cluster: Cluster, api: Api) -> int:
 
 DEADLINE_S = 8.0
 """How long one call may take, in seconds."""
+#: How long a broker has that is asked beside the others.
+_EACH_S: Final = 5.0
+#: Topics whose configs one request describes.
+AT_ONCE: Final = 100
 
 #: So often a controller is asked for. The brokers of a KRaft cluster name any of themselves as the controller (Kafka
 #: `KRaftMetadataCache`), and for their session's time even one that has just died; librdkafka waits for that one alone.
@@ -317,6 +295,8 @@ _ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 _GONE = (0, 3, 100)
 _NOT_CONTROLLER = 41
 
+#: What is said of a setting's value, by a broker or a `create.topic.policy` and `alter.config.policy` of its.
+_SETTING_REFUSED = {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -338,7 +318,6 @@ _UNREACHABLE = {
 #: What is done begins with -> the right that it needs.
 _RIGHTS = {
     "create topic": "CREATE on the topic or on the cluster",
-    "describe configs of topic": "DESCRIBE_CONFIGS on the topic",
     "describe broker configs": "DESCRIBE_CONFIGS on the cluster",
     "describe topic": "DESCRIBE on the topic",
 }
@@ -353,7 +332,7 @@ class Admin:
     """
 
     def __init__(self, settings: ClusterSettings) -> None:
-        """`ConfigError` when librdkafka refuses the settings."""
+        """`ConfigError` when librdkafka refuses the settings; ClusterUnreachable when it cannot use TLS's files now."""
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
         self._begins_at, self._librdkafka = "", self._connecting_to("")
@@ -378,7 +357,8 @@ class Admin:
                 {"client.id": "mirror", **self.settings.client, "bootstrap.servers": addresses}, logger=logger
             )
         except (KafkaException, ValueError) as error:
-            raise ConfigError(f"cluster {self.settings.alias}: client settings refused: {error}") from error
+            kind = ClusterUnreachable if self.settings.uses_tls and "SASL mechanism" not in str(error) else ConfigError
+            raise kind(f"cluster {self.settings.alias}: client settings refused: {error}") from error
 
     @property
     def _client(self) -> AdminClient:
@@ -460,24 +440,29 @@ class Admin:
         wanted = sorted(names)
         return self._wire.ask("describe topics", DEADLINE_S, partial(denied, topics=wanted)) if wanted else frozenset()
 
-    def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
-        """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out."""
+    def topic_configs(
+        self, names: Iterable[str], denied: dict[str, MirrorError] | None = None
+    ) -> dict[str, dict[str, ConfigValue]]:
+        """The configs in effect for these topics, without sensitive ones; a topic that does not exist is left out, and
+        so is one that may not be asked about where `denied` is given, which learns why; without it that is raised.
+        """
         wanted = list(names)
         if not wanted:
             return {}
         asked = partial(topic_configs, topics=wanted, timeout=DEADLINE_S)
-        found, own = self._wire.ask("describe topic configs", DEADLINE_S, asked), ConfigSource.DYNAMIC_TOPIC_CONFIG
+        found = self._wire.ask("describe topic configs", DEADLINE_S, asked)
+        return read_configs(found, self._wire.endpoint, denied)
+
+    def topic_configs_now(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+        """The same, from no memory, and as all brokers have it, for whoever is about to change a topic; what may not be
+        asked about is left out.
+        """
         known: dict[str, dict[str, ConfigValue]] = {}
-        for name, listed in found.items():
-            if isinstance(listed, tuple):
-                known[name] = configs({one.name: one for one in listed}, own)
-            elif listed != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
-                doing = f"{self._wire.endpoint}: cannot describe configs of topic {name}"
-                problem = refusal(listed, doing)
-                if isinstance(problem, AccessDenied):
-                    grant = f"Grant {_RIGHTS['describe configs of topic']}, or check the credentials"
-                    raise AccessDenied(f"{problem}. {grant}")
-                raise problem
+        for some in portions(names, lambda _: 1, AT_ONCE):
+            asked = partial(topic_configs_by_all, topics=some, timeout=_EACH_S)
+            found = self._wire.ask("describe topic configs", DEADLINE_S, asked)
+            answers = [read_configs(one, self._wire.endpoint, {}) for one in found]
+            known |= {name: of for name in some if (of := agreed(one[name] for one in answers if name in one))}
         return known
 
     def broker_configs(self) -> dict[str, ConfigValue]:
@@ -486,7 +471,7 @@ class Admin:
             broker = min(self._nodes("describe broker configs"))
             resource = ConfigResource(ResourceType.BROKER, str(broker))
             (future,) = self._asked(self._client.describe_configs, [resource]).values()
-            return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG)
+            return configs(future.result(), ConfigSource.STATIC_BROKER_CONFIG.value)
 
     def create_topics(
         self, creations: Sequence[Creation], failures: dict[str, MirrorError] | None = None
@@ -499,16 +484,14 @@ class Admin:
         with _each(failures) as failed:
             for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
                 for name, future in self._creating(some).items():
-                    try:
-                        with self._doing(f"create topic {name}"):
-                            future.result()
-                    except BrokerError as error:
-                        if error.code == _ALREADY_EXISTS:
+                    with _one(failed, name):
+                        try:
+                            with self._doing(f"create topic {name}"):
+                                future.result()
+                        except BrokerError as error:
+                            if error.code != _ALREADY_EXISTS:
+                                raise
                             existed.add(name)
-                        else:
-                            failed[name] = error
-                    except AccessDenied as error:
-                        failed[name] = error
         return frozenset(existed)
 
     def _creating(self, creations: Sequence[Creation]) -> Mapping[str, Future[Any]]:
@@ -553,19 +536,48 @@ class Admin:
         ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
     ) -> None:
         """Change settings of topics, each topic's together; those that are not named stay. A topic that has another id
-        than `ids` names fails with PreflightError, and is left as it is: brokers take this order by names alone.
+        than `ids` names fails with PreflightError, and is left as it is: brokers take this order by names alone. Where
+        one is refused, the others of its topic are set all the same, but for what decides together which records there
+        are (KEEPING): of that, only what keeps more. It fails with SettingRefused.
         """
-        entries: dict[str, list[ConfigEntry]] = {}
+        by_topic: dict[str, list[ConfigChange]] = {}
         for one in changes:
-            kind = AlterConfigOpType.DELETE if one.after is None else AlterConfigOpType.SET
-            entry = ConfigEntry(one.name, one.after, incremental_operation=kind)
-            entries.setdefault(one.topic, []).append(entry)
-        with _each(failures) as failed, beating() as detector:
-            for some in portions(entries.items(), lambda one: len(one[1])):
+            by_topic.setdefault(one.topic, []).append(one)
+        with _each(failures) as failed:
+            self._alter(by_topic.items(), ids, failed)
+            for topic in [name for name, why in failed.items() if isinstance(why, SettingRefused)]:
+                self._alter_apart(topic, by_topic[topic], ids, failed)
+
+    def _alter_apart(
+        self,
+        topic: str,
+        changes: Sequence[ConfigChange],
+        ids: Mapping[str, uuid.UUID | None],
+        failed: dict[str, MirrorError],
+    ) -> None:
+        if len(changes) == 1:
+            return
+        together = [one for one in changes if one.is_of_keeping]
+        if len(together) < len(changes):
+            del failed[topic]
+            self._alter([(topic, together)] if together else [], ids, failed)
+        is_refused = topic in failed
+        for one in changes:
+            if not one.is_of_keeping or (is_refused and one.keeps_more):
+                self._alter([(topic, [one])], ids, failed)
+
+    def _alter(
+        self,
+        changes: Iterable[tuple[str, Sequence[ConfigChange]]],
+        ids: Mapping[str, uuid.UUID | None],
+        failed: dict[str, MirrorError],
+    ) -> None:
+        with beating() as detector:
+            for some in portions(changes, lambda one: len(one[1])):
                 has_run = detector.since()
                 others = self._others({topic for topic, _ in some}, ids, failed)
                 wanted = [
-                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changed)
+                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[_entry(one) for one in changed])
                     for topic, changed in some
                     if topic not in others
                 ]
@@ -573,8 +585,10 @@ class Admin:
                     continue
                 with self._doing("change topic configs"):
                     asked = self._requested(self._client.incremental_alter_configs, wanted, has_run=has_run)
+                names = {topic: ", ".join(one.name for one in changed) for topic, changed in some}
                 for resource, future in asked.items():
-                    with _one(failed, resource.name), self._doing(f"change configs of topic {resource.name}"):
+                    what = f"change configs of topic {resource.name}"
+                    with _one(failed, resource.name), self._doing(f"{what} ({names[resource.name]})"):
                         future.result()
 
     def _others(
@@ -591,26 +605,41 @@ class Admin:
             )
         return others
 
-    def delete_topics(self, topics: Mapping[str, uuid.UUID]) -> None:
+    def delete_topics(self, topics: Mapping[str, uuid.UUID], failures: dict[str, MirrorError] | None = None) -> None:
         """Delete topics, each by its id: another one of its name stays (KIP-516). One that is gone is no error."""
 
         async def deleted(cluster: Cluster) -> None:
             for name, topic_id in topics.items():
-                await _delete_topic(cluster, name, topic_id, self.may_go)
+                with _one(failed, name):
+                    await _delete_topic(cluster, name, topic_id, self.may_go)
 
-        self._wire.ask("delete topics", DEADLINE_S, deleted)
+        with _each(failures) as failed:
+            self._wire.ask("delete topics", DEADLINE_S, deleted)
 
     def spans(self, topics: Iterable[TopicInfo]) -> dict[tuple[str, int], Span]:
-        """Where each partition begins and ends; one without a leader is left out."""
-        partitions = [(topic.name, one.partition) for topic in topics for one in topic.partitions if one.leader >= 0]
+        """Where each partition begins and ends; one without a leader is left out.
+
+        By the wire: librdkafka asks with the leader epochs that it read first, and where a leader was elected since, it
+        is refused (FENCED_LEADER_EPOCH) for as long as it lives.
+        """
+        led = ((topic.name, one.partition) for topic in topics for one in topic.partitions if one.leader >= 0)
+        partitions = [TopicPartition(*at) for at in led]
         if not partitions:
             return {}
-        ends: list[dict[tuple[str, int], int]] = []
-        with self._doing("list offsets"):
-            for spec in map(OffsetSpec, (OFFSET_BEGINNING, OFFSET_END)):
-                asked = self._asked(self._client.list_offsets, {TopicPartition(*at): spec for at in partitions})
-                ends.append({(at.topic, at.partition): future.result().offset for at, future in asked.items()})
-        return {at: Span(start=ends[0][at], end=ends[1][at]) for at in partitions}
+
+        async def listed(cluster: Cluster) -> tuple[dict[TopicPartition, int], ...]:
+            names = {at.topic for at in partitions}
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    await cluster.learn(names)  # who leads now
+                    return tuple([await every_listed(cluster, partitions, when) for when in (EARLIEST, LATEST)])
+            except TimeoutError:
+                raise ClusterUnreachable(f"{cluster}: no answer within {DEADLINE_S:g} s") from None
+            finally:
+                cluster.forget(names)
+
+        starts, ends = self._wire.ask("list offsets", DEADLINE_S, listed)
+        return {(at.topic, at.partition): Span(start=starts[at], end=ends[at]) for at in partitions}
 
     def groups(self) -> frozenset[str]:
         """Every consumer group that we may see."""
@@ -717,6 +746,8 @@ class Admin:
         if code in _DENIED:
             right = next((right for start, right in _RIGHTS.items() if what.startswith(start)), "the right")
             return AccessDenied(f"{doing}: {error.str()} Grant {right}, or check the credentials")
+        if code in _SETTING_REFUSED and what.startswith("change configs of topic"):
+            return SettingRefused(code, f"{error.name()} ({error.str()})", doing)
         if code > 0:
             return BrokerError(code, f"{error.name()} ({error.str()})", doing)
         return ClusterError(f"{doing}: {error.name()} ({error.str()})")
@@ -739,6 +770,11 @@ def _one(failed: dict[str, MirrorError], name: str) -> Iterator[None]:
         yield
     except (BrokerError, AccessDenied) as error:
         failed.setdefault(name, error)
+
+
+def _entry(change: ConfigChange) -> ConfigEntry:
+    kind = AlterConfigOpType.DELETE if change.after is None else AlterConfigOpType.SET
+    return ConfigEntry(change.name, change.after, incremental_operation=kind)
 
 
 def _timed_out(error: KafkaError) -> bool:

@@ -14,17 +14,18 @@ installed; both are imported when they are used, since most flows use neither.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
 import math
+import os
 import ssl
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -64,8 +65,10 @@ _NO_ANSWER: Final = (
 #: A token of fewer seconds that is refused would be refused again.
 NEW_SECONDS: Final = 10.0
 
-_locks: defaultdict[Oidc, threading.Lock] = defaultdict(threading.Lock)
 _tokens: dict[Oidc, _Token] = {}
+#: What connections that open together wait for: one request, however long it hangs, and not one for each of them.
+_asking: dict[Oidc, Future[SecretStr]] = {}
+os.register_at_fork(after_in_child=_asking.clear)  # its thread is the parent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,19 @@ class Oidc:
 
     async def token(self) -> SecretStr:
         """One with a good part of its life before it. Raises ConnectionLost, NotAuthenticated."""
-        return await in_background(self._kept)
+        known = _tokens.get(self)
+        if known is not None and known.age < known.used_for:
+            return known.text
+        mine: Future[SecretStr] = Future()
+        mine.set_running_or_notify_cancel()  # whoever gives up waiting does not end it for the others
+        asking = _asking.setdefault(self, mine)
+        if asking is mine:
+            try:
+                await in_background(partial(self._ask, mine))
+            except RuntimeError as problem:  # no thread is to be had
+                _asking.pop(self, None)
+                mine.set_exception(ConnectionLost(f"{self.url} cannot be asked for a token: {problem}"))
+        return await asyncio.wrap_future(asking)
 
     def was_old(self, token: SecretStr) -> bool:
         """A broker refused this token: whether another one is worth a try, since it was not new. It is used no more."""
@@ -114,12 +129,15 @@ class Oidc:
         del _tokens[self]
         return is_old
 
-    def _kept(self) -> SecretStr:
-        with _locks[self]:  # connections that open together share one
-            known = _tokens.get(self)
-            if known is None or known.age >= known.used_for:
-                known = _tokens[self] = self._asked()
-            return known.text
+    def _ask(self, asking: Future[SecretStr]) -> None:
+        try:
+            token = _tokens[self] = self._asked()
+        except BaseException as problem:  # handed over to whoever waits
+            _asking.pop(self, None)
+            asking.set_exception(problem)
+        else:
+            _asking.pop(self, None)
+            asking.set_result(token.text)
 
     def _asked(self) -> _Token:
         began, asked_at = time.monotonic(), clocks()

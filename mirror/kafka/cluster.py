@@ -11,6 +11,10 @@ connection under a purpose of its own. Connections are made when asked for and m
         brokers are asked how far in the controllers' log they are, and what one says is not believed that is behind
         where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions has it
         (Kafka `KRaftMetadataCache.features`); a cluster with ZooKeeper does not
+    K5  a broker does not say which one it is, and addresses are given out again: at that of one another of the same
+        cluster may answer. So a connection is made anew, once nothing waits on it, where metadata has another address
+        for its broker, where its name has (D5 of `kafka/addresses.py`), and where who answers does not lead what
+        metadata, made anew meanwhile, says again that it leads: once in `_SUSPECT_SECONDS`, since it may be late
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
 of a broker does that has only just started (`rd_kafka_admin_response_parse`, 2.16); so these are asked by the wire.
@@ -51,7 +55,6 @@ from mirror.kafka.protocol import (
     API_VERSIONS,
     DELETE_RECORDS,
     DESCRIBE_CLUSTER,
-    DESCRIBE_CONFIGS,
     DESCRIBE_PRODUCERS,
     FETCH,
     LEADER_EPOCH,
@@ -77,10 +80,15 @@ NEXT_BROKER: Final = 1.0
 #: is asked for at all (K4).
 BEHIND_SECONDS: Final = 1.0
 _CATCH_UP_PAUSE, _COMPARED_SECONDS = 0.1, 5.0
+#: Connections to a broker that refuses what it leads are made anew so often at most: it may be late, and be the one.
+_SUSPECT_SECONDS: Final = 30.0
 #: Codes by which a broker says that the principal may not do this (Kafka `Errors`: topic, group, cluster,
 #: transactional id, SASL).
 AUTHORIZATION_ERRORS: Final = frozenset({29, 30, 31, 53, 58, 65})
 _TOPIC_DENIED: Final = 29
+#: By which a broker says that it does not lead a partition, or coordinate a group.
+NOT_LEADER: Final = 6
+NOT_COORDINATOR: Final = 16
 UNKNOWN_TOPIC: Final = frozenset({3, 100})
 OFFSET_OUT_OF_RANGE: Final = 1
 #: What a request of ours needs on the topic it is about (Kafka's table "Authorization primitives", `KafkaApis`).
@@ -195,8 +203,13 @@ class Cluster:
         self._denied: set[str] = set()
         self._behind = frozenset[int]()
         self._compared = float("-inf")
+        self._learned = 0
+        self._disowned: dict[object, tuple[int, int]] = {}
+        self._suspected: dict[int, float] = {}
         #: Brokers that metadata names, and that did not say how far they are: they may know better (K4).
         self.silent = frozenset[int]()
+        #: Brokers, and partitions without one, that were waited for in vain, for whoever waits for each once.
+        self.given_up = set[int | TopicPartition]()
 
     async def __aenter__(self) -> Self:
         return self
@@ -261,12 +274,40 @@ class Cluster:
         """An open connection to a broker, one for each purpose. Raises ConnectionLost, AccessDenied."""
         key = (node, purpose)
         task = self._connections.get(key)
+        if task is not None and task.done() and _usable(task) and self.is_misled(node, task.result()):
+            task.result().close()
         if task is None or (task.done() and not _usable(task)):
             if node not in self._brokers:
                 raise ConnectionLost(f"{self}: broker {node} is not in the metadata")
             task = self._connections[key] = asyncio.create_task(self._open_known(self._brokers[node]))
             task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
+
+    def disowned(self, node: int, code: int, what: object) -> None:
+        """A broker refused a request about `what`; where it is the wrong one for it, as it was before metadata was made
+        anew last, its connections are suspected (K5).
+        """
+        if code not in (NOT_LEADER, NOT_COORDINATOR):
+            return
+        before, learned = self._disowned.get(what, (-1, 0))
+        now = asyncio.get_running_loop().time()
+        if (
+            before == node
+            and learned < self._learned
+            and now > self._suspected.get(node, float("-inf")) + _SUSPECT_SECONDS
+        ):
+            self._suspected[node] = now
+        self._disowned[what] = node, self._learned
+
+    def is_misled(self, node: int, connection: Connection) -> bool:
+        """Whether `connection` would make an open one anew: nothing is on its way, and it may be to another broker (K5)
+        or in another network than the name is in by now (D5).
+        """
+        return connection.is_idle and (
+            self._brokers.get(node, connection.address) != connection.address
+            or connection.opened_at < self._suspected.get(node, float("-inf"))
+            or connection.is_astray
+        )
 
     async def _open(self, address: tuple[str, int]) -> Connection:
         endpoint = self.endpoint
@@ -325,8 +366,8 @@ class Cluster:
     async def learn(self, topics: Iterable[str], timeout: float = CALL_TIMEOUT) -> None:
         """As `refresh`, but leave out those of `topics` that may not be described, which `is_denied` names."""
         asked = frozenset(topics)
-        self._wanted |= asked
         while True:
+            self._wanted |= asked  # whoever shares this may forget them meanwhile
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.create_task(self._refresh(timeout))
                 self._refreshing.add_done_callback(_retrieve_exception)
@@ -519,6 +560,7 @@ class Cluster:
                     leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
             self.topics[topic.name] = Topic(topic.name, topic.topic_id, leaders)
         self._answered = wanted
+        self._learned += 1
 
     async def call_leader(
         self,
@@ -556,6 +598,7 @@ class Cluster:
                     part = _part(read, answer)
                     if not part.error_code:
                         return part
+                    self.disowned(leader.node, part.error_code, partition)
                     if part.error_code == _TOPIC_DENIED and (right := _NEEDS.get(api.key)):
                         need = f"needs {right} on topic {partition.topic}"
                         raise AccessDenied(f"{self}: {doing} of {partition} {need}", right)
@@ -631,8 +674,6 @@ _OPERATIONS: Final = {
     14: "DESCRIBE_TOKENS",
     15: "TWO_PHASE_COMMIT",
 }
-#: What DescribeConfigs calls a topic (Kafka `ConfigResource.Type`).
-_TOPIC: Final = 2
 #: How rights are given that were not asked for.
 _NOT_ASKED: Final = -(2**31)
 #: The newest version of Metadata that lists the rights on the cluster; newer brokers have a request for that alone.
@@ -660,7 +701,7 @@ class Described:
 
 async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
     """What we may do to the cluster itself, by Kafka's names for operations."""
-    connection = await _some_connection(cluster, timeout)
+    connection = await some_connection(cluster, timeout)
     api, version = DESCRIBE_CLUSTER, 0
     if DESCRIBE_CLUSTER.key in connection.versions.ranges:
         version = connection.version(api)
@@ -673,7 +714,7 @@ async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> fro
             include_cluster_authorized_operations=True,
             include_topic_authorized_operations=False,
         )
-    answer = await _asked(cluster, connection, api, request, timeout)
+    answer = await asked_of(cluster, connection, api, request, timeout)
     if code := getattr(answer, "error_code", 0):
         raise refusal(code, f"{cluster}: DescribeCluster")
     return _rights(answer.cluster_authorized_operations) or frozenset()
@@ -698,37 +739,11 @@ async def partition_counts(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> d
     return {topic.name: len(topic.partitions) for topic in await _topic_metadata(cluster, None, timeout)}
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """A configuration in effect; `source`: where it was set (Kafka `ConfigSource`); `value` is None where secret."""
-
-    name: str
-    value: str | None
-    source: int
-
-
-async def topic_configs(
-    cluster: Cluster, topics: Iterable[str], timeout: float = CALL_TIMEOUT
-) -> dict[str, tuple[Config, ...] | Any]:
-    """What is in effect for each of these topics, or the code of the error that a broker answers about it."""
-    connection = await _some_connection(cluster, timeout)
-    version = connection.version(DESCRIBE_CONFIGS)
-    schema = DESCRIBE_CONFIGS.schema(version, "request")
-    resource = partial(schema.DescribeConfigsResource, resource_type=_TOPIC, configuration_keys=None)
-    request = schema.DescribeConfigsRequest(resources=tuple(resource(resource_name=name) for name in topics))
-    answer = await _asked(cluster, connection, DESCRIBE_CONFIGS, request, timeout)
-    return {
-        result.resource_name: result.error_code
-        or tuple(Config(one.name, one.value, int(one.config_source)) for one in result.configs)
-        for result in answer.results
-    }
-
-
 async def _topic_metadata(
     cluster: Cluster, topics: Iterable[str] | None, timeout: float, *, rights: bool = False
 ) -> Sequence[Any]:
     """What a broker says of topics; of all where they are None."""
-    connection = await _some_connection(cluster, timeout)
+    connection = await some_connection(cluster, timeout)
     version = connection.version(METADATA)
     named = METADATA.schema(version, "request").MetadataRequestTopic
     older: dict[str, Any] = {"include_cluster_authorized_operations": False} if version <= 10 else {}
@@ -738,7 +753,7 @@ async def _topic_metadata(
         include_topic_authorized_operations=rights,
         **older,
     )
-    answer = await _asked(cluster, connection, METADATA, request, timeout)
+    answer = await asked_of(cluster, connection, METADATA, request, timeout)
     if not answer.brokers:
         raise ClusterUnreachable(f"{cluster}: its metadata names no broker: the cluster is starting, or cut off")
     found: Sequence[Any] = answer.topics
@@ -763,7 +778,7 @@ def _rights(bits: int) -> frozenset[str] | None:
     return frozenset(name for code, name in _OPERATIONS.items() if bits >> code & 1)
 
 
-async def _some_connection(cluster: Cluster, timeout: float) -> Connection:
+async def some_connection(cluster: Cluster, timeout: float) -> Connection:
     """One that answered a moment ago, and so will likely answer again."""
     await cluster.refresh(timeout=timeout)
     problem: WireError | None = None
@@ -775,7 +790,7 @@ async def _some_connection(cluster: Cluster, timeout: float) -> Connection:
     raise ClusterUnreachable(f"{cluster}: {problem}")
 
 
-async def _asked(cluster: Cluster, connection: Connection, api: Any, request: Any, timeout: float) -> Any:
+async def asked_of(cluster: Cluster, connection: Connection, api: Any, request: Any, timeout: float) -> Any:
     try:
         return await connection.call(api, request, timeout)
     except ConnectionLost as lost:

@@ -15,15 +15,20 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
-from mirror.errors import ClusterUnreachable, MalformedFrame, OpenTransaction
+from mirror.errors import ClusterUnreachable, MalformedBatch, MalformedFrame, OpenTransaction
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.connection import throttled_seconds
 from mirror.kafka.protocol import FETCH
-from mirror.kafka.queries import READ_COMMITTED
+from mirror.kafka.queries import EARLIEST_LOCAL, READ_COMMITTED, list_offset
 from mirror.kafka.retry import Backoff
+from mirror.records.header import split
 
-#: How long a leader that was just elected is asked for what lies below a log's known end.
+#: How long a leader is asked for what lies below a log's known end.
 EMPTY_SECONDS: Final = CALL_TIMEOUT
+#: How many answers in a row that hold nothing of what was asked for are believed of a leader that has caught up.
+EMPTY_ANSWERS: Final = 3
+#: How long the first repeated question waits at the broker; each further one waits that much longer.
+EMPTY_WAIT_MS: Final = 500
 #: For how long a quota may keep one answer from us before whoever asks gets an error.
 MUTED_SECONDS: Final = 120.0
 _BY_ID: Final = 13
@@ -126,11 +131,17 @@ def read_fetch(answer: Any, asks: Sequence[Ask]) -> Iterator[Fetched]:
 
 
 async def fetch_at(
-    cluster: Cluster, partition: TopicPartition, offset: int, *, max_bytes: int = 1, isolation: int = READ_COMMITTED
+    cluster: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    *,
+    max_bytes: int = 1,
+    isolation: int = READ_COMMITTED,
+    max_wait_ms: int = 0,
 ) -> Fetched:
-    """One partition from `offset` on, not waiting for more; with `max_bytes` 1, the one batch that holds the offset,
-    whole. Waits first where the endpoint's bound on bytes per second asks for it, and asks again where a quota of the
-    broker kept the answer from us: that time is nobody's silence (C5).
+    """One partition from `offset` on; with `max_bytes` 1, the one batch that holds the offset, whole. Where there is
+    nothing the broker waits for it, up to `max_wait_ms`. Waits first where the endpoint's bound on bytes per second
+    asks for it, and asks again where a quota of the broker kept the answer from us: that time is nobody's silence (C5).
 
     Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range; and ClusterUnreachable where a
     quota gave nothing for `MUTED_SECONDS`.
@@ -139,7 +150,7 @@ async def fetch_at(
 
     def build(version: int, epoch: int) -> Any:
         asks[:] = [Ask(partition, cluster.topic_id(partition.topic), epoch, offset, -1, max_bytes)]
-        return fetch_request(version, asks, max_wait_ms=0, max_bytes=max_bytes, isolation=isolation)
+        return fetch_request(version, asks, max_wait_ms=max_wait_ms, max_bytes=max_bytes, isolation=isolation)
 
     def read(answer: Any) -> Any:
         for fetched in read_fetch(answer, asks):
@@ -183,31 +194,61 @@ async def fetch_below(
     isolation: int = READ_COMMITTED,
     may_be_open: bool = False,
 ) -> Fetched:
-    """The same, for a log that is known to end at `end`: an answer without records is believed only of a leader that
-    has caught up with it.
+    """The same, for a log that is known to end at `end`: an empty answer below that is no proof that nothing is there.
 
     A leader that was just elected shows no more than the high watermark that it knows, which rises within a moment to
     the one before (Kafka `ReplicaManager.readFromLog`). So an empty answer below `end` is asked for again while its
     high watermark is lower, or the last stable offset for a committed read, unless a transaction `may_be_open` there.
-    From a leader that knows all, it means that nothing can be read from `offset` on: compaction left a hole up to the
-    log's end, or a transaction is open.
+    A leader that knows all may give nothing, too, and no error: where remote storage is late (`DelayedRemoteFetch`).
+    So it is asked `EMPTY_ANSWERS` times, with a wait, and then believed of what its own disk holds: compaction left a
+    hole up to the log's end. What is behind an open transaction is not asked for again.
 
-    Raises as `fetch_at` does, and ClusterUnreachable where no leader has caught up after `EMPTY_SECONDS`; as
-    OpenTransaction where one has, but for what a reader of committed records gets.
+    Raises as `fetch_at` does, and ClusterUnreachable where nothing is known after `EMPTY_SECONDS`: no leader has caught
+    up, or remote storage gives nothing; as OpenTransaction where one has, but for what a reader of committed records
+    gets. MalformedBatch where so many answers hold nothing but what precedes `offset`.
     """
-    deadline, backoff = asyncio.get_running_loop().time() + EMPTY_SECONDS, Backoff()
+    deadline, backoff, vain = asyncio.get_running_loop().time() + EMPTY_SECONDS, Backoff(), 0
     while True:
-        found = await fetch_at(cluster, partition, offset, max_bytes=max_bytes, isolation=isolation)
+        found = await fetch_at(
+            cluster, partition, offset, max_bytes=max_bytes, isolation=isolation, max_wait_ms=EMPTY_WAIT_MS * vain
+        )
+        if offset >= end or (found.records and _reaches(found.records, offset)):
+            return found
         is_stable = isolation == READ_COMMITTED and not may_be_open
         shown = found.last_stable_offset if is_stable else found.high_watermark
-        if found.records or shown >= end or offset >= end:
-            return found
+        why = f"its log ended at {end}, and its leader shows it up to {shown}"
+        if found.records or shown >= end:
+            if not found.records and isolation == READ_COMMITTED and found.last_stable_offset <= offset:
+                return found
+            vain += 1
+            if vain >= EMPTY_ANSWERS:
+                if found.records:
+                    what = f"{cluster}: {partition}: nothing but what precedes offset {offset}, which was asked for"
+                    raise MalformedBatch(what, 0, offset)
+                if (local := await list_offset(cluster, partition, EARLIEST_LOCAL)) <= offset:
+                    return found
+                why = (
+                    f"its log ends at {end}, and its leader has only what begins at {local} on its own disk: see to the"
+                    " remote storage of that cluster"
+                )
         if asyncio.get_running_loop().time() > deadline:
-            text = (
-                f"{cluster}: {partition}: nothing came back for offset {offset} within {EMPTY_SECONDS:g} s: its log"
-                f" ended at {end}, and its leader shows it up to {shown}"
-            )
-            if found.high_watermark >= end:
+            text = f"{cluster}: {partition}: nothing came back for offset {offset} within {EMPTY_SECONDS:g} s: {why}"
+            if shown < end <= found.high_watermark:
                 raise OpenTransaction(f"{text}, where a transaction is open", str(cluster), shown)
             raise ClusterUnreachable(text)
         await asyncio.sleep(backoff.next())
+
+
+def _reaches(records: memoryview, offset: int) -> bool:
+    """Whether a record set holds a batch that ends at an offset or behind it, or what is no batch, which is judged by
+    whoever reads it.
+    """
+    precedes = False
+    try:
+        for raw in split(records):
+            if raw.header.last_offset >= offset or not 0 <= raw.header.magic <= 2:
+                return True
+            precedes = True
+    except MalformedBatch:
+        return True
+    return not precedes

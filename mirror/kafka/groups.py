@@ -24,6 +24,8 @@ from mirror.kafka.protocol import (
     Api,
 )
 
+#: Where a cluster keeps what groups commit: the leader of a partition coordinates the groups in it.
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 #: Connections of their own: a commit that waits for replicas must not hold up the journal, nor the other way round.
 PURPOSE: Final = "groups"
 #: Groups in one request, where the broker takes several.
@@ -69,7 +71,7 @@ class ListedGroup:
 
     @property
     def is_unfollowed(self) -> bool:
-        """It reads topics from where it stands, in a way that a commit from outside cannot set (KIP-932, KIP-1071)."""
+        """It reads topics from where it stands, which is not followed (KIP-932, KIP-1071)."""
         return self.is_share or self.kind.lower() == "streams"
 
     @property
@@ -170,6 +172,7 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
     for group, part in answered:
         codes = [part.error_code, *(inner.error_code for topic in part.topics for inner in topic.partitions)]
         if code := next(filter(None, codes), None):
+            cluster.disowned(node, code, group)
             found.refused.append(Refusal(group, code))
         else:
             found.offsets[group] = {

@@ -29,7 +29,10 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Log:
-    """A partition from an offset on. `at` is the next offset to fetch; `damage` says why reading ended early."""
+    """A partition from an offset on. `at` is the next offset to fetch; `damage` says why reading ended early.
+
+    It passes over what a later batch shows to be a hole, and at the end over what `fetch_below` says holds nothing.
+    """
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, stable: int, end: int) -> None:
         self._cluster, self._partition, self._stable, self._end = cluster, partition, stable, end
@@ -44,7 +47,11 @@ class Log:
         while self.at < self._end and not self.damage:
             before = self.at
             decided = before < self._stable
-            fetched = await self._fetch(READ_COMMITTED if decided else READ_UNCOMMITTED)
+            try:
+                fetched = await self._fetch(decided=decided)
+            except MalformedBatch as problem:
+                self.damage = Damage(DamageKind.ORDER, 0, problem.detail)
+                return
             outcomes = Outcomes(fetched.aborted)
             walk = Walk(fetched.records)
             for raw in walk:
@@ -68,9 +75,10 @@ class Log:
             if outcome is not Outcome.ABORTED and not raw.header.is_control and raw.header.stated_records != 0:
                 yield raw
 
-    async def _fetch(self, isolation: int) -> Fetched:
+    async def _fetch(self, *, decided: bool) -> Fetched:
+        isolation, end = (READ_COMMITTED, min(self._stable, self._end)) if decided else (READ_UNCOMMITTED, self._end)
         return await fetch_below(
-            self._cluster, self._partition, self.at, self._end, max_bytes=FETCH_BYTES, isolation=isolation
+            self._cluster, self._partition, self.at, end, max_bytes=FETCH_BYTES, isolation=isolation
         )
 
 

@@ -3,7 +3,8 @@
 kio 0.6 sets memory aside for an array by the count that the peer wrote, and the process aborts where that is too
 much. This walk over the same schema follows the lengths of an answer without building anything, so a count is
 believed only once its elements were seen. kio also stops at a tagged field that its schema lacks, where KIP-482 says
-to pass over it (brokers add such fields without a new version); `readable` leaves them out.
+to pass over it (brokers add such fields without a new version); `readable` leaves them out. And it refuses a time of
+-1, as Kafka gives where there is none, unless the schema says null: `readable` makes that 0.
 """
 
 from __future__ import annotations
@@ -117,6 +118,13 @@ def _fixed(count: int) -> Skip:
     return skip
 
 
+def _time(walk: _Walk, position: int) -> int:
+    end = _past(walk.frame, position, _FIXED["datetime_i64"])
+    if walk.frame[position] >= 0x80:
+        walk.edits.append((position, end, bytes(end - position)))
+    return end
+
+
 def _legacy_length(width: int) -> Length:
     def read(frame: memoryview, position: int) -> tuple[int, int]:
         end = _past(frame, position, width)
@@ -185,7 +193,9 @@ def _field(field: Field[Any], flexible: bool) -> Skip:
             element = _nullable(element)
     else:
         name = field.metadata["kafka_type"]
-        if name in _FIXED:
+        if name == "datetime_i64" and not optional:
+            element = _time
+        elif name in _FIXED:
             element = _fixed(_FIXED[name])
         else:
             length = _compact_length if flexible else _legacy_length(2 if name == "string" else 4)
@@ -305,6 +315,7 @@ DESCRIBE_CONFIGS: Final = Api(32, "describe_configs", 2, 4)
 SASL_AUTHENTICATE: Final = Api(36, "sasl_authenticate", 1, 2)
 DESCRIBE_CLUSTER: Final = Api(60, "describe_cluster", 0, 1)
 DESCRIBE_PRODUCERS: Final = Api(61, "describe_producers", 0, 0)
+DESCRIBE_TRANSACTIONS: Final = Api(65, "describe_transactions", 0, 0)
 DESCRIBE_SHARE_GROUP_OFFSETS: Final = Api(90, "describe_share_group_offsets", 0, 1)
 
 #: What every task speaks; those of consumer groups and of transactions are not for tasks.

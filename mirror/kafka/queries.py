@@ -6,6 +6,7 @@ All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_lead
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,9 +21,15 @@ from mirror.kafka.protocol import DELETE_RECORDS, DESCRIBE_PRODUCERS, LEADER_EPO
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+#: Where the leader's own log begins: what lies below is in remote storage (KIP-405).
+EARLIEST_LOCAL: Final = -4
+#: The record with the newest timestamp, and the version from which on brokers know it (KIP-734).
+_NEWEST, _KNOWS_NEWEST = -3, 7
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 _CONSUMER: Final = -1
+#: The version from which on brokers know `EARLIEST_LOCAL`; before that none has remote storage.
+_KNOWS_LOCAL: Final = 8
 #: Pause between two reads of a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
 
@@ -65,8 +72,8 @@ def _only_part(answer: Any) -> Any:
 
 
 async def list_offset(cluster: Cluster, partition: TopicPartition, when: int, isolation: int = READ_UNCOMMITTED) -> int:
-    """The log start (`EARLIEST`), or what a consumer may read up to (`LATEST`): high watermark, or last stable
-    offset when committed.
+    """The log start (`EARLIEST`, `EARLIEST_LOCAL`), or what a consumer may read up to (`LATEST`): high watermark, or
+    last stable offset when committed.
     """
     return int((await _listed(cluster, partition, when, isolation)).offset)
 
@@ -83,9 +90,38 @@ async def first_since(cluster: Cluster, partition: TopicPartition, when: int) ->
     return Dated(int(part.offset), int(part.timestamp)) if part.offset >= 0 else None
 
 
+async def begin_since(cluster: Cluster, partition: TopicPartition, when: int, start: int, end: int) -> int:
+    """Where a log from `start` to `end` is to be read for all records whose timestamp is `when` (ms since 1970, not
+    negative) or later: the first of them; `end` where there is none. `start` where a broker does not say: it finds
+    none as well where its first segment of that time has only deleted ones (`first_since`).
+    """
+    found = await list_offset(cluster, partition, when)
+    if found >= 0:
+        return max(start, found)
+    return start if start < end and await may_have_since(cluster, partition, when) else end
+
+
+async def may_have_since(cluster: Cluster, partition: TopicPartition, when: int) -> bool:
+    """Whether a record may be of that time or later, by the newest of all (KIP-734). A broker before Kafka 3.0 does not
+    say, nor one whose newest is not below the high watermark yet (`Partition.fetchOffsetForTimestamp`): where records
+    come in, some are of now.
+    """
+    knows = True
+
+    def build(version: int, epoch: int) -> Any:
+        nonlocal knows
+        knows = version >= _KNOWS_NEWEST
+        return list_offsets_request(version, {partition: epoch}, _NEWEST if knows else LATEST, READ_UNCOMMITTED)
+
+    part = await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
+    newest = int(part.timestamp) if part.timestamp >= 0 else time.time() * 1000
+    return not knows or newest >= when
+
+
 async def _listed(cluster: Cluster, partition: TopicPartition, when: int, isolation: int) -> Any:
     def build(version: int, epoch: int) -> Any:
-        return list_offsets_request(version, {partition: epoch}, when, isolation)
+        asked = EARLIEST if when == EARLIEST_LOCAL and version < _KNOWS_LOCAL else when
+        return list_offsets_request(version, {partition: epoch}, asked, isolation)
 
     return await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
 
@@ -251,6 +287,9 @@ async def _ask(
     epochs = {at: cluster.leader(at).epoch for at in partitions}
     request = list_offsets_request(connection.version(LIST_OFFSETS), epochs, when, isolation)
     answer = await connection.call(LIST_OFFSETS, request, CALL_TIMEOUT)
+    for topic in answer.topics:
+        for part in topic.partitions:
+            cluster.disowned(node, part.error_code, TopicPartition(topic.name, part.partition_index))
     return {
         TopicPartition(topic.name, part.partition_index): int(part.offset)
         for topic in answer.topics

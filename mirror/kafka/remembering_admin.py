@@ -6,7 +6,7 @@ one: it shows which topics are new, gone or have grown.
     M1  those are described when they are asked for, before anything else
     M2  the others are described again in turns, some at each round, so that other configs and topics made anew are
         seen; a cluster with `AT_ONCE` topics or fewer is described whole each time
-    M3  what was changed from here is not remembered
+    M3  what was changed from here is not remembered, nor what is asked for right before a change
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
 
 from mirror.config import ClusterSettings
 from mirror.errors import MirrorError
-from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, TopicInfo, portions
-
-#: Topics that one request describes; at every round there is at least one.
-AT_ONCE: Final = 100
+from mirror.kafka.admin import AT_ONCE, Admin, TopicInfo, portions
+from mirror.kafka.topic_configs import ConfigChange, ConfigValue
 
 
 class RememberingAdmin(Admin):
@@ -58,7 +55,7 @@ class RememberingAdmin(Admin):
         self._due = self._due or sorted(self._configs)
         while self._due:
             some = [name for name in self._due[:AT_ONCE] if name in self._configs]
-            topics, configs = self.describe(some), super().topic_configs(some)
+            topics, configs = self.describe(some), super().topic_configs(some, {})
             for name in some:
                 is_other |= (topics.get(name), configs.get(name)) != (self._topics.get(name), self._configs[name])
                 self._topics.pop(name, None)
@@ -74,13 +71,23 @@ class RememberingAdmin(Admin):
         """Every topic that was there."""
         return dict(sorted(self._topics.items()))
 
-    def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+    def topic_configs(
+        self, names: Iterable[str], denied: dict[str, MirrorError] | None = None
+    ) -> dict[str, dict[str, ConfigValue]]:
         """What is not remembered of them is asked for."""
         wanted = list(names)
         unknown = (name for name in wanted if name not in self._configs)
         for some in portions(unknown, lambda _: 1, AT_ONCE):  # each within the deadline of a request
-            self._configs |= super().topic_configs(some)
+            self._configs |= super().topic_configs(some, denied)
         return {name: self._configs[name] for name in wanted if name in self._configs}
+
+    def topic_configs_now(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+        """As `Admin` does; they are remembered from then on (M3)."""
+        wanted = list(names)
+        self._forget(wanted)
+        found = super().topic_configs_now(wanted)
+        self._configs |= found
+        return found
 
     def alter_configs(
         self,
@@ -93,5 +100,8 @@ class RememberingAdmin(Admin):
         try:
             super().alter_configs(changing, failures, ids)
         finally:
-            for one in changing:
-                self._configs.pop(one.topic, None)
+            self._forget(one.topic for one in changing)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._configs.pop(name, None)

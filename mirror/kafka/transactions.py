@@ -5,6 +5,7 @@ never.
         still send is refused by the coordinator and by the leaders (`Fenced`)
     T2  a batch is sent under one sequence, with the same bytes, until it is acknowledged: the leader keeps one
     T3  what was not acknowledged whole is not committed
+    T4  nor is what a topic was given that was made anew since it joined: an append waits for a leader, by name
 
 Decision: the classic requests alone. A client names each partition to the coordinator before it sends data, and keeps
 to Produce 11 and EndTxn 4: from the next versions on a broker takes it for one that leaves this to the broker (KIP-890,
@@ -21,12 +22,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost, Fenced, MalformedFrame, WireError
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, CALL_TIMEOUT, Cluster, TopicPartition, refusal
 from mirror.kafka.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
 from mirror.kafka.protocol import (
     ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_TRANSACTIONS,
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
@@ -58,6 +61,8 @@ _ID_DENIED: Final = 53
 _DUPLICATE: Final = 46
 _NOT_ATTEMPTED: Final = 55
 _CONCURRENT: Final = 51
+_UNKNOWN_ID: Final = 105
+_COMMITTING: Final = "PrepareCommit"
 
 Parts = tuple[Buffer, ...]
 
@@ -75,6 +80,7 @@ class Transaction:
         self._first = stamp
         self._next: dict[TopicPartition, ProducerState] = {}
         self._sequences: dict[TopicPartition, ProducerState] = {}
+        self._topic_ids: dict[str, UUID | None] = {}
         self._named = self._doubtful = self._over = False
         #: Where a leader gave records times of its own: the offset of the first batch of which it says so.
         self.stamped: dict[TopicPartition, int] = {}
@@ -143,6 +149,7 @@ class Transaction:
             )
 
         self._named = True
+        self._topic_ids = {name: self._cluster.topic_id(name) for name in topics} | self._topic_ids
         await self._coordinator.ask(ADD_PARTITIONS_TO_TXN, build, _codes_by_topic, "AddPartitionsToTxn", self._timeout)
         self._next |= {at: self._sequences.get(at, self._first) for at in asked}
 
@@ -171,11 +178,17 @@ class Transaction:
     async def commit(self) -> None:
         """Have all of it seen. Returns once that is decided; leaders get their markers within moments.
 
-        Raises ClusterUnreachable where there is no clear answer, and where an append failed before. With no clear
-        answer, and with Fenced behind one, it may have been committed: whoever begins next finds it decided either way.
+        Raises ClusterUnreachable where there is no clear answer, where an append failed before, and where a topic was
+        deleted meanwhile, since what it was given is gone, or in another topic (T4). With no clear answer, and with
+        Fenced behind one, it may have been committed: whoever begins next finds it decided either way.
         """
         if self._doubtful:
             raise ClusterUnreachable(f"{self}: not committed, since not all of it was acknowledged; abort it")
+        if any(self._topic_ids.values()):
+            await self._cluster.refresh(self._topic_ids, self._timeout)
+        for name, joined in self._topic_ids.items():
+            if joined is not None and self._cluster.topic_id(name) != joined:
+                raise ClusterUnreachable(f"{self}: not committed, since topic {name} was deleted meanwhile; abort it")
         await self._end(committed=True)
 
     async def abort(self) -> None:
@@ -278,6 +291,28 @@ class Transaction:
         return list(read_produce(answer, {}))
 
 
+async def awaiting_markers(cluster: Cluster, transactional_id: str) -> frozenset[TopicPartition]:
+    """The partitions to which the coordinator still has to write the marker of a transaction that was committed; none
+    where no commit is under way. Raises ClusterUnreachable, AccessDenied, BrokerError.
+    """
+
+    def build(version: int) -> Any:
+        return DESCRIBE_TRANSACTIONS.request(version)(transactional_ids=(transactional_id,))
+
+    def codes(answer: Any) -> Iterator[tuple[Any, str]]:
+        yield from ((one.error_code, "") for one in answer.transaction_states if one.error_code != _UNKNOWN_ID)
+
+    coordinator = _Coordinator(cluster, transactional_id)
+    answer = await coordinator.ask(DESCRIBE_TRANSACTIONS, build, codes, "DescribeTransactions", CALL_TIMEOUT)
+    return frozenset(
+        TopicPartition(topic.topic, number)
+        for one in answer.transaction_states
+        if one.transaction_state == _COMMITTING
+        for topic in one.topics
+        for number in topic.partitions
+    )
+
+
 class _Coordinator:
     """Whoever coordinates a transactional id, asked until there is an answer."""
 
@@ -310,6 +345,7 @@ class _Coordinator:
                 if code is None:
                     return answer
                 self.judge(code, doing, topic)
+                self.cluster.disowned(self._node, code, self.transactional_id)
                 problem = f"{int(code)} {code.name}"
                 is_known = code == _CONCURRENT
             except (WireError, TimeoutError) as lost:

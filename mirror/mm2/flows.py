@@ -17,8 +17,10 @@ from mirror.mm2.properties import Draft, Property
 #: Kafka's defaults (`DefaultTopicFilter`, `DefaultGroupFilter`).
 _TOPICS_EXCLUDE: Final = r".*[\-\.]internal, .*\.replica, __.*"
 _GROUPS_EXCLUDE: Final = "console-consumer-.*, connect-.*, __.*"
-#: What is left out whatever the patterns say: internal topics, MirrorMaker's heartbeats, and our own topics.
-_NEVER: Final = (r"__.*", r".*[\-\.]internal", r"(?:.*\.)?heartbeats", r"mirror\..*")
+#: What is left out whatever the patterns say: internal topics, and our own.
+_NEVER: Final = (r"__.*", r".*[\-\.]internal", r"mirror\..*")
+#: The topic that MirrorMaker sends its heartbeats to, and mirrors. What ends in that name may be an application's.
+_HEARTBEATS: Final = "heartbeats"
 #: What names the settings of topics that do not follow; by default these are, among others, those of timestamps.
 _EXCLUDED: Final = ("config.properties.exclude", "config.properties.blacklist")
 #: How often is looked for changes: the shortest of them holds for all here.
@@ -39,12 +41,20 @@ def add_flow(draft: Draft) -> None:
 def _topics(draft: Draft) -> None:
     scope = draft.scope
     include, exclude = scope.find("topics", "topics.whitelist"), scope.find("topics.exclude", "topics.blacklist")
-    draft.put(("topics", "include"), _patterns(include.value if include else ".*"), include)
+    wanted = _patterns(include.value if include else ".*")
+    draft.put(("topics", "include"), wanted, include)
     draft.put(("topics", "exclude"), [], exclude)
     asked = _patterns(exclude.value if exclude else _TOPICS_EXCLUDE)
     prefix = _naming(draft)
     cycles = [rf"(?:.*{re.escape(prefix[1])})?{re.escape(prefix[0])}.*"] if prefix else []
-    draft.put(("topics", "exclude"), list(dict.fromkeys([*asked, *_NEVER, *cycles])))
+    separator = scope.value("replication.policy.separator", default=".")
+    beats = [_HEARTBEATS, *(f"{alias}{separator}{_HEARTBEATS}" for alias in scope.clusters)]
+    left_out = [re.escape(one) for one in beats if one not in wanted]
+    draft.put(("topics", "exclude"), list(dict.fromkeys([*asked, *_NEVER, *left_out, *cycles])))
+    draft.remark(
+        ("topics", "exclude"),
+        "also what MirrorMaker never mirrors, and what it does: its heartbeats, and names that begin with `mirror.`",
+    )
     draft.put(("topics", "offsets"), "translate")
     draft.remark(
         ("topics", "offsets"),

@@ -31,7 +31,7 @@ from mirror.mm2.properties import (
     parse,
     variable_name,
 )
-from mirror.names import is_legal
+from mirror.names import OWN_PREFIX, is_legal, is_plain
 
 # --- Why a key of MirrorMaker's has no equivalent here, in one line each ----------------------------------------------
 
@@ -303,6 +303,9 @@ def _repair(draft: Draft, origin: str, folder: Path) -> None:
 def _problems(draft: Draft, origin: str, folder: Path) -> list[tuple[Keys, str]]:
     tree = Tree(text_of(draft, printable(origin)), folder, _Environment(os.environ))
     _, problems = check(tree, folder)
+    own = (one for one in draft.values["topics", "include"] if is_plain(one) and one.startswith(OWN_PREFIX))
+    why = "no topic whose name begins with `mirror.` is mirrored, since mirrors keep such for themselves"
+    problems += [(("topics", "include"), f"{one}: {why}") for one in own]
     return [(where, what) for where, what in problems if not _waits(tree.raw.get(where, ""))]
 
 

@@ -209,7 +209,7 @@ class Scope:
         self.source, self.target = source, target
         self.notes: list[Note] = []
         self._last = {one.key: one for one in properties}
-        self._clusters = clusters
+        self.clusters = clusters
         self._used: set[str] = set()
 
     def find(self, *names: str) -> Property | None:
@@ -290,7 +290,7 @@ class Scope:
             return base_name(key.removeprefix(flow))
         if "->" in key:
             return None
-        for alias in sorted(self._clusters, key=len, reverse=True):
+        for alias in sorted(self.clusters, key=len, reverse=True):
             if key.startswith(f"{alias}."):
                 return base_name(key.removeprefix(f"{alias}.")) if alias in (self.source, self.target) else None
         return base_name(key)

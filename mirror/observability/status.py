@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from mirror.states import State
 
@@ -127,6 +127,23 @@ def has_reports(journal: Iterable[bytes]) -> bool:
     return any(key.startswith(PREFIX) for key in journal)
 
 
+class Contact(NamedTuple):
+    """Where a source partition ended when its task last had it before it, at Unix time `at_ms`, less the latency of
+    then: what was written before that got over. -1 and 0 where it never had.
+    """
+
+    end: int = -1
+    at_ms: int = 0
+
+    @classmethod
+    def of(cls, end: int, seen_ms: int, lag_ms: int | None) -> Self:
+        """The source was seen at `seen_ms`, with this latency, None for an unknown one."""
+        return cls(end, max(1, seen_ms - (lag_ms or 0)))
+
+
+NO_CONTACT: Final = Contact()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
     """One partition, now.
@@ -140,10 +157,11 @@ class PartitionStatus:
     target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`), `verdict_bytes` (the bytes of
     those: written, or left out for DROP) and `latency` (of each acknowledged batch whose records have timestamps,
     as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report, Unix ms. `caught_up_ms`:
-    when the copy last had all that the source had; 0 where that is not known. `tombstones_ms`: how long the source has
-    kept tombstones since, at the least; None where it was not compacted. `verified`: since the task began, the
-    copy's last records were found to be the source's. `presumed`: the state is a stop that was known before, and
-    the task has not looked at the partition yet.
+    when the copy last had all that the source had; 0 where that is not known. `contact_ms`: the time of `contact`,
+    which every report carries on, whatever its state: the journal keeps the newest one alone. `tombstones_ms`: how long
+    the source has kept tombstones since, at the least; None where it was not compacted. `verified`: since the task
+    began, the copy's last records were found to be the source's. `presumed`: the state is a stop that was known before,
+    and the task has not looked at the partition yet.
     """
 
     flow: str
@@ -168,6 +186,7 @@ class PartitionStatus:
     latency: Histogram = field(default_factory=Histogram)
     at_ms: int
     caught_up_ms: int = 0
+    contact_ms: int = 0
     tombstones_ms: int | None = None
     verified: bool = False
     presumed: bool = False
@@ -188,6 +207,13 @@ class PartitionStatus:
     def sees_the_end(self) -> bool:
         """The task that reports it looks at the source's end all the time."""
         return self.state in _SEEING
+
+    @property
+    def contact(self) -> Contact | None:
+        """When a task last had the source before it; None where nobody knows. Older mirrors reported no time of it."""
+        if self.contact_ms:
+            return Contact(self.log_end, self.contact_ms)
+        return Contact.of(self.log_end, self.at_ms, self.lag_ms) if self.sees_the_end else None
 
     def with_end(self, end: int | None) -> PartitionStatus:
         """The same, where the source ends at `end` by now; None where nobody knows.
@@ -255,7 +281,7 @@ class Totals:
             partitions=len(every),
             states=Counter(one.state for one in every),
             stopped=sum(one.state.is_stop for one in every),
-            lag_records=sum(lags) if lags or not every else None,
+            lag_records=sum(lags) if lags else None,
             lag_unknown=len(every) - len(lags),
             lag_ms=max((one.lag_ms for one in every if one.lag_ms is not None), default=None),
             records=sum(one.records for one in every),
@@ -269,7 +295,7 @@ class Totals:
 
 _SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
 _TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_PLACES = ("partition", "next_offset", "log_end", "at_ms", "caught_up_ms")
+_PLACES = ("partition", "next_offset", "log_end", "at_ms", "caught_up_ms", "contact_ms")
 _BY_VERDICT = ("verdicts", "verdict_bytes")
 _COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
 _KINDS: Mapping[str, tuple[type, ...]] = {

@@ -6,8 +6,9 @@ broker knows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
+from typing import Final
 
 from mirror.errors import AccessDenied
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -25,15 +26,25 @@ class Fix(Enum):
     DELETE_POLICY = (
         "set cleanup.policy=delete, and with it retention.ms=-1 and retention.bytes=-1 until you chose others"
     )
+    #: The same of a target topic that a rule fills.
+    FIT_COMPACTION = (
+        "set cleanup.policy=delete, and with it retention.ms=-1 and retention.bytes=-1 until you chose others (what was"
+        " removed comes back only where the copy starts over: delete it and {progress}); or set may_compact: true in"
+        " the rule where the newest record of each key is all that you want"
+    )
     REMOVE_FORMAT = "remove message.format.version"
     TAKE_OLD = "set it to {limit}"
-    GRANT_MARKERS = "grant it, or set topics.offsets to translate, which fills nothing"
+    GRANT_MARKERS = "grant it; a flow without copies may set topics.offsets to translate, which fills nothing"
     NAME_SOURCE = "{hint}"
     GRANT_SOURCE = "where it is there, {grant}; where it was deleted, exclude it"
     SELECT_TOPICS = "change topics.include or topics.exclude"
     CHOOSE_NAME = "choose another name"
     OTHER_LETTERS = "name another one"
     NAME_COPY = "change topics.naming, or exclude it"
+    KEEP_NAME = (
+        "put topics.naming back as it was; to leave that copy as it is, and to begin another one, name that one for"
+        " this topic in topics.naming.rename"
+    )
     OTHER_CLUSTER = "check bootstrap.servers of both"
     OTHER_SOURCE = (
         "check bootstrap.servers of the source; give this flow another name where two flows have this one; and where"
@@ -55,7 +66,6 @@ class Fix(Enum):
         " `mirror adopt CONFIG {source}`; or give this copy another name (topics.naming), or exclude its source"
     )
     CHANGE_RULE = "recreate it, or change the rule"
-    RECREATE_COPY = "recreate the target topic"
     SHORTEN_FLOW = "shorten the flow's name"
     #: What is wrong says it: the error of a broker, or files that are to be restored.
     SELF_EXPLANATORY = ""
@@ -71,13 +81,12 @@ def delete_topic(cluster: Endpoint, topic: str) -> str:
     return f"kafka-topics.sh --bootstrap-server {cluster.servers} --delete --topic {topic}"
 
 
-def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str], dropped: Sequence[str] = ()) -> str:
-    """The command that gives a topic settings, and takes `dropped` ones back to the cluster's default."""
+def set_configs(cluster: Endpoint, topic: str, configs: Mapping[str, str]) -> str:
+    """The command that gives a topic settings."""
     pairs = ",".join(f"{name}={_listed(value)}" for name, value in configs.items())
     return (
         f"kafka-configs.sh --bootstrap-server {cluster.servers} --alter --entity-type topics --entity-name {topic}"
-        + (f" --add-config {pairs}" if pairs else "")
-        + (f" --delete-config {','.join(dropped)}" if dropped else "")
+        f" --add-config {pairs}"
     )
 
 
@@ -86,9 +95,13 @@ def _listed(value: str) -> str:
     return f"[{value}]" if "," in value else value
 
 
+#: A denial wins over whatever is granted.
+DENIAL_FIRST: Final = "what denies it, as sync.acls may have copied it, must go first"
+
+
 def grant(cluster: Endpoint, topic: str, right: str = "READ") -> str:
     """How to give the mirror a right on a topic; DESCRIBE comes with READ, WRITE and DELETE."""
-    return f"Grant {right} on topic {topic}: {allow(cluster, right, topic=topic)}"
+    return f"Grant {right} on topic {topic}; {DENIAL_FIRST}: {allow(cluster, right, topic=topic)}"
 
 
 def grant_markers(cluster: Endpoint) -> str:

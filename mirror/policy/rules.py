@@ -76,7 +76,8 @@ class Rules:
     a row are joined up to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far
     ahead of and behind the broker's clock a record may be, in ms. `tombstones_ms`: how long the source, which is
     compacted, keeps tombstones, at least; None for another one. `mistimes`: the target would give records times of
-    its own, and nobody asked for these.
+    its own, and nobody asked for these. `may_stamp`: records of the copy may have such times, from when its source's
+    had (`topics.append_time` is target).
     """
 
     offsets: Offsets = "preserve"
@@ -95,6 +96,7 @@ class Rules:
     timestamp_before_max_ms: int = NO_LIMIT
     tombstones_ms: int | None = None
     mistimes: bool = False
+    may_stamp: bool = False
 
     @property
     def translates(self) -> bool:
@@ -245,7 +247,8 @@ def _advice_on_times(source: Mapping[str, str], target: Mapping[str, str]) -> It
     if rules.target_append_time and is_stamped(source):
         yield (
             "stamps records itself, as its source does: the copy shows when its records were mirrored;"
-            " message.timestamp.type=CreateTime keeps the source's append times from then on, at a cost"
+            " message.timestamp.type=CreateTime, set while no mirror of the flow runs, keeps the source's append times"
+            " from then on, at a cost"
         )
     elif rules.target_append_time:
         yield (
@@ -282,14 +285,15 @@ def shortened(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """What is to be said of a copy that gets other settings and with them deletes more than it did; empty where it does
     not: nobody else may hold what its source deleted.
     """
-    names = [
-        name
-        for name, kept in (("retention.ms", _kept_ms), ("retention.bytes", _kept_bytes))
-        if kept(after) < kept(before)
-    ]
-    if not names:
+    kinds = (
+        ("retention.ms", _kept_ms),
+        ("retention.bytes", _kept_bytes),
+        ("min.compaction.lag.ms" if is_compacted(before) else "", _uncompacted_ms),
+    )
+    less = [name for name, kept in kinds if kept(after) < kept(before)]
+    if not less:
         return ""
-    names += ["cleanup.policy"] if _policies(after) != _policies(before) else []
+    names = [*filter(None, less), *(["cleanup.policy"] if _policies(after) != _policies(before) else [])]
     kept = " and ".join(f"{name}={after.get(name)}" for name in names)
     what = f"gets {kept} as its source has, and deletes what that does not keep, also what its source has no more"
     return f"{what}; to keep it, have {' and '.join(names)} in sync.configs_exclude before the mirror runs"
@@ -342,6 +346,11 @@ def _kept_ms(configs: Mapping[str, str]) -> int:
 def _kept_bytes(configs: Mapping[str, str]) -> int:
     kept = _number(configs, "retention.bytes", -1)
     return NO_LIMIT if kept < 0 or "delete" not in _policies(configs) else kept
+
+
+def _uncompacted_ms(configs: Mapping[str, str]) -> int:
+    """How long a cleaner leaves a record that a later one of its key replaces."""
+    return _number(configs, "min.compaction.lag.ms", 0) if is_compacted(configs) else NO_LIMIT
 
 
 def _old_format(configs: Mapping[str, str]) -> str:

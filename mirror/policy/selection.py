@@ -40,7 +40,8 @@ class Rekeying:
     for such. `progress`: the flow's own topic that holds how far all this has come. `compacted`: the target is, and
     takes no record without a key. `max_bytes`: the largest batch that it takes, and `dead_letter`. `tombstones_ms`: how
     long the source keeps tombstones; None where it is not compacted. `may_stamp`: the target may give records times of
-    its own, as the source does, or somebody has asked for it.
+    its own, as the source does, or somebody has asked for it. `may_compact`: somebody has asked for no more than the
+    newest record of each key of the target.
     """
 
     source: str
@@ -59,6 +60,15 @@ class Rekeying:
     continues_on_loss: bool = False
     tombstones_ms: int | None = None
     may_stamp: bool = False
+    may_compact: bool = False
+
+    @property
+    def fits_compaction(self) -> bool:
+        """The cleaner of a compacted target removes no more than the source's may, or than somebody has asked for.
+
+        By a key of the rule, a record would be superseded, or deleted, by one that has another key on the source.
+        """
+        return self.may_compact or (self.rekey is None and self.tombstones_ms is not None)
 
     @property
     def expressions(self) -> dict[str, str]:
@@ -101,10 +111,7 @@ class Rekeying:
 
 # --- Which topics a flow mirrors, and to which names ------------------------------------------------------------------
 
-INTERNAL_PREFIX = "__"
-#: What the names of the topics begin with that mirrors keep for themselves.
-OWN_PREFIX = "mirror."
-_NEVER = (INTERNAL_PREFIX, OWN_PREFIX)
+_NEVER = (names.INTERNAL_PREFIX, names.OWN_PREFIX)
 
 
 class Naming(Protocol):
@@ -134,6 +141,8 @@ class Rule(Protocol):
     def on_bad_record(self) -> OnBadRecord: ...
     @property
     def dead_letter(self) -> str | None: ...
+    @property
+    def may_compact(self) -> bool: ...
 
 
 class Patterns(Protocol):
@@ -244,6 +253,7 @@ def rekeyed_by(rule: Rule, source: str, target: str, partitions: int) -> Rekeyin
         codec=None if rule.codec is None else CODECS.index(rule.codec),
         on_bad_record=rule.on_bad_record,
         dead_letter=rule.dead_letter or "",
+        may_compact=rule.may_compact,
     )
 
 

@@ -37,6 +37,12 @@ def is_a_mirrors_padding(raw: RawBatch) -> bool:
     return is_padding(raw)
 
 
+def padding_detail(padding: RawBatch) -> str:
+    """What whoever reads a source waits for that begins with another mirror's padding."""
+    what = f"offset {padding.header.base_offset} of the source is padding of another mirror"
+    return f"{what}, whose copy the source is, and which deletes it when the copy begins where it should"
+
+
 def marker_difference(first: int, end: int, theirs: RawBatch | None) -> str:
     """What is wrong with markers of ours from offset `first` to before `end`, or the empty string: the source must have
     no record there.
@@ -84,6 +90,15 @@ def batch_difference(ours: RawBatch, theirs: RawBatch | None, *, may_be_rewritte
     if not unlike:
         return "the records"
     return f"{unlike.replace('_', ' ')} {getattr(mine, unlike)} against {getattr(its, unlike)}"
+
+
+def shows_create_times(ours: RawBatch, theirs: RawBatch) -> bool:
+    """Whether a batch of the target is one that the source's broker gave its own time, without that: readers see the
+    producers' times.
+    """
+    mine, its = ours.header, theirs.header
+    is_cleared = its.attributes & APPEND_TIME and not mine.attributes & APPEND_TIME
+    return bool(is_cleared) and mine.base_timestamp == its.base_timestamp and same_records(ours, theirs)
 
 
 class Joined:

@@ -185,6 +185,14 @@ def read(raw: RawBatch, cap: int = CAP) -> Records:
     return columns.read(raw, cap) if raw.header.magic == 2 else read_legacy(raw, cap)
 
 
+def first_offset(raw: RawBatch, cap: int = CAP) -> int:
+    """The first offset that a batch takes. The header of a compressed set of magic 0 or 1 has its last one alone: there
+    that of its first record counts, which is read. Raises BadRecords.
+    """
+    header = raw.header
+    return int(read_legacy(raw, cap).offsets[0]) if header.magic < 2 and header.codec else header.base_offset
+
+
 def portions(raw: RawBatch, cap: int = LARGEST_RECORD, portion: int = PORTION) -> Iterator[Records]:
     """The same of a batch of any size, in portions (`records.portions`); what magic 0 or 1 wraps comes whole, and has
     at most `cap` bytes. Raises BadRecords.

@@ -128,21 +128,19 @@ class Walk:
         ends, or else the first of magic 2 that is found. What a record holds may look like a batch: inside of what the
         damaged batch says it takes, one counts only where another follows, or nothing does.
 
-        Looks at `most` bytes, and computes CRCs over no more than about as many.
+        Looks at `most` bytes, and computes CRCs over no more than about as many: what else looks like a batch, in
+        random bytes one in a megabyte does, has any length.
         """
-        data, begin = self._data, self.position + 1
+        data, begin, left = self._data, self.position + 1, most
         announced = self.announced
         if announced is not None and (found := self._sound_at(announced)):
             return Found(announced, found.header.base_offset)
         for likely in _LIKELY.finditer(data, begin + MAGIC_AT, min(len(data), begin + most)):
             position = likely.start() - MAGIC_AT
-            length = _PREFIX.unpack_from(data, position)[1]
-            if not _SMALLEST[2] <= length <= len(data) - position - LENGTH_PREFIX:
+            if (raw := self._batch_at(position)) is None or raw.header.size > left:
                 continue
-            most -= length
-            if most < 0:
-                return None
-            if (raw := self._sound_at(position)) is None:
+            left -= raw.header.size
+            if not crc_holds(raw):
                 continue
             if announced is None or position >= announced or self._goes_on(position + raw.header.size):
                 return Found(position, raw.header.base_offset)
@@ -160,6 +158,11 @@ class Walk:
 
     def _sound_at(self, position: int) -> RawBatch | None:
         """The batch at a position, where it is a sound one that may follow what was walked."""
+        raw = self._batch_at(position)
+        return raw if raw is not None and crc_holds(raw) else None
+
+    def _batch_at(self, position: int) -> RawBatch | None:
+        """The same whatever its CRC."""
         data = self._data
         if len(data) - position <= MAGIC_AT:
             return None
@@ -170,7 +173,7 @@ class Walk:
         if not self.next_offset <= base_offset <= self._highest:
             return None
         raw = RawBatch(parse_header(data, position), data[position:following])
-        return raw if base_offset < raw.header.next_offset <= LAST_OFFSET and crc_holds(raw) else None
+        return raw if base_offset < raw.header.next_offset <= LAST_OFFSET else None
 
     def _goes_on(self, position: int) -> bool:
         """Whether nothing but zeros, or a sound batch, is at a position."""

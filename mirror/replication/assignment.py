@@ -9,6 +9,7 @@ from uuid import UUID
 from mirror.errors import PartitionStop
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
+from mirror.observability.status import NO_CONTACT, Contact
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
 from mirror.states import State
@@ -87,9 +88,18 @@ class KnownStop:
     target_topic_id: UUID | None = None
     stands: bool = True
 
+    @property
+    def text(self) -> str:
+        """What happened, and what to do."""
+        return ". ".join(part for part in (self.detail, self.advice) if part)
+
     def concerns(self, target_topic_id: UUID | None) -> bool:
         """Whether it stands for the copy in the target topic with this id; None where that cannot be asked now."""
         return self.stands and target_topic_id in (None, self.target_topic_id)
+
+    def bars(self, target_topic_id: UUID | None, *, continues_on_loss: bool) -> bool:
+        """Whether it keeps a task of that copy from beginning: the policy goes on behind what the target lost."""
+        return self.concerns(target_topic_id) and not (continues_on_loss and self.state is State.TARGET_LOST)
 
     def raised(self, source: TopicPartition) -> PartitionStop:
         """The same as an error."""
@@ -111,9 +121,10 @@ class Assignment:
     out, so that the copy alone may have their records. `target_topic_id`: the target topic that
     the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
     the copy last had all that the source had, or no record that it had not, as Unix time in ms; 0 where that is not
-    known. `tombstones_ms`: how long the source kept tombstones then and since, as far as its tasks saw; None where it
-    was not compacted. `waits_for`: why it waited by its last report; empty where it did not. `may_lack`: it is on
-    record already that the copy may lack deletions.
+    known. `contact`: when a task last had the source before it. `tombstones_ms`: how long the source kept tombstones
+    when the copy had all and since, as far as its tasks saw; None where it was not compacted. `waits_for`: why it
+    waited by its last report; empty where it did not. `may_lack`: it is on record already that the copy may lack
+    deletions.
     """
 
     source: TopicPartition
@@ -130,6 +141,7 @@ class Assignment:
     way_back: tuple[tuple[int, int], ...] = ()
     target_topic_id: UUID | None = None
     caught_up_ms: int = 0
+    contact: Contact = NO_CONTACT
     tombstones_ms: int | None = None
     waits_for: str = ""
     may_lack: bool = False
@@ -152,7 +164,7 @@ _REASONS: Mapping[str, str] = {
     "too_large": "they are larger than the target takes",
     "target": "the target lost them after they were mirrored, and the source has them no more",
     TOMBSTONES: "keys deleted on the source may live on in the copy: tombstones may have gone before they came over",
-    COMPACTION: "the copy was compacted, and its source is so no more: it may lack records that the source has kept",
+    COMPACTION: "the copy was compacted, and its source was not: it may lack records that the source has kept",
     WAY_BACK: "the copy was a source meanwhile, and of the flow back losses are on record: both sides may differ",
 }
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror.errors import MalformedBatch, OpenTransaction, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at
 from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, epoch_end, list_offset, replicated_end
-from mirror.records.compare import is_our_padding
+from mirror.records.compare import is_our_padding, shows_create_times
 from mirror.records.header import APPEND_TIME, ERAS, FIRST_ID, ProducerState, RawBatch, crc_holds, is_a_mirrors
 from mirror.replication.assignment import LastPosition, outside
 from mirror.states import RESOLVED_BY, Remedy, State
@@ -168,10 +168,22 @@ class Logs:
         detail = f"{detail}: the copy was begun with topics.offsets: {offsets}"
         return self.stop(State.REFUSED, at, detail, Remedy.AS_BEGUN).knowing(offsets=offsets)
 
+    @property
+    def was_cut(self) -> bool:
+        """The source was cut back below what was mirrored (P6)."""
+        return self.last is not None and self.kept_until is not None and self.kept_until < self.last.epoch_until
+
+    def with_another_epoch(self) -> Logs:
+        """The same, where what was mirrored is in the source by another leader epoch than that which was kept (P6): the
+        one kept would have the next fetch, too, say that the source was cut back.
+        """
+        assert self.last is not None
+        return replace(self, last=replace(self.last, source_epoch=-1, epoch_until=-1), kept_until=None)
+
     def check_source_epoch(self) -> None:
         """Raises PartitionStop where the source was cut back below what was mirrored (P6)."""
         last, kept = self.last, self.kept_until
-        if last is not None and kept is not None and kept < last.epoch_until:
+        if last is not None and kept is not None and self.was_cut:
             what = f"leader epoch {last.source_epoch} of the source ends at {kept}"
             if kept < 0:
                 what = f"the source has no record of leader epoch {last.source_epoch}"
@@ -237,6 +249,8 @@ class Logs:
                 raise MalformedBatch(f"{cluster}: CRC mismatch", 0, raw.header.base_offset)
         written = ours or self.tail
         is_ours = written is not None and not written.header.is_control and self.own.is_kin(written.header.producer_id)
+        if is_ours and source is not None and written is not None and shows_create_times(written, source):
+            return unstamped(self.source, at, written.header.base_offset)
         epoch = source.header.partition_leader_epoch if source is not None else 0
         if is_ours and epoch > 0:
             return self.cut(at, detail, f"the source was cut back, and went on in leader epoch {epoch}")
@@ -284,6 +298,15 @@ class Logs:
     def stop(self, state: State, offset: int, detail: str, *remedies: Remedy) -> PartitionStop:
         """The stop at a source offset."""
         return PartitionStop(state, *self.source, offset, detail, *remedies)
+
+
+def unstamped(source: TopicPartition, offset: int, landed: int) -> PartitionStop:
+    """The stop for a copy whose records have their producers' times, and those of the source its broker's."""
+    detail = (
+        f"the target kept the producers' create times of the batch at offset {landed}, which the source's broker had"
+        " given its own: message.timestamp.type=CreateTime was set on the copy while the mirror ran"
+    )
+    return PartitionStop(State.DIVERGED, *source, offset, detail, *ANOTHER_COPY)
 
 
 async def read_logs(
@@ -356,20 +379,20 @@ async def _kept_until(source: Cluster, partition: TopicPartition, last: LastPosi
     found = await epoch_end(source, partition, last.source_epoch)
     if found.end < 0:
         return None if source.leader(partition).epoch >= last.source_epoch else -1
-    if found.epoch < last.source_epoch and await _is_of_another(source, partition, last):
+    if found.epoch < last.source_epoch and await is_of_another(source, partition, last.source_epoch, last.epoch_until):
         return -1
     return found.end
 
 
-async def _is_of_another(source: Cluster, partition: TopicPartition, last: LastPosition) -> bool:
-    """Whether what the source holds where the last acknowledged epoch reached is of another one: a leader that never
-    had that epoch came back. Of a hole nobody knows: compaction may have taken all that was of it.
+async def is_of_another(source: Cluster, partition: TopicPartition, epoch: int, until: int) -> bool:
+    """Whether what the source holds where a leader epoch reached, `until` an offset, is of another one: a leader that
+    never had that epoch came back. Of a hole nobody knows: compaction may have taken all that was of it.
     """
-    at = last.epoch_until - 1
+    at = until - 1
     try:
-        found = await batch_at(source, partition, at, below=last.epoch_until)
+        found = await batch_at(source, partition, at, below=until)
     except MalformedBatch:
         return False  # whoever reads on meets it
     if found is None or found.header.base_offset > at:
         return False
-    return found.header.partition_leader_epoch not in (-1, last.source_epoch)
+    return found.header.partition_leader_epoch not in (-1, epoch)

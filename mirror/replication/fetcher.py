@@ -25,7 +25,14 @@ idle partition costs a request every half second and a new record arrives at onc
         about its last offset would hide what follows, and a leader that is asked for what is behind it gives nothing of
         that
     R7  a fetch names the leader epoch of the batch before, so that the source's leader shows where it was cut back. One
-        that keeps no leader epochs refuses that as out of range, and is asked without
+        that keeps no leader epochs refuses that as out of range, and is asked without; so is one that has a hole where
+        that epoch was
+    R8  a leader whose quota is used up answers at once, and names no partition; it does so for ever where a batch is
+        larger than the quota allows at once (Kafka `getThrottledResponse`). Who hears nothing of a partition does not
+        know where its log ends, and says so
+    R9  compaction may leave nothing from a cursor up to the last stable offset, where a transaction is open: no later
+        batch shows that hole. It is passed over once a leader that knows all has said so as often as is believed of an
+        empty answer (`fetch_below`), and never beyond what a reader of committed records gets
 """
 
 from __future__ import annotations
@@ -35,8 +42,9 @@ import contextlib
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -52,24 +60,27 @@ from mirror.errors import (
 )
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.kafka.connection import throttled_seconds
-from mirror.kafka.fetch import Ask, Fetched, fetch_request, read_fetch
+from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, Fetched, fetch_below, fetch_request, read_fetch
 from mirror.kafka.protocol import FETCH
 from mirror.kafka.queries import LATEST, READ_COMMITTED, epoch_end, listed
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant
-from mirror.records.compare import is_a_mirrors_padding
+from mirror.records.compare import is_a_mirrors_padding, padding_detail
 from mirror.records.header import MAGIC_AT, RawBatch, crc_holds, split
+from mirror.replication.both_logs import is_of_another
 from mirror.replication.damage import (
     Damaged,
     behind_records,
     damaged_at,
     has_leapt,
     is_beyond,
+    lost_its_magic,
     next_begins,
     reaches_over,
 )
+from mirror.replication.open_transactions import held_since
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
 
@@ -79,6 +90,8 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
+#: Seconds for which answers may leave a partition out (R8). A quota that is kept to gives something every 10.
+UNHEARD_SECONDS: Final = 20.0
 #: Seconds between two polls of the source while the bound lets nothing be fetched.
 DEBT_POLL: Final = 1.0
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
@@ -98,7 +111,9 @@ class Cursor:
     reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
     where none is open; it was asked for that at `seen_ms` (Unix ms), 0 where it never was. `is_past_padding`: it came
     to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
-    (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7).
+    (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it
+    out, by the clock of the event loop (R8). `hollow`: how many answers in a row held nothing though it ends further on
+    (R9).
     """
 
     partition: TopicPartition
@@ -120,6 +135,8 @@ class Cursor:
     is_past_padding: bool = False
     proved: int = -1
     epochless: int | None = None
+    unheard_at: float | None = None
+    hollow: int = 0
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -132,10 +149,7 @@ class Cursor:
         """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
         at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
         """
-        if stable >= written:
-            self.held_since = None
-        elif self.held_since is None or stable != self.readable_until:
-            self.held_since = time.monotonic()
+        self.held_since = held_since(self.held_since, self.readable_until, stable, written)
         self.readable_until, self.written_until, self.seen_ms = stable, written, asked_ms
 
     @property
@@ -147,7 +161,8 @@ class Cursor:
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
-    passes by itself. `size` is in bytes of the batches.
+    passes by itself. `hole_until`: the source has nothing more below this offset, -1 where that is not known. `size` is
+    in bytes of the batches.
     """
 
     cursor: Cursor
@@ -157,6 +172,7 @@ class Arrival:
     lost: Damaged | None = None
     trouble: str = ""
     astray: bool = False
+    hole_until: int = -1
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -306,29 +322,51 @@ class Fetcher:
                 await asyncio.sleep(backoff.next())
                 await self.refresh()
                 continue
-            backoff.reset()
-            stale, size = False, 0
+            stale = False
             asked = {ask.partition: ask.offset for ask in asks}
-            for fetched in read_fetch(answer, asks):
-                size += len(fetched.records)
-                cursor = self._cursors.get(fetched.partition)
-                if cursor is None or cursor.next_offset != asked[fetched.partition]:
+            for fetched in (parts := tuple(read_fetch(answer, asks))):
+                cursor, offset = self._cursors.get(fetched.partition), asked.pop(fetched.partition)
+                if cursor is None or cursor.next_offset != offset:
                     continue  # stopped or started anew while the request was under way
+                cursor.unheard_at = None
                 try:
                     stale |= self._take(cursor, fetched, asked_ms)
                 except PartitionStop as stop:
                     self._stopped(cursor, stop)
-            self._measure(size, clock.time() - sent_at, throttled_seconds(answer))
+            self._find_holes(asks, parts)
+            self._measure(parts, clock.time() - sent_at, throttled_seconds(answer))
+            await asyncio.sleep(self._left_out(asked, sent_at, throttled_seconds(answer), backoff))
             if stale:
                 await self.refresh()
 
-    def _measure(self, size: int, took: float, throttled: float) -> None:
+    def _measure(self, parts: Collection[Fetched], took: float, throttled: float) -> None:
         """What one answer cost."""
+        size = sum(len(one.records) for one in parts)
         self.throttled_s += throttled
         if size:
             self.took.add(took)
             if self._bucket:
                 self._bucket.spend(size)
+
+    def _left_out(self, partitions: Collection[TopicPartition], since: float, muted: float, backoff: Backoff) -> float:
+        """An answer to what was asked at `since` names none of these, and no other one comes while `muted` (R8);
+        seconds to wait before the next request.
+        """
+        why = "its answers do not name it"
+        if muted:
+            raising = "raise consumer_byte_rate, or request_percentage, of the mirror's user or client id there"
+            why = f"a quota of its brokers lets nothing through: {raising}"
+        until = asyncio.get_running_loop().time() + muted
+        for cursor in filter(None, map(self._cursors.get, partitions)):
+            if cursor.unheard_at is None:
+                cursor.unheard_at = since
+            if until - cursor.unheard_at > UNHEARD_SECONDS:
+                at = f"{cursor.partition} at offset {cursor.next_offset}"
+                self._deliver(Arrival(cursor, trouble=f"{self._source}: {at}: {why}"))
+        if partitions and not muted:
+            return backoff.next()
+        backoff.reset()
+        return 0.0
 
     def _trouble(self, asks: list[Ask], problem: MirrorError) -> None:
         """The leader cannot be used: for now, or for want of a right."""
@@ -387,6 +425,44 @@ class Fetcher:
             cursor.proved, cursor.not_before = raw.header.next_offset, 0.0
         self.nudge()
 
+    def _find_holes(self, asks: list[Ask], parts: Collection[Fetched]) -> None:
+        """Look for a hole where answers held nothing of a log that goes on, and not for want of bytes: these go to the
+        partitions in the order of the asks (R9).
+        """
+        given = {one.partition: one for one in parts}
+        for ask in takewhile(lambda ask: not (ask.partition in given and given[ask.partition].records), asks):
+            cursor, fetched = self._cursors.get(ask.partition), given.get(ask.partition)
+            if cursor is None or fetched is None or fetched.error_code or cursor.damaged:
+                continue
+            if cursor.not_before == float("inf") or not cursor.next_offset == ask.offset < cursor.readable_until:
+                continue
+            cursor.hollow += 1
+            if cursor.hollow >= EMPTY_ANSWERS:
+                cursor.hollow, cursor.not_before = 0, float("inf")
+                self._spawn(self._pass_hole(cursor, cursor.readable_until))
+
+    async def _pass_hole(self, cursor: Cursor, stable: int) -> None:
+        """Go on at the last stable offset where nothing is left below it (R9). A leader epoch that does not reach so
+        far is named no more: the next fetch would take what follows for another log (KIP-595).
+        """
+        at, epoch = cursor.next_offset, cursor.last_epoch
+        end = stable if cursor.until is None else min(stable, cursor.until)
+        try:
+            found = await fetch_below(self._source, cursor.partition, at, end)
+            kept = await epoch_end(self._source, cursor.partition, epoch) if epoch >= 0 else None
+        except (ClusterError, WireError, MalformedBatch) as problem:
+            self._ask_later(cursor, str(problem))
+            return
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+            return
+        cursor.not_before = 0.0
+        is_cut = kept is not None and kept.end >= 0 and (kept.epoch < epoch or kept.end < at)  # the next fetch shows it
+        if not (found.records or is_cut):
+            reaches = kept is not None and kept.epoch == epoch and kept.end >= end
+            cursor.next_offset, cursor.last_epoch = end, epoch if reaches else -1
+            self._deliver(Arrival(cursor, hole_until=end))
+        self.nudge()
+
     async def _find_epoch(self, cursor: Cursor) -> None:
         """Fetch without a leader epoch where the leader refuses one because it keeps none (R7), as 2.8 does once
         `message.format.version` is below 0.11 (Kafka `Log.initializeLeaderEpochCache`). One that keeps them knows where
@@ -407,6 +483,24 @@ class Fetcher:
             self.nudge()
         else:
             self._out_of_range(cursor)
+
+    async def _find_cut(self, cursor: Cursor, stop: PartitionStop) -> None:
+        """Stop where a leader that has nothing of a leader epoch holds something else there, and go on without the
+        epoch where it has a hole: compaction takes all of one, and a replica made since has never heard of it (R7).
+        """
+        at = cursor.next_offset
+        try:
+            is_cut = await is_of_another(self._source, cursor.partition, cursor.last_epoch, at)
+        except (ClusterError, WireError) as problem:
+            self._ask_later(cursor, str(problem))
+            return
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+            return
+        if is_cut:
+            self._halt(cursor, stop)
+            return
+        cursor.last_epoch, cursor.not_before = -1, 0.0
+        self.nudge()
 
     def _out_of_range(self, cursor: Cursor) -> None:
         self._deliver(Arrival(cursor, trouble=f"offset {cursor.next_offset} is out of range", astray=True))
@@ -520,16 +614,18 @@ class Fetcher:
         """Hand out a partition's part of an answer; true where metadata is stale. Raises PartitionStop."""
         if fetched.diverging is not None:
             epoch, end = fetched.diverging
-            raise self._stop(
-                cursor,
-                State.TRUNCATED,
-                f"the source's log was cut back to offset {end} of epoch {epoch}, and what followed was mirrored",
-                *RESOLVED_BY[State.TRUNCATED],
-            )
+            detail = f"the source's log was cut back to offset {end} of epoch {epoch}, and what followed was mirrored"
+            stop = self._stop(cursor, State.TRUNCATED, detail, *RESOLVED_BY[State.TRUNCATED])
+            if epoch >= cursor.last_epoch or end < cursor.next_offset:
+                raise stop
+            cursor.not_before = float("inf")
+            self._spawn(self._find_cut(cursor, stop))
+            return False
         if fetched.error_code:
             return self._refused(cursor, fetched)
         cursor.sees(fetched.last_stable_offset, fetched.high_watermark, asked_ms)
         if fetched.records:
+            cursor.hollow = 0
             self._cut(cursor, fetched)
         elif not cursor.damaged:
             self._deliver(Arrival(cursor))
@@ -540,15 +636,21 @@ class Fetcher:
         damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.damaged
         largest, is_sound, lies, unproved = 0, True, False, None
         try:
-            for raw in split(fetched.records):
-                is_sound = not 0 <= raw.header.magic <= 2 or crc_holds(raw)
+            for raw in (rest := split(fetched.records)):
+                is_known = 0 <= raw.header.magic <= 2
+                is_sound = crc_holds(raw) if is_known else not lost_its_magic(raw)
                 if not is_sound:
-                    raise MalformedBatch("CRC mismatch", 0, raw.header.base_offset)
-                if is_beyond(raw, fetched):
+                    raise MalformedBatch(
+                        "CRC mismatch" if is_known else f"magic {raw.header.magic}, and its CRC is of a known one",
+                        0,
+                        raw.header.base_offset,
+                    )
+                is_past = cursor.until is not None and raw.header.base_offset >= cursor.until
+                if is_beyond(raw, fetched) or (is_past and _leaps(raw, cursor.next_offset, rest)):
                     is_sound, lies = False, True
-                    end = f"behind the log's end, {fetched.high_watermark}"
-                    raise MalformedBatch(f"{_claim(raw)}, {end}", 0, before)
-                if cursor.until is not None and raw.header.base_offset >= cursor.until:
+                    what = f"{_claim(raw)}, behind the log's end, {fetched.high_watermark}, or what follows it"
+                    raise MalformedBatch(what, 0, before)
+                if cursor.until is not None and is_past:
                     cursor.next_offset = max(cursor.next_offset, cursor.until)
                     break
                 if not cursor.is_past_padding and is_a_mirrors_padding(raw):  # R5
@@ -613,9 +715,7 @@ class Fetcher:
 
     def _await_source(self, cursor: Cursor, padding: RawBatch) -> None:
         """Another mirror is bringing the source to where its own source begins."""
-        what = f"offset {padding.header.base_offset} of the source is padding of another mirror"
-        detail = f"{what}, whose copy the source is, and which deletes it when the copy begins where it should"
-        self._ask_later(cursor, detail)
+        self._ask_later(cursor, padding_detail(padding))
 
     def _ask_later(self, cursor: Cursor, trouble: str) -> None:
         cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
@@ -633,6 +733,7 @@ class Fetcher:
             return False
         if code in AUTHORIZATION_ERRORS:
             raise self._denied(cursor, AccessDenied(f"the source answered {code.name}"))
+        self._source.disowned(self._source.leader(cursor.partition).node, code, cursor.partition)
         self._deliver(Arrival(cursor, trouble=f"the source answered {code.name}"))
         return True
 
@@ -649,6 +750,17 @@ class Fetcher:
 def _due(batches: list[RawBatch], before: int) -> int:
     """Where the last of some batches should begin at the least, of an answer to an ask for offset `before`."""
     return max(before, batches[-2].header.next_offset if len(batches) > 1 else before)
+
+
+def _leaps(raw: RawBatch, due: int, rest: Iterator[RawBatch]) -> bool:
+    """Whether what follows a batch in its answer shows that its offset lies: no CRC covers it. Without that, a bounded
+    copy would take all up to its end for a hole.
+    """
+    try:
+        next(rest, None)
+    except MalformedBatch as problem:
+        return has_leapt(raw, due, problem.offset)
+    return False
 
 
 def _claim(raw: RawBatch) -> str:

@@ -292,6 +292,15 @@ class OffsetMap:
         self._recorded = _NEVER
         self._pending = (0, 0, _NEVER)
 
+    def go_back(self, index: OffsetRangeIndex, end: int) -> list[int]:
+        """Go on with those runs in `index` that reach to `end`, where the target ends: it lost more than the last ones
+        cover. Where those begin whose records are to go.
+        """
+        kept = [runs for runs in index.pieces if runs.begin <= end]
+        obsolete = [runs.begin for runs in index.pieces if runs.begin > end]
+        self.restart(kept[-1].copy() if kept else OffsetRanges(), obsolete)
+        return obsolete
+
     def pending(self) -> tuple[list[OffsetRanges], list[int]]:
         """Runs to be recorded, each list under its `begin`, and where those begin whose records are to go."""
         open_runs = [self.runs] if len(self.runs) and self._standing() != self._recorded else []

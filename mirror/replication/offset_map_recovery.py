@@ -61,10 +61,27 @@ async def unrecorded(_target: TopicPartition, _end: int) -> OffsetMap:
 
 
 def holding(offset_map: OffsetMap) -> Recall:
-    """A recall for whoever looks at one partition only, and writes nothing."""
+    """A recall of this map, wherever the target's log ends."""
 
     async def recall(_target: TopicPartition, _end: int) -> OffsetMap:
         return offset_map
+
+    return recall
+
+
+def looking(index: OffsetRangeIndex, offset_map: OffsetMap | None = None) -> Recall:
+    """A recall for whoever looks at one partition only, and writes nothing: what is found is in `offset_map`, and what
+    a look adds to that or takes from it is nobody else's. A target that lost more than the last runs cover ends in
+    earlier ones.
+    """
+    found = offset_map or OffsetMap()
+    if index.last is not None:
+        found.restart(index.last.copy(), [])
+
+    async def recall(_target: TopicPartition, end: int) -> OffsetMap:
+        if end < found.runs.begin:
+            found.go_back(index, end)
+        return found
 
     return recall
 
@@ -89,13 +106,16 @@ async def complete(
 
     Raises as `resume_translated` does; what was found before that is learned.
     """
-    offset_map = OffsetMap(index.last)
+    offset_map = OffsetMap()
     partitions = source, source_partition, target, target_partition
     try:
         with contextlib.suppress(*(() if confirmed else (Unconfirmed,))):
-            await resume_translated(flow, *partitions, accepted, holding(offset_map), since, last, losses)
+            await resume_translated(flow, *partitions, accepted, looking(index, offset_map), since, last, losses)
     finally:
-        for runs in (*offset_map.pending()[0], offset_map.runs):
+        found, gone = offset_map.pending()
+        for begin in gone:
+            index.learn(begin, None)
+        for runs in (*found, offset_map.runs):
             index.learn(runs.begin, runs)
 
 
@@ -182,7 +202,7 @@ async def _resumed(
         target, target_partition, logs.own, logs.end, logs.tail if logs.tail_is_ours else None
     )
     if epoch is None and not compared and logs.is_begun:
-        await confirm(logs, source, target, target_partition, stamp, at)
+        await confirm(logs, source, target, target_partition, stamp, at, at)
     if before is not None and follows:
         epoch = before.header.partition_leader_epoch, at
     position = Position(

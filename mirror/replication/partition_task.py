@@ -10,18 +10,17 @@ from typing import Final
 from uuid import UUID
 
 from mirror.errors import PartitionStop
-from mirror.observability.status import PartitionStatus
+from mirror.observability.status import Contact, PartitionStatus
 from mirror.records.header import RawBatch
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
 from mirror.replication.fetcher import Cursor
+from mirror.replication.open_transactions import held_note
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
 from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.states import State
 
 #: Seconds for which a partition's report names what its target lost.
 NOTED_SECONDS: Final = 600.0
-#: Seconds for which a transaction of the source holds back what follows it before that is reported.
-HELD_SECONDS: Final = 3.0
 
 
 @dataclass(slots=True, eq=False)
@@ -56,10 +55,12 @@ class PartitionTask:
     left_out: list[tuple[int, int]] = field(default_factory=list)
     read_until: int = -1
     tombstones: Tombstones = field(init=False)
+    contact: Contact = field(init=False)
 
     def __post_init__(self) -> None:
         """A stop that is known, and what is waited for, is reported until it turns out otherwise."""
         mine = self.assignment
+        self.contact = mine.contact
         self.tombstones = Tombstones(
             kept_now_ms=mine.rules.tombstones_ms,
             kept_ms=mine.tombstones_ms,
@@ -76,6 +77,10 @@ class PartitionTask:
     def is_done(self) -> bool:
         """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
         return self.finished and (self.partition_writer is None or self.partition_writer.is_idle)
+
+    def goes_on_with(self, partition_writer: PartitionWriter) -> bool:
+        """Whether what follows is this writer's to write: it is not in doubt, and no other took its place."""
+        return partition_writer is self.partition_writer and not partition_writer.in_doubt
 
     def waits(self, why: str) -> None:
         """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
@@ -103,17 +108,21 @@ class PartitionTask:
         self.left_out.append((loss.first, loss.next_offset))
         self.read_until = max(self.read_until, loss.next_offset)
 
-    def reads(self, batches: Sequence[RawBatch], cursor: Cursor) -> int:
-        """The source's next batches are there, as the cursor found its log: the offset of a hole where it may have lost
-        tombstones, since the copy was behind for longer than it keeps them; else -1.
+    def reads(self, batches: Sequence[RawBatch], cursor: Cursor, until: int | None = None) -> int:
+        """The source's next batches are there, as the cursor found its log, and no more `until` an offset where one is
+        given: the offset of a hole where it may have lost tombstones, since the copy was behind for longer than it
+        keeps them; else -1.
         """
-        if not batches:
+        if not batches and until is None:
             return -1
         hole, tombstones = -1, self.tombstones
+        read_until = max(self.read_until, batches[-1].header.next_offset if batches else -1)
         self._acknowledged()
         if tombstones.may_miss(int(time.time() * 1000)):
             hole = hole_in(batches, self.read_until)
-        self.read_until = batches[-1].header.next_offset
+            if hole < 0 and until is not None and read_until < until:
+                hole = read_until
+        self.read_until = max(read_until, until or -1)
         if self.read_until >= cursor.readable_until >= 0:
             tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
         return hole
@@ -125,12 +134,9 @@ class PartitionTask:
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""
-        known, rules = self.assignment.stop, self.assignment.rules
-        if known is None or not known.concerns(self.target_topic_id):
-            return None
-        if known.state is State.TARGET_LOST and rules.continues_on_loss:
-            return None
-        return known.raised(self.assignment.source)
+        known, goes_on = self.assignment.stop, self.assignment.rules.continues_on_loss
+        bars = known is not None and known.bars(self.target_topic_id, continues_on_loss=goes_on)
+        return known.raised(self.assignment.source) if known is not None and bars else None
 
     def stopped(self, stop: PartitionStop) -> None:
         """It stops."""
@@ -192,15 +198,16 @@ class PartitionTask:
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True
-            if cursor.held_since is not None and time.monotonic() - cursor.held_since > HELD_SECONDS:
-                what = f"a transaction is open on the source from offset {end} on"
-                parts.append(f"{what}, and what is written behind it is not copied before it ends")
+            parts.append(held_note(cursor.held_since, end))
             end = cursor.written_until  # it is there, and not here
         if state is not State.CAUGHT_UP:
             self._acknowledged()
         elif cursor is not None:  # also where nothing was written for long; a suspended process saw nothing meanwhile
             self.tombstones.had_all(cursor.seen_ms if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
+        lag_ms = (None if is_held else 0) if state is State.CAUGHT_UP else counters.latency_ms
+        if is_known and cursor is not None and (seen_ms := cursor.seen_ms or mine.until_ms):
+            self.contact = Contact.of(end, seen_ms, lag_ms)
         return PartitionStatus(
             flow=flow,
             instance=instance,
@@ -210,9 +217,9 @@ class PartitionTask:
             state=state,
             detail=". ".join(part for part in parts if part),
             next_offset=acked,
-            log_end=end,
+            log_end=end if end >= 0 else self.contact.end,
             lag_records=max(0, end - acked) if is_known else None,
-            lag_ms=(None if is_held else 0) if state is State.CAUGHT_UP else counters.latency_ms,
+            lag_ms=lag_ms,
             records=counters.records,
             batches=counters.batches,
             bytes=counters.bytes,
@@ -224,6 +231,7 @@ class PartitionTask:
             latency=counters.latency.copy(),
             at_ms=now,
             caught_up_ms=self.tombstones.caught_up_ms,
+            contact_ms=self.contact.at_ms,
             tombstones_ms=self.tombstones.kept_ms,
             verified=partition_writer is not None,
             presumed=self.presumes,

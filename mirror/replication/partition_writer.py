@@ -28,16 +28,11 @@ from mirror.replication.assignment import LastBatch, LastPosition, Loss
 from mirror.replication.classifier import Action, Verdict
 from mirror.replication.coalescer import Coalescer
 from mirror.replication.offset_map import OffsetMap
-from mirror.replication.position import Position
+from mirror.replication.position import FENCE, Position
 from mirror.states import RESOLVED_BY, Remedy, State
 
 #: A broker writes some ten thousand markers a second; a longer gap is not worth its time and space.
 LONGEST_GAP: Final = 1_000_000
-#: Markers in one request.
-MARKERS: Final = 1000
-#: Epochs by which the first marker of a partition writer is ahead: of every marker that a dead mirror has on its way,
-#: so that those which come later are refused.
-FENCE: Final = MARKERS + 1
 
 
 class Unwritable(PartitionStop):
@@ -88,7 +83,7 @@ class PendingBatch:
 
     It must land at offset `target_offset` of the target; then the source is mirrored up to `next_offset`. `pieces` are
     its records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch
-    of what comes last below `next_offset`, -1 where that has none. `is_rewritten`: the source has its records in other
+    of what comes last below `epoch_until`; -1 where that has none. `is_rewritten`: the source has its records in other
     batches.
     """
 
@@ -100,6 +95,7 @@ class PendingBatch:
     pieces: tuple[tuple[int, int], ...]
     epoch: int = -1
     is_rewritten: bool = False
+    epoch_until: int = -1
 
     @property
     def end(self) -> int:
@@ -111,7 +107,7 @@ class PendingBatch:
 class Gap:
     """Offsets from `first` up to `next_offset` that markers take; the first marker has the epoch of `stamp`. Below
     `lost_until` were records that the source lost. `epoch` is the source's leader epoch of what comes last below
-    `next_offset`, or next, -1 where it has none.
+    `epoch_until`, or next, -1 where it has none: what is behind that may be of a later one.
     """
 
     first: int
@@ -119,6 +115,7 @@ class Gap:
     stamp: ProducerState
     lost_until: int = -1
     epoch: int = -1
+    epoch_until: int = -1
     verdicts: Counter[str] = field(default_factory=Counter)
     verdict_bytes: Counter[str] = field(default_factory=Counter)
 
@@ -246,9 +243,8 @@ class PartitionWriter:
             self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
-        out = PendingBatch(
-            head, raw, verdict, self.target_offset, self.next_offset, pieces, epoch, rewritten_from is not None
-        )
+        is_rewritten, until = rewritten_from is not None, self.next_offset
+        out = PendingBatch(head, raw, verdict, self.target_offset, until, pieces, epoch, is_rewritten, until)
         self.queue.append(out)
         self.target_offset += header.count
 
@@ -273,7 +269,8 @@ class PartitionWriter:
             else:
                 self.queue.append(last := Gap(self.next_offset, until, self.stamp.then(1 if self.has_gaps else FENCE)))
                 self.has_gaps = True
-            last.epoch = max(last.epoch, epoch)
+            if epoch >= 0:
+                last.epoch, last.epoch_until = max(last.epoch, epoch), until
             self.stamp = last.stamp.then(until - last.first)
             self.next_offset = self.target_offset = until
             if verdict is not None:
@@ -287,9 +284,11 @@ class PartitionWriter:
         if on_its_way:
             last = on_its_way[-1]
             assert isinstance(last, PendingBatch)  # there are no gaps where there is an offset map
-            on_its_way[-1] = replace(last, next_offset=self.next_offset, epoch=max(last.epoch, epoch))
+            if epoch >= 0:
+                last = replace(last, epoch=max(last.epoch, epoch), epoch_until=self.next_offset)
+            on_its_way[-1] = replace(last, next_offset=self.next_offset)
         else:
-            self._mirrored(self.next_offset, epoch)
+            self._mirrored(self.next_offset, epoch, self.next_offset)
 
     def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
@@ -300,18 +299,18 @@ class PartitionWriter:
                 target_offset += count
         self.landed_at = out.end
         self.newest = out.header, out.raw.header, out.target_offset, out.is_rewritten
-        self._mirrored(out.next_offset, out.epoch)
+        self._mirrored(out.next_offset, out.epoch, out.epoch_until)
 
     def marked(self, gap: Gap, count: int) -> None:
         """The first markers of a gap are in the target's log."""
         gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
         self.landed_at = gap.first
-        self._mirrored(gap.first, gap.epoch)
+        self._mirrored(gap.first, gap.epoch, min(gap.first, gap.epoch_until))
 
-    def _mirrored(self, until: int, epoch: int) -> None:
+    def _mirrored(self, until: int, epoch: int, epoch_until: int) -> None:
         self.acked = until
         if epoch >= 0:
-            self.epoch, self.epoch_until = epoch, until
+            self.epoch, self.epoch_until = epoch, epoch_until
         if self.offset_map is not None:
             self.offset_map.runs.pass_over(until)
 

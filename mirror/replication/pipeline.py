@@ -64,7 +64,7 @@ from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable, stamped
-from mirror.replication.position import Position, inspecting, located, resume
+from mirror.replication.position import DAMAGED, Position, corrupt, located, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import Writer
 from mirror.states import Remedy, State
@@ -110,8 +110,6 @@ _BATCHES: Final = 2 / 3
 #: Seconds between two checks of who leads the target's partitions, and how much more for each of them; and how often
 #: meanwhile the connections to those leaders are checked, which costs no request.
 _LEADERS_SECONDS, _SECONDS_A_LEADER, _CHECKS = 10.0, 0.005, 10
-#: What resolves a batch that cannot be read while a position is looked for, in either log.
-_DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
 #: Seconds between two beats of the detector by which a suspension is noticed.
 _BEAT_SECONDS: Final = 1.0
 #: How many partitions find their positions at a time, and for how many seconds one keeps its turn.
@@ -321,7 +319,10 @@ class Pipeline:
         partition_writer = partition_task.partition_writer
         if cursor is not partition_task.cursor or partition_writer is None:
             return
-        if arrival.trouble:
+        until = cursor.until if cursor.is_done and cursor.unrelayed == 1 else None
+        if until is None and arrival.hole_until >= 0:
+            until = arrival.hole_until
+        if arrival.trouble and until is None:
             partition_task.waits(arrival.trouble)
             if arrival.astray:
                 self._writer.doubt(partition_writer, arrival.trouble)
@@ -329,7 +330,7 @@ class Pipeline:
         if arrival.lost is not None:
             await self._lose(partition_task, partition_writer, arrival.lost)
             return
-        hole = partition_task.reads(arrival.batches, cursor)
+        hole = partition_task.reads(arrival.batches, cursor, until)
         if hole >= 0 and not await self._miss_tombstones(partition_task, partition_writer, hole):
             return
         try:
@@ -341,14 +342,16 @@ class Pipeline:
                 for together in partition_writer.coalescer.offer(verdict, raw):
                     if not await self._carry_out(partition_task, partition_writer, *together):
                         return
-            if cursor.has_all or arrival.stop:
+            if cursor.has_all or arrival.stop or until is not None:
                 for together in partition_writer.coalescer.rest():
                     if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if arrival.stop:
                 raise arrival.stop
+            if until is not None and not partition_writer.in_doubt:  # compaction may have taken what was before it
+                self._writer.fill(until, partition_writer)
         except BadRecords as damage:
-            self._stop(partition_task, self._stop_for(partition_task, State.CORRUPT, str(damage), *_DAMAGED))
+            self._stop(partition_task, self._stop_for(partition_task, State.CORRUPT, str(damage), *DAMAGED))
         except PartitionStop as stop:
             self._stop(partition_task, stop)
         self._writer.flush()
@@ -401,7 +404,11 @@ class Pipeline:
             return False
 
     async def _leave_out(self, partition_task: PartitionTask, partition_writer: PartitionWriter, loss: Loss) -> bool:
-        """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow."""
+        """Go on behind records that are not mirrored, once the loss is on record; false where nothing may follow. None
+        goes on record of a partition writer in doubt: what comes behind it may copy them.
+        """
+        if not partition_task.goes_on_with(partition_writer):
+            return False
         try:
             if self._on_loss is not None:
                 await self._on_loss(
@@ -411,7 +418,7 @@ class Pipeline:
                 )
         except (ClusterError, WireError) as problem:
             self._writer.doubt(partition_writer, str(problem))
-        if partition_writer.in_doubt or partition_writer is not partition_task.partition_writer:
+        if not partition_task.goes_on_with(partition_writer):
             return False
         partition_task.leaves_out(loss)
         self._writer.lose(loss, partition_writer)
@@ -446,7 +453,7 @@ class Pipeline:
             return False
         partition_task.tombstones.may_lack = True  # not before: the hole is found again where it is not on record
         log_loss(loss)
-        return partition_writer is partition_task.partition_writer and not partition_writer.in_doubt
+        return partition_task.goes_on_with(partition_writer)
 
     def _relayed(self, arrival: Arrival) -> None:
         cursor = arrival.cursor
@@ -527,9 +534,8 @@ class Pipeline:
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
-            await self._lose_until(
-                position, partition_writer, mine, "target" if target_lost is not None else "retention"
-            )
+            reason = "target" if target_lost is not None else "retention"
+            await self._lose_until(partition_task, position, partition_writer, reason)
         partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
         partition_task.cursor = Cursor(
@@ -548,12 +554,14 @@ class Pipeline:
         self._changed(partition_writer)
 
     async def _lose_until(
-        self, position: Position, partition_writer: PartitionWriter, mine: Assignment, reason: str
+        self, partition_task: PartitionTask, position: Position, partition_writer: PartitionWriter, reason: str
     ) -> None:
         """Pass over what the source has no more, once that is on record."""
+        mine = partition_task.assignment
         loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
         if self._on_loss is not None:
             await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=partition_writer.topic_id))
+        partition_task.leaves_out(loss)
         partition_writer.lose(loss)
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
@@ -563,7 +571,8 @@ class Pipeline:
         mine, lost = partition_task.assignment, position.target_lost
         if lost is None or lost[0] >= position.begin:
             return None
-        gone = Loss(mine.source, mine.target, lost[0], min(position.begin, lost[1]), "target", topic_id=mine.topic_id)
+        ids = mine.topic_id, partition_task.target_topic_id
+        gone = Loss(mine.source, mine.target, lost[0], min(position.begin, lost[1]), "target", "", *ids)
         if self._on_loss is not None:
             await self._on_loss(gone)
         return gone
@@ -618,10 +627,12 @@ class Pipeline:
                 found, offset_map = await resume(*logs, accepted, *more, mine.way_back), None
             former = partition_task.partition_writer
             is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
-            if found.stamped and not mine.rules.target_append_time and (is_new or (former and former.mistimed)):
+            may_stamp = mine.rules.target_append_time or mine.rules.may_stamp
+            if found.stamped and not may_stamp and (is_new or (former and former.mistimed)):
                 raise stamped(mine.source, found.next_offset, found.end - 1)
             if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
-                detail = "the copy has message.timestamp.type=LogAppendTime, and topics.append_time is source"
+                why = "its source has CreateTime" if mine.rules.may_stamp else "topics.append_time is source"
+                detail = f"the copy has message.timestamp.type=LogAppendTime, and {why}"
                 raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)
             return found, offset_map
         except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
@@ -668,7 +679,8 @@ class Pipeline:
             # a position behind the source's end is none
             caught_up = cursor.written_until >= partition_writer.acked >= cursor.readable_until >= 0
             partition_task.state, partition_task.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
-            if cursor.is_done and not cursor.unrelayed and partition_writer.is_idle:
+            has_all = cursor.until is not None and partition_writer.acked >= cursor.until
+            if has_all and not cursor.unrelayed and partition_writer.is_idle:
                 partition_task.state = State.CAUGHT_UP
                 self._finished(partition_task)
         self._fetcher.nudge()
@@ -690,11 +702,8 @@ class Pipeline:
             self._end()
 
     def _damaged(self, partition_task: PartitionTask, damage: MalformedBatch) -> PartitionStop:
-        """The stop for what cannot be read of one of both logs: what is damaged begins with the cluster's name."""
-        mine = partition_task.assignment
-        is_copy = str(damage).startswith(f"{self._target}:")
-        where = inspecting(*("target", mine.target.topic) if is_copy else ("source", mine.source.topic), damage.offset)
-        return self._stop_for(partition_task, State.CORRUPT, str(damage), *_DAMAGED, **where)
+        mine, writer = partition_task.assignment, partition_task.partition_writer
+        return corrupt(damage, self._target, mine.source, mine.target.topic, writer.acked if writer else -1)
 
     def _denied(self, partition_task: PartitionTask, problem: AccessDenied) -> PartitionStop:
         if isinstance(problem, NotAuthenticated):

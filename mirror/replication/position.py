@@ -15,10 +15,13 @@
         every batch behind the last acknowledged position, as far as `_BEHIND_BYTES` reach: where batches are alike, the
         last one does not show that somebody else wrote there, or that one of ours took the place of another
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
-        keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101)
+        keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101); or all that
+        is behind its end in both logs is the same, as where a flow back brought the source what it had lost
     P7  where there is nothing to compare, because either log has deleted it, or it is damaged in the source's by now,
-        the copy is believed only where its end is the position that the journal keeps, or lies behind it by batches of
-        ours alone and in the same leader epoch of the source. Else the copy is `Unconfirmed`, and a person decides
+        the copy is believed only where its end is the position that the journal keeps, or lies behind it by batches and
+        markers of ours alone, stamped one after the other, and in the same leader epoch of the source; or by markers
+        of ours alone, where the source's records are on record as lost: whoever fills a loss may be killed, or doubt,
+        at any of them. Else the copy is `Unconfirmed`, and a person decides
     P8  a target that ends below the acknowledged position has lost records. They are copied again where the source
         still has them; else that is TARGET_LOST
     P9  a copy that was begun with offsets that move is none with equal offsets: where the journal keeps that its end
@@ -44,7 +47,7 @@ id, which ids handed out by a coordinator could not give. The 20 low bits are le
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,6 +65,7 @@ from mirror.kafka.queries import (
 )
 from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.records.header import (
+    DELETE_HORIZON,
     SEQUENCES,
     ProducerState,
     RawBatch,
@@ -70,8 +74,13 @@ from mirror.records.header import (
 )
 from mirror.replication.assignment import STANDING, LastBatch, LastPosition, outside
 from mirror.replication.both_logs import Logs, read_logs
-from mirror.states import State
+from mirror.states import Remedy, State
 
+#: Markers in one request.
+MARKERS: Final = 1000
+#: Epochs by which the first marker of a partition writer is ahead: of every marker that a dead mirror has on its way,
+#: so that those which come later are refused.
+FENCE: Final = MARKERS + 1
 #: Pause between two reads of a log that ends with a marker; a broker writes several markers in a millisecond.
 _MARKERS_PAUSE: Final = 0.2
 #: How far the markers at a log's end are looked through at first, and by how much further each time: two mirrors that
@@ -85,6 +94,8 @@ _GAP_BYTES: Final = 32 << 20
 _BEHIND_BYTES: Final = 32 << 20
 #: What is compared of two logs without a record for a reader shows no leader epoch.
 _EMPTY: Final = (-1, -1)
+#: What resolves a batch that cannot be read of either log.
+DAMAGED: Final = (Remedy.SOUND_LEADER, Remedy.BEGIN_ANEW, Remedy.INSPECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,17 @@ def located(stop: PartitionStop, source: Cluster, target: Cluster, target_topic:
     return stop.knowing(source=source.endpoint.servers, target=target.endpoint.servers, target_topic=target_topic)
 
 
+def corrupt(
+    damage: MalformedBatch, target: Cluster, partition: TopicPartition, target_topic: str, at: int = -1
+) -> PartitionStop:
+    """The stop of a source partition for what cannot be read of one of both logs while its position is looked for: the
+    text of the damage begins with the cluster's name.
+    """
+    is_copy = str(damage).startswith(f"{target}:")
+    where = inspecting(*("target", target_topic) if is_copy else ("source", partition.topic), damage.offset)
+    return PartitionStop(State.CORRUPT, *partition, at, str(damage), *DAMAGED).knowing(**where)
+
+
 def inspecting(side: str, topic: str, offset: int) -> dict[str, object]:
     """Where `Remedy.INSPECT` sends a person."""
     return {"side": side, "damaged": topic, "begin": f" --from {offset}" if offset >= 0 else ""}
@@ -155,6 +177,8 @@ async def resume(
     logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses, way_back)
     logs.check_way()
     try:
+        if logs.was_cut and await _is_restored(logs, source, target, target_partition):
+            logs = logs.with_another_epoch()
         logs.check_source_epoch()
         return await _found(logs, source, target, target_partition, accepted)
     except OpenTransaction as opened:
@@ -196,17 +220,17 @@ async def _found(
     if end < start and not is_accepted:
         logs.check_end(end)
         raise logs.retention_gap(end)
-    data = await _last_data(target, target_partition, logs)
+    data, compared_from = await _last_data(target, target_partition, logs), start
     try:
         batch, epoch = await _compared(logs, source, target, target_partition, data)
     except MalformedBatch:
         if not logs.keeps(data[0]):
             raise
-        batch = epoch = None
+        batch, epoch, compared_from = None, None, end
     await _compare_behind(logs, source, target, target_partition)
     stamp, known = await next_stamp(target, target_partition, own, end, tail if ours else None)
     if epoch is None and logs.is_begun:
-        await confirm(logs, source, target, target_partition, stamp, end)
+        await confirm(logs, source, target, target_partition, stamp, end, compared_from)
     begin = target_start
     if target_start < logs.begin:
         begin = await _padding_end(target, target_partition, target_start, own)
@@ -226,6 +250,68 @@ async def _found(
         stamped=logs.is_stamped,
         is_empty=logs.is_empty,
     )
+
+
+async def _is_restored(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> bool:
+    """Whether a source that was cut back below what was mirrored has the same again behind the cut, as a flow back puts
+    it there: every batch that the target has, or all those that were joined in it, and no other. What cannot be read
+    says that it has not, as does a hole. What either side has deleted by now is not compared, if something is left.
+    Where the source has nothing of that leader epoch, nobody knows where it was cut: an old leader may have written
+    something else in an older one. All that both have is compared then, beginning with the end.
+    """
+    start = max(logs.start, logs.target_start)
+    if logs.kept_until is None or logs.readable < logs.end or start >= logs.end:
+        return False
+    cut = max(0, logs.kept_until)
+    end = max(cut, logs.end - _MOST_BACK)
+    sides = logs, source, target, target_partition
+    try:
+        return await _is_same(*sides, end, start) and (end == cut or await _is_same(*sides, cut, start))
+    except (MalformedBatch, BadRecords):
+        return False
+
+
+async def _is_same(
+    logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition, at: int, start: int
+) -> bool:
+    """Whether both have the same batches for a reader from offset `at` on, as far as neither has deleted them; from
+    before its `start`, at least one.
+    """
+    has_compared, begin = at >= start, max(at, start)
+    first = await batch_at(target, target_partition, begin, below=logs.end)
+    if first is not None:
+        begin = max(start, min(begin, first.header.base_offset))
+    theirs = _read(logs, source, logs.source, begin)
+    upcoming = await anext(theirs, None)
+    async for ours in _read(logs, target, target_partition, begin):
+        pieces: list[RawBatch] = []
+        while upcoming is not None and upcoming.header.base_offset <= ours.header.last_offset:
+            pieces.append(upcoming)
+            upcoming = await anext(theirs, None)
+        if not _is_made_of(ours, pieces):
+            return False
+        has_compared = True
+    return has_compared and upcoming is None
+
+
+async def _read(logs: Logs, cluster: Cluster, partition: TopicPartition, begin: int) -> AsyncIterator[RawBatch]:
+    """The batches with records for a reader from an offset to the end of the copy, but for padding of ours."""
+    async for raw, is_aborted in batches(cluster, partition, begin, logs.end, READ_COMMITTED):
+        if not (is_aborted or raw.header.is_control or is_our_padding(raw, logs.own)):
+            yield raw
+
+
+def _is_made_of(ours: RawBatch, pieces: Sequence[RawBatch]) -> bool:
+    """Whether these batches of the source, and nothing else, are in one of the target."""
+    if len(pieces) == 1 and not batch_difference(ours, pieces[0], may_be_rewritten=False):
+        return True
+    at = ours.header.base_offset
+    joined = Joined(ours)
+    for one in pieces:
+        if one.header.base_offset != at or not one.header.is_dense or joined.difference(one):
+            return False
+        at = one.header.next_offset
+    return ours.header.is_dense and at == ours.header.next_offset
 
 
 async def judged(
@@ -503,9 +589,11 @@ async def confirm(
     target_partition: TopicPartition,
     stamp: ProducerState,
     at: int,
+    compared_from: int,
 ) -> None:
     """Believe a copy of which nothing can be compared, by what the journal keeps of it (P7). Its end goes with source
-    offset `at`. `stamp` is that of the next batch.
+    offset `at`. `stamp` is that of the next batch. From `compared_from` on, the source has no record where the target
+    has none.
 
     Raises Unconfirmed where that does not say enough, and PartitionStop where it says that a log is another one.
     """
@@ -535,8 +623,44 @@ async def confirm(
     more = end - last.target_end
     is_ours = last.stamp is not None and distance(last.stamp, stamp) == more
     same_epoch = logs.kept_until is not None and logs.kept_until >= at
-    if not (is_ours and same_epoch):
-        raise logs.beyond_acknowledged(at, last)
+    if is_ours and same_epoch:
+        return
+    if at == end and not last.is_moved:
+        are_markers, are_in_order = await _written_since(logs, target, target_partition, last)
+        is_lost = not outside(logs.losses, end - more, min(end, compared_from))
+        if (are_markers and is_lost) or (are_in_order and same_epoch):
+            return
+    raise logs.beyond_acknowledged(at, last)
+
+
+async def _written_since(
+    logs: Logs, target: Cluster, partition: TopicPartition, last: LastPosition
+) -> tuple[bool, bool]:
+    """Whether all that the target has behind the last acknowledged position are markers of ours; and whether they are
+    batches and markers of ours, each with the stamp that follows from what is below it (P3). Neither where something is
+    missing, or too long to be read.
+    """
+    at, due = last.target_end, None if last.stamp is None else ProducerState(*last.stamp)
+    if due is None:  # the marker below says what comes next
+        at -= 1
+    if at < logs.target_start:
+        return False, False
+    are_markers = are_in_order = True
+    size = 0
+    async for raw, _ in batches(target, partition, at, logs.end, READ_UNCOMMITTED):
+        header = raw.header
+        size += len(raw.data)
+        if header.base_offset != at or not logs.own.is_kin(header.producer_id) or size > _BEHIND_BYTES:
+            return False, False
+        stamp = ProducerState(header.producer_id, header.producer_epoch, max(0, header.base_sequence))
+        if header.is_control:
+            are_in_order &= due is None or stamp in (due, due.then(), due.then(FENCE))
+            due = stamp.then()
+        else:
+            are_markers, are_in_order = False, are_in_order and stamp == due
+            due = stamp.after(header.last_offset_delta)
+        at = header.next_offset
+    return are_markers and at == logs.end, are_in_order and at == logs.end
 
 
 def distance(before: tuple[int, int, int], stamp: ProducerState) -> int:
@@ -558,6 +682,8 @@ async def _check_last_batch(logs: Logs, source: Cluster) -> None:
         return  # it became damaged since: that shows no other log
     if stored is not None and (stored.header.base_offset != batch.source_base or stored.header.count != batch.count):
         return  # compacted since, or gone
+    if stored is not None and stored.header.attributes & DELETE_HORIZON:
+        return  # a cleaner wrote all of it anew, to note when its tombstones go (Kafka `MemoryRecords.filterTo`)
     if stored is None or stored.header.crc != batch.source_crc:
         has = "no batch" if stored is None else f"one with CRC {stored.header.crc:08x}"
         detail = f"the batch mirrored last, at offset {batch.source_base}, had CRC {batch.source_crc:08x}"

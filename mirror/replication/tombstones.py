@@ -6,8 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from mirror.records.header import RawBatch
+
+#: What clocks of two machines that are in order may differ by, in ms.
+_SKEW_MS: Final = 60_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -16,7 +20,7 @@ class Tombstones:
 
     kept_now_ms: how long the source keeps tombstones by its settings of now; None where it is not compacted.
     kept_ms: the least of that since the copy last had all that the source had; None where it was not compacted.
-    caught_up_ms: when the copy last had all; 0 where nobody knows.
+    caught_up_ms: when the copy last had all, by the clock of whoever saw it; 0 where nobody knows.
     may_lack: it is on record that the copy may lack deletions.
     seen_end: a time, and where the source ended then, of which not all is acknowledged yet.
     """
@@ -48,12 +52,18 @@ class Tombstones:
             self.had_all(self.seen_end[0])
 
     def had_all(self, at_ms: int) -> None:
-        """The copy had all that the source had at this time."""
-        self.caught_up_ms, self.seen_end, self.kept_ms = max(self.caught_up_ms, at_ms), None, self.kept_now_ms
+        """The copy had all that the source had at this time, 0 where nobody noted it. What is known from before may be
+        of a clock that was ahead.
+        """
+        self.caught_up_ms, self.seen_end, self.kept_ms = at_ms or self.caught_up_ms, None, self.kept_now_ms
 
     def may_miss(self, now_ms: int) -> bool:
-        """Whether a hole in what is read now may have held a tombstone that nobody has read, and that is news."""
-        return self.kept_ms is not None and not self.may_lack and now_ms - self.caught_up_ms > self.kept_ms
+        """Whether a hole in what is read now may have held a tombstone that nobody has read, and that is news. A time
+        that is still to come says nothing of when the copy had all.
+        """
+        if self.kept_ms is None or self.may_lack:
+            return False
+        return not -min(self.kept_ms, _SKEW_MS) <= now_ms - self.caught_up_ms <= self.kept_ms
 
 
 def hole_in(batches: Iterable[RawBatch], due: int) -> int:

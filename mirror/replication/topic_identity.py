@@ -43,9 +43,8 @@ def recreated(partition: TopicPartition, offset: int, detail: str) -> PartitionS
 
 
 def remedies_for(detail: str) -> tuple[Remedy, ...]:
-    """What resolves the stop: of a topic that is gone there is nothing to mirror."""
-    choices = (Remedy.EXCLUDE,) if detail == DELETED else (Remedy.RENAME, Remedy.ADOPT)
-    return (*choices, Remedy.BEGIN_ANEW)
+    """What resolves the stop: of a topic that is gone there is nothing to mirror, and the copy has its only records."""
+    return (Remedy.EXCLUDE,) if detail == DELETED else (Remedy.RENAME, Remedy.ADOPT, Remedy.BEGIN_ANEW)
 
 
 async def what_became_of(source: Cluster, topic: str, topic_id: UUID | None) -> str:

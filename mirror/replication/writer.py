@@ -29,7 +29,8 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W11 nothing is sent to another topic by the same name, to a leader of another epoch, or while the connection is lost
         that was open before the position was read: a broker that crashed, or was elected, may have lost what was
         acknowledged, and of old data it has forgotten the producer, so that it would take a batch at any offset
-    W12 times are data: where a broker says that it put its own into a batch, nothing more is sent. The answer to a
+    W12 times are data: where a broker says that it put its own into a batch, nothing more is sent; nor where it says
+        that it did not, and the source's broker had, so that the copy shows the producers' times. The answer to a
         repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
     W13 nothing is sent by a process that was suspended before it has read the position again: another mirror may have
         copied all of it meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
@@ -66,12 +67,12 @@ from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
 from mirror.kafka.queries import LATEST, list_offsets_request
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant, grant_markers
-from mirror.records.header import RawBatch
+from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.replication.assignment import Loss
+from mirror.replication.both_logs import unstamped
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.fetcher import Spawn
 from mirror.replication.partition_writer import (
-    MARKERS,
     Gap,
     PartitionCounters,
     PartitionWriter,
@@ -79,6 +80,7 @@ from mirror.replication.partition_writer import (
     Suspect,
     stamped,
 )
+from mirror.replication.position import MARKERS
 from mirror.states import Remedy, State
 from mirror.suspension import SuspensionDetector
 
@@ -238,6 +240,11 @@ class Writer:
                     raise _unreadable(partition_writer, raws[0], detail)
                 raise partition_writer.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
 
+    def fill(self, until: int, partition_writer: PartitionWriter) -> None:
+        """Let nothing follow below an offset of the source. Raises PartitionStop as `PartitionWriter.fill` does."""
+        self._queued[partition_writer.source] = partition_writer
+        partition_writer.fill(until)
+
     def lose(self, loss: Loss, partition_writer: PartitionWriter) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
         self._queued[partition_writer.source] = partition_writer
@@ -350,14 +357,15 @@ class Writer:
             channel = self._channels.get(key)
             if channel is None:
                 channel = self._channels[key] = Channel(self._target, *key)
-            if channel.connection is None or not channel.connection.is_open:
+            connection = channel.connection
+            if connection is None or not connection.is_open or self._target.is_misled(key[0], connection):
                 channel.open(self._spawn, self.flush, partial(self._unreachable, key))
                 continue
             for partition_writer in partition_writers:
                 if isinstance(partition_writer.queue[0], Gap):
-                    self._fill(partition_writer, partition_writer.queue[0], channel, channel.connection)
-            while channel.in_flight < IN_FLIGHT and channel.connection.unsent < UNSENT_BYTES:
-                if not self._send(channel, channel.connection, partition_writers):
+                    self._fill(partition_writer, partition_writer.queue[0], channel, connection)
+            while channel.in_flight < IN_FLIGHT and connection.unsent < UNSENT_BYTES:
+                if not self._send(channel, connection, partition_writers):
                     break
         for partition_writer in in_doubt:
             self._on_change(partition_writer)
@@ -595,6 +603,8 @@ class Writer:
             )
             self._stopped(partition_writer, stop)
         elif ack.error_code:
+            at = partition_writer.target
+            self._target.disowned(self._target.leader(at).node, ack.error_code, at)
             partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
             if _is_suspect(out, ack):  # W15
@@ -612,6 +622,10 @@ class Writer:
             ack.append_time_ms not in (-1, header.max_timestamp) and not partition_writer.rules.target_append_time
         ):  # W12
             self._stopped(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
+        elif (
+            ack.append_time_ms == -1 and header.attributes & APPEND_TIME and partition_writer.rules.target_append_time
+        ):  # W12
+            self._stopped(partition_writer, unstamped(partition_writer.source, header.base_offset, ack.base_offset))
         else:
             partition_writer.known = True
             partition_writer.seen_at = sent_at

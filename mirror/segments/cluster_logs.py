@@ -31,7 +31,8 @@ needs any more. A value begins with its version, 0 to 4, of which 4 is flexible;
 
 C1  of each key the last record counts. Offsets of a transaction count from its marker on and only if that commits it,
     unless a later record than theirs counts already (KIP-98, Kafka `OffsetMetadataManager.replayEndTransactionMarker`)
-C2  a transaction without an end counts for nothing, and is reported; so does one that damage may have ended
+C2  a transaction without an end counts for nothing, and is reported; so does one that damage may have ended, or what is
+    missing
 C3  what is damaged is left out, so that an older offset may count: a group then reads some records again. What may
     lack anything is not whole, as a topic's partition, but for offsets that compaction leaves out
 """
@@ -39,6 +40,7 @@ C3  what is damaged is left out, so that an older offset may count: a group then
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -51,7 +53,7 @@ from uuid import UUID
 
 from mirror.errors import BadRecords, ConfigError
 from mirror.kafka.cluster import TopicPartition
-from mirror.kafka.groups import Committed
+from mirror.kafka.groups import OFFSETS_TOPIC, Committed
 from mirror.records.header import ABORT, COMMIT, RawBatch, marker_type
 from mirror.records.rewrite import read
 from mirror.records.segment import Walk
@@ -352,12 +354,14 @@ def _partition(fields: Fields) -> tuple[int, UUID]:
 
 class InSync(NamedTuple):
     """The brokers whose replicas of a partition have all that was committed (T5), as of a leader epoch. `folders`: by
-    broker, the id of the data folder that it has its replica in; one that is left out may have it in any.
+    broker, the id of the data folder that it has its replica in; one that is left out may have it in any. `former`:
+    those of `brokers` that were not in sync any more, and may lack what was deleted since.
     """
 
     brokers: frozenset[int]
     leader_epoch: int
     folders: Mapping[int, UUID] = MappingProxyType({})
+    former: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,10 +471,7 @@ class MetadataReplay:
                 topic_id=topic_id,
                 partitions=1 + max(self._partitions.get(topic_id, {}), default=-1),
                 configs=dict(sorted(self._configs.get(name, {}).items())),
-                in_sync={
-                    number: InSync(frozenset(one.in_sync + one.eligible), one.leader_epoch, _folders(one))
-                    for number, one in sorted(self._partitions.get(topic_id, {}).items())
-                },
+                in_sync={number: _in_sync(one) for number, one in sorted(self._partitions.get(topic_id, {}).items())},
             )
             for name, topic_id in sorted(self._ids.items())
         }
@@ -483,6 +484,11 @@ class MetadataReplay:
             voters=self.voters,
             is_whole=self.is_whole,
         )
+
+
+def _in_sync(one: PartitionMade) -> InSync:
+    former = frozenset(one.eligible) - frozenset(one.in_sync)
+    return InSync(former.union(one.in_sync), one.leader_epoch, _folders(one), former)
 
 
 def _folders(one: PartitionMade) -> dict[int, UUID]:
@@ -540,7 +546,7 @@ def _snapshots(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
 
 def _snapshot_batches(path: Path) -> Iterator[RawBatch]:
     """Raises BadRecords where the snapshot is not whole, and ConfigError where it cannot be read."""
-    walk, is_whole = Walk(Mapped.of(path).data), False
+    walk, is_whole = Walk(Mapped.checked(path).data), False
     for raw in walk:
         is_whole = raw.header.is_control and marker_type(raw) == _SNAPSHOT_FOOTER
         yield raw
@@ -594,8 +600,6 @@ def _voters(raw: RawBatch) -> frozenset[int]:
 
 # --- What consumer groups had committed to a lost cluster -------------------------------------------------------------
 
-#: Where a cluster keeps what groups commit.
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 _LEGACY, _OFFSETS, _SHARE, _STREAMS = 0, 1, 15, 17
 _FIRST_WITH_EPOCH, _WITH_EXPIRY, _FIRST_FLEXIBLE, _NEWEST_VALUE = 3, 1, 4, 4
 _TOPIC_ID_TAG: Final = 0
@@ -704,7 +708,7 @@ class GroupReplay:
             self.problems.append(str(problem))
 
     def forget_open(self) -> set[bytes]:
-        """Damage stands here, which may have ended any transaction: the keys of those that are open (C2)."""
+        """What may have ended any transaction is missing here: the keys of those that are open (C2)."""
         keys = {key for pending in self.open.values() for key in pending}
         self.open.clear()
         return keys
@@ -731,10 +735,10 @@ def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
             found.is_whole = False
             continue
         replay, undecided = GroupReplay(), set[bytes]()
-        lost = sorted(hole.first for hole in log.lost)
+        doubts = deque(sorted({*log.doubts, *(hole.first for hole in log.lost)}))
         for raw in batches_of(log):
-            while lost and lost[0] <= raw.header.base_offset:
-                lost.pop(0)
+            while doubts and doubts[0] <= raw.header.base_offset:
+                doubts.popleft()
                 undecided |= replay.forget_open()
             replay.learn(raw)
         undecided |= replay.forget_open()

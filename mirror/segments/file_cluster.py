@@ -20,7 +20,7 @@ from mirror.errors import ConfigError, ConnectionLost, UnsupportedVersion
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LEADER_EPOCH, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
-from mirror.kafka.queries import EARLIEST, READ_COMMITTED
+from mirror.kafka.queries import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
 
 #: The last version that names topics: those of a broker without ids have none.
 _FETCH_VERSION: Final = 12
@@ -102,6 +102,10 @@ class FileCluster(Cluster):
         """As they were in the files."""
         return {name: self.topics[name].topic_id for name in topics if name in self.topics}
 
+    async def describe(self, topic: str, timeout: float = CALL_TIMEOUT) -> Topic | None:  # noqa: ARG002 -- as the method it replaces
+        """One that is in the files, or None."""
+        return self.topics.get(topic)
+
     async def connection(self, node: int, purpose: str = "") -> Any:  # noqa: ARG002 -- as the method it replaces
         """What answers in place of a connection."""
         return self._desk
@@ -167,14 +171,17 @@ class _Desk:
         return SimpleNamespace(groups=tuple(groups))
 
     def _list_offsets(self, request: Any) -> Any:
+        """Files have all of a log on this disk, and nobody asks them for times."""
         is_committed = request.isolation_level == READ_COMMITTED
         topics = []
         for topic in request.topics:
             parts = []
             for part in topic.partitions:
                 log = self._logs[TopicPartition(topic.name, part.partition_index)]
-                offset = log.start if part.timestamp == EARLIEST else log.stable if is_committed else log.end
-                parts.append(SimpleNamespace(partition_index=part.partition_index, error_code=_NONE, offset=offset))
+                end = log.stable if is_committed else log.end
+                offset = {EARLIEST: log.start, EARLIEST_LOCAL: log.start, LATEST: end}.get(part.timestamp)
+                code = ErrorCode.unsupported_version if offset is None else _NONE
+                parts.append(SimpleNamespace(partition_index=part.partition_index, error_code=code, offset=offset))
             topics.append(SimpleNamespace(name=topic.name, partitions=tuple(parts)))
         return SimpleNamespace(topics=tuple(topics))
 

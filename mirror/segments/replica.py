@@ -2,17 +2,20 @@
 
 A1  bytes that are no sound batch are damage. A broker that recovers cuts its log there (Kafka `LogSegment.recover`);
     here the next sound batch is looked for, and the offsets in between are a `Hole`: from behind the last sound batch
-    to before the next one, never more. What is behind the last sound batch of all is no part of the log
+    to before the next one, never more. What is behind the last sound batch of all is no part of the log. What a disk
+    does not give is damage as well
 A2  offsets below the log's start were deleted, and are not given out (KIP-107). Where the broker's history of leader
     epochs begins below the first file, that one was not deleted: files are missing, or are in remote storage
 A3  no CRC covers a batch's base offset and leader epoch. Where offsets leap and then fall back, the batch that leapt
     lies, and is damage; so does one at the log's end whose offset the broker's checkpoint does not know as committed:
-    what is appended follows on, and only compaction leaves offsets out, long before. An epoch that falls back was none
+    what is appended follows on, and only compaction leaves offsets out, long before. An epoch that falls back was none,
+    nor was a newer one of the last batch alone that the broker's history does not have: it is written there first
 A4  what is read is a view of the file: nothing is copied, and an index entry stands for `GRAIN` bytes
 """
 
 from __future__ import annotations
 
+import errno
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -22,14 +25,16 @@ from typing import Final
 from uuid import UUID
 
 from mirror.errors import BadRecords, ConfigError
-from mirror.records.header import ABORT, COMMIT, RawBatch, marker_type, parse_header
-from mirror.records.segment import SPAN, DamageKind, Walk
+from mirror.records.header import ABORT, COMMIT, HEADER_BYTES, LENGTH_PREFIX, RawBatch, marker_type, parse_header
+from mirror.records.recipe import LARGEST_RECORD
+from mirror.records.segment import RESYNC_BYTES, SPAN, DamageKind, Walk
 from mirror.segments.files import (
     Mapped,
     high_watermark_of,
     history_of,
     log_start_of,
     offset_of,
+    opened,
     segments_of,
     topic_id_of,
 )
@@ -50,7 +55,7 @@ _MARKER_BYTES: Final = 128
 class Hole:
     """Offsets from `first` to before `next_offset` that a file has damage for, which takes `size` bytes; sound batches
     follow. `beyond` are the bytes from there to the replica's end. `may_end_transactions`: what is damaged may have
-    been a transaction's marker.
+    been a transaction's marker. `needs_room`: some of it could be read, with room for a copy.
     """
 
     first: int
@@ -59,12 +64,14 @@ class Hole:
     size: int
     beyond: int
     may_end_transactions: bool
+    needs_room: bool = False
 
 
 @dataclass(slots=True)
 class _Segment:
     """A sound part of one file, from byte `begin` to `size`. At `positions[n]` begins a batch, and no offset there or
-    behind is below `leasts[n]`. `identity` is the file's, which another one by its name does not have.
+    behind is below `leasts[n]`. `identity` is the file's, which another one by its name does not have. `salvaged`: what
+    could be read of it, where that is not all.
     """
 
     path: Path
@@ -74,9 +81,12 @@ class _Segment:
     positions: array[int] = field(default_factory=lambda: array("q"))
     size: int = 0
     end: int = 0
+    salvaged: Mapped | None = None
 
     def mapped(self) -> Mapped:
         """The file as memory, once more. Raises ConfigError where it is not what it was."""
+        if self.salvaged is not None:
+            return self.salvaged
         mapped = Mapped.of(self.path)
         if mapped.identity != self.identity or len(mapped.data) < self.size:
             raise ConfigError(f"{self.path}: was replaced or cut while it was read; stop its broker, and begin again")
@@ -132,7 +142,8 @@ class Replica:
     `epochs`: (leader epoch, first offset) of its batches, rising, and `reaches` behind the last sound batch of each.
     `history`: the same as `epochs` as the broker wrote it down, which may name more than is sound. `committed`:
     below that the broker knew all to be on every replica in sync; None where its checkpoint cannot be read.
-    `lacks_from`: where the log began, as the broker wrote it down; below `start` where the first file is gone.
+    `log_start`: where the log began, as the broker wrote it down, None without a history: below `start` where the first
+    file is gone, above it where the history alone says that what precedes it was deleted.
     `oldest_ms`: the least that any batch has for its newest record, None where none has a timestamp. `gaps`: offsets
     between two files that are in neither, which compaction leaves, and a file that is missing. `holes`: offsets that
     are damaged, and sound batches follow. `is_cleaned`: records were taken out between others. `damage` is empty where
@@ -152,13 +163,18 @@ class Replica:
     holes: list[Hole] = field(default_factory=list)
     is_cleaned: bool = False
     committed: int | None = None
-    lacks_from: int = 0
+    log_start: int | None = None
     oldest_ms: int | None = None
     damage: str = ""
     beyond: int = 0
     is_torn: bool = False
     _segments: list[_Segment] = field(default_factory=list)
     _last: tuple[_Segment, Mapped] | None = None  # that was read: each that is mapped holds a descriptor
+
+    @property
+    def lacks_from(self) -> int:
+        """Where it would begin with all of its files."""
+        return self.start if self.log_start is None else min(self.log_start, self.start)
 
     def read(self, offset: int, most: int, before: int) -> memoryview:
         """Bytes from the batch on that holds an offset, or the next one; at most so many, but one batch at least, and
@@ -215,10 +231,23 @@ def oldest_of(folder: Path) -> int | None:
     for path, base, following in zip(paths, bases, [*bases[1:], None], strict=True):
         if following is not None and following <= start:
             continue
-        first = next(iter(Walk(Mapped.of(path).data, base, base + SPAN - 1)), None)
+        first = next(iter(Walk(_head_of(path), base, base + SPAN - 1)), None)
         if first is not None and 0 <= first.header.max_timestamp < (NO_TIME if oldest is None else oldest):
             oldest = first.header.max_timestamp
     return oldest
+
+
+def _head_of(path: Path) -> memoryview:
+    """A file's first batch; nothing where its disk does not give it, of which a scan says more. Raises ConfigError."""
+    try:
+        with opened(path) as file:
+            head = file.read(HEADER_BYTES)
+            size = LENGTH_PREFIX + int.from_bytes(head[_OFFSET_BYTES:LENGTH_PREFIX], "big")
+            return memoryview(head + file.read(max(0, min(size, RESYNC_BYTES) - len(head))))
+    except OSError as problem:
+        if problem.errno == errno.EIO:
+            return memoryview(b"")
+        raise ConfigError(f"{path}: cannot be read: {problem}") from problem
 
 
 def bytes_of(folder: Path) -> int:
@@ -252,7 +281,7 @@ def _scanned(folder: Path) -> Replica:
     begins = log_start_of(folder)
     found.start = max(found.start, min(begins, found.end))  # A2
     # what moves a log's start moves the first entry of its history there as well, at once; the other one later
-    found.lacks_from = min(max(begins, found.history[0][1]), found.start) if found.history else found.start
+    found.log_start = max(begins, found.history[0][1]) if found.history else None
     return found
 
 
@@ -260,7 +289,7 @@ def _scanned(folder: Path) -> Replica:
 class _Damaged:
     """Damage behind offset `first` - 1 that no sound batch follows yet: `size` bytes, `beyond` to the replica's end.
     `path` is of a file that ends in it. `is_single`: it is as large as the batch there says to be; of a batch whose
-    CRC holds, and whose offset lies, it is known whether it `is_marker`.
+    CRC holds, and whose offset lies, it is known whether it `is_marker`. `needs_room` as in `Hole`.
     """
 
     first: int
@@ -270,12 +299,13 @@ class _Damaged:
     path: Path | None = None
     is_single: bool = False
     is_marker: bool | None = None
+    needs_room: bool = False
 
     def hole(self, until: int) -> Hole:
         """What is missing where the next sound batch begins at an offset."""
         small = self.size <= _MARKER_BYTES and until - self.first <= 1
         may_end = self.is_marker if self.is_marker is not None else small or not self.is_single
-        return Hole(self.first, until, self.detail, self.size, self.beyond, may_end)
+        return Hole(self.first, until, self.detail, self.size, self.beyond, may_end, self.needs_room)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,28 +338,33 @@ class _Scanner:
         found = self._found
         if base > found.end and self.left is None:
             found.gaps.append((found.end, base))
+            self._open_since.clear()  # what goes on behind may be another transaction, and another replica may know
         if self.left is None:
             found.end = base
-        mapped = Mapped.of(path)
+        mapped = Mapped.checked(path, may_leave_out=True)
+        salvaged = mapped if mapped.unread else None
         least, position = base, 0
         while True:
             walk = Walk(mapped.data, least, base + SPAN - 1, position)
-            segment = _Segment(path, mapped.identity, position, size=position, end=found.end)
+            segment = _Segment(path, mapped.identity, position, size=position, end=found.end, salvaged=salvaged)
             found._segments.append(segment)
             self._take(walk, segment, mapped)
-            if walk.damage is None:
+            if walk.damage is None and not mapped.left_out:
                 return
-            detail, announced = f"{path.name}: {walk.damage}", walk.announced
+            of_disk, announced = mapped.unread, walk.announced
+            detail = f"{path.name}: {'; '.join(str(one) for one in (walk.damage, of_disk) if one)}"
             falls_to = int.from_bytes(mapped.data[walk.position :][:_OFFSET_BYTES], "big", signed=True)
-            if walk.damage.kind is DamageKind.ORDER and self._has_leapt(falls_to):
+            if walk.damage is not None and walk.damage.kind is DamageKind.ORDER and self._has_leapt(falls_to):
                 self._drop(detail, beyond - segment.size)
                 least, position = found.end, walk.position
                 continue
             sound = walk.resume()
-            size = (sound.position if sound else len(mapped.data)) - walk.position
+            size = (sound.position if sound else len(mapped.data) + mapped.left_out) - walk.position
             is_single = sound is not None and announced == sound.position
             left = beyond - walk.position
-            self.damaged(_Damaged(found.end, detail, size, left, None if sound else path, is_single))
+            needs_room = sound is None and mapped.left_out > 0
+            torn = None if sound or of_disk else path
+            self.damaged(_Damaged(found.end, detail, size, left, torn, is_single, needs_room=needs_room))
             if sound is None:
                 return
             least, position = found.end, sound.position
@@ -339,7 +374,10 @@ class _Scanner:
         checkpoint the offsets before it are reported as missing.
         """
         found, last = self._found, self._last
-        if self.left is not None or last is None or last.raw.header.magic < 2:
+        if last is None or last.raw.header.magic < 2:
+            return
+        _unite_last(found, last.raw.header.base_offset)
+        if self.left is not None:
             return
         begin, due = last.raw.header.base_offset, last.due
         if begin <= due or found.end <= (found.committed or 0):
@@ -352,7 +390,8 @@ class _Scanner:
     def damaged(self, damage: _Damaged) -> None:
         """Behind what was read there is damage, or more of it."""
         if before := self.left:
-            damage = replace(before, size=before.size + damage.size, path=None, is_single=False, is_marker=None)
+            size, needs_room = before.size + damage.size, before.needs_room or damage.needs_room
+            damage = replace(before, size=size, path=None, is_single=False, is_marker=None, needs_room=needs_room)
         self.left = damage
 
     def _take(self, walk: Walk, segment: _Segment, mapped: Mapped) -> None:
@@ -360,9 +399,9 @@ class _Scanner:
         for raw in walk:
             begin = walk.position - len(raw.data)
             if self.left is not None:
-                found.holes.append(self.left.hole(raw.header.base_offset))
+                found.holes.append(self.left.hole(_first_offset(raw)))
                 self.left = None
-                self._open_since.clear()  # what goes on behind may be another transaction
+                self._open_since.clear()  # as behind a gap
             elif raw.header.magic == 2 and (raw.header.holes or raw.header.base_offset > found.end):
                 found.is_cleaned = True
             self._last = _Last(raw, segment, begin, found.end)
@@ -410,6 +449,19 @@ def _forget(found: Replica) -> None:
     found.turns.cut(found.end)
 
 
+def _unite_last(found: Replica, base_offset: int) -> None:
+    """The last batch is of the last epoch in the history, where it alone has a newer one (A3)."""
+    if not found.history or not found.epochs or found.epochs[-1][1] != base_offset:
+        return
+    if found.epochs[-1][0] > (epoch := found.history[-1][0]):
+        found.epochs.pop()
+        reached = found.reaches.pop()
+        if not found.epochs or found.epochs[-1][0] != epoch:
+            found.epochs.append((epoch, base_offset))
+            found.reaches.append(reached)
+        found.reaches[-1] = reached
+
+
 def _note(raw: RawBatch, found: Replica, open_since: dict[int, int]) -> None:
     """The leader epoch of a batch, and what it says of a transaction."""
     header = raw.header
@@ -437,6 +489,16 @@ def _note(raw: RawBatch, found: Replica, open_since: dict[int, int]) -> None:
     if kind in (ABORT, COMMIT):
         open_since.pop(header.producer_id, None)
         found.turns.append(Turn(header.base_offset, header.producer_id, kind == ABORT))
+
+
+def _first_offset(raw: RawBatch) -> int:
+    """Where a batch begins; by its last offset where only its records say that, and nobody can read them."""
+    from mirror.records.rewrite import first_offset  # noqa: PLC0415 -- loads the compiler, seldom needed
+
+    try:
+        return first_offset(raw, LARGEST_RECORD)
+    except BadRecords:
+        return raw.header.base_offset
 
 
 def _sizes(paths: Sequence[Path]) -> int:

@@ -23,15 +23,16 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.groups.decide import FURTHER, UNFOLLOWED, OffsetGap
+from mirror.groups.gap import FURTHER, UNFOLLOWED_SHARE, UNFOLLOWED_STREAMS, OffsetGap
 from mirror.groups.side import Blocker
 from mirror.groups.sync import Skip, sync_of
 from mirror.journal.entries import same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes
-from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
+from mirror.kafka.admin import Admin, Creation, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.groups import Committed
+from mirror.kafka.topic_configs import ConfigValue, plain_values
 from mirror.names import first_of
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix, delete_topic, set_configs
@@ -342,17 +343,22 @@ def found_groups(
         if (here := sorted(of & by_source.keys())) and any(pattern.fullmatch(group) for pattern in include)
     }
     streams = {group: offsets.pop(group) for group in sorted(offsets.keys() & stored.streams)}
-    stood = {group: [f"{at} at offset {one.offset}" for at, one in of.items()] for group, of in streams.items()}
+    unfollowed = [
+        Blocker(
+            UNFOLLOWED_STREAMS, group, detail=f"it read {first_of([f'{at} at offset {of[at].offset}' for at in of])}"
+        )
+        for group, of in streams.items()
+    ]
     for group, topics in sorted(stored.share.items()):
         shared = [str(at) for at, one in by_source.items() if _reads(topics, at, one.assignment.topic_id)]
         if shared and any(pattern.fullmatch(group) for pattern in include):
-            stood[group] = shared
+            unfollowed.append(Blocker(UNFOLLOWED_SHARE, group, detail=f"it read {first_of(shared)}"))
     return GroupsReport(
         offsets=offsets,
         beyond=tuple(one for one in beyond if one.group not in streams),
         undecided=undecided,
         former=former,
-        blockers=tuple(Blocker(UNFOLLOWED, group, detail=f"it read {first_of(of)}") for group, of in stood.items()),
+        blockers=tuple(unfollowed),
         notes=tuple(stored.notes),
         is_stored=stored.is_whole,
     )

@@ -91,9 +91,9 @@ def train(kind: Kind, path: Path) -> None:
 
 
 def _query(context: SparkContext) -> None:
-    """As `rekey/query.py` has it."""
-    from mirror.spark.rekey.driver import session_of  # noqa: PLC0415
+    """As `rekey/driver.py` has it."""
     from mirror.spark.rekey.expressions import map_in_arrow  # noqa: PLC0415
+    from mirror.spark.rekey.queries import session_of  # noqa: PLC0415
 
     def records(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

@@ -75,6 +75,8 @@ CANCEL_SECONDS: Final = 1.0
 CANCELS: Final = 3
 #: What a call to Spark's JVM may take.
 CALL_SECONDS: Final = 10.0
+#: Of a cluster, what tasks leave for re-key queries, as those of one machine have it beside them (`session.py`).
+SPARE_CORES: Final = 2
 #: Epochs in a row whose job may fail as a whole before the run ends, of a bounded copy and where none ever succeeded:
 #: tasks that lack a module will lack it the next time, too. Once one has, what hinders them may pass.
 FAILED_EPOCHS: Final = 3
@@ -155,15 +157,17 @@ class Epochs:
         self._where = conf.get("spark.driver.bindAddress") or host, host
         self.engine, self._backoff = Engine(self.context), Backoff(FAILED_PAUSE, LONGEST_PAUSE)
 
-    async def slots(self, wanted: int) -> int:
+    async def slots(self, wanted: int, *, is_shared: bool = False) -> int:
         """Of the tasks wanted, as many as can run at a time now: a cluster's executors come and go, and a task that
-        waits for another to end would get nothing done.
+        waits for another to end would get nothing done. `is_shared`: re-key queries need cores, too, which a task holds
+        for a whole epoch.
         """
         if is_local(self.context):
             return wanted
         with contextlib.suppress(TimeoutError):  # as many as the last time
             self._slots = await asked(lambda: int(self.context.defaultParallelism), CALL_SECONDS)
-        return max(1, min(wanted, self._slots))
+        spare = min(SPARE_CORES, self._slots // 2) if is_shared else 0
+        return max(1, min(wanted, self._slots - spare))
 
     async def join(self, more: Sequence[Assignment]) -> bool:
         """Let the epoch under way mirror these partitions as well; false where there is none, where they are many
@@ -176,7 +180,7 @@ class Epochs:
         executors may take minutes to come. None where the epoch is to end before it began: the journal as it is known
         by then may say that the flow was lost, and tasks look only at what comes after that.
 
-        Raises EngineLost where Spark is gone or hangs, or the first `FAILED_EPOCHS` jobs failed.
+        Raises EngineLost where Spark is gone, or the first `FAILED_EPOCHS` jobs failed.
         """
         mark = await ControlServer.open(*self._where, self._heard)
         try:
@@ -191,16 +195,13 @@ class Epochs:
         job: asyncio.Future[Any] = asyncio.ensure_future(in_background(partial(self._job, number, tasks)))
         job.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # one that ends late
         stopping: asyncio.Future[Any] = asyncio.create_task(self.stopping.wait())
-        hanging: asyncio.Future[Any] = asyncio.create_task(self.engine.watch())
         is_starved = False
         try:
-            ends = [job, stopping, hanging]
+            ends = [job, stopping]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds)
             mark.set()
             if not stopping.done():
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=GRACE_SECONDS)
-            if hanging.done():
-                hanging.result()
             await asyncio.wait([job], timeout=STOP_SECONDS)
             if not job.done():
                 is_starved = not mark.was_reached
@@ -221,8 +222,6 @@ class Epochs:
             self._failed, self._has_succeeded = 0, True
             self._backoff.reset()
             return results
-        except EngineLost:
-            raise
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
             if is_starved and await may_live(self.context):
                 return []
@@ -234,8 +233,7 @@ class Epochs:
             return []
         finally:
             self._under_way = None
-            for one in (stopping, hanging):
-                one.cancel()
+            stopping.cancel()
 
     def _heard(self, task: int, report: bytes) -> None:
         held = self._under_way.tasks if self._under_way is not None else []

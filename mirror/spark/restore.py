@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
 from mirror.errors import AccessDenied, ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
-from mirror.journal.entries import Lost, loss_entry, same_id, starts_in
+from mirror.journal.entries import Lost, loss_entry, starts_in
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import Owner, OwnershipCheck
@@ -41,7 +41,7 @@ from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
-from mirror.spark.session import Engine, close_context, failure_text, open_context, rows_of, slots_of
+from mirror.spark.session import Engine, close_context, failure_text, is_alive, open_context, rows_of, slots_of
 from mirror.states import State
 from mirror.suspension import Clearance
 
@@ -61,7 +61,8 @@ _LACKS_MORE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """One partition to restore: where its replicas' folders are, and where it goes.
+    """One partition to restore: where its replicas' folders are, and where it goes. `in_sync`: the folders of those
+    that were in sync in the end, where that is known.
 
     `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
     where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
@@ -81,6 +82,7 @@ class Portion:
     dry_run: bool = False
     is_there: bool = False
     owner: Owner | None = None
+    in_sync: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,8 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
     """For `RDD.mapPartitions`."""
     for portion in portions:
         try:
-            log = load(map(Path, portion.folders), skips_damage=portion.skip_damage)
+            in_sync = frozenset(map(Path, portion.in_sync))
+            log = load(map(Path, portion.folders), in_sync=in_sync, skips_damage=portion.skip_damage)
         except ConfigError as problem:
             yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
             continue
@@ -207,11 +210,7 @@ async def _compared(
             target_topic_id=ids[1],
         )
         return replace(found, assignment=replace(mine, stop=known), lost=())
-    before = [
-        lost
-        for lost in standing.losses.get(mine.target, {}).values()
-        if lost.concerns(ids[0]) and same_id(lost.target_topic_id, ids[1])
-    ]
+    before = [lost for lost in standing.losses.get(mine.target, {}).values() if lost.concerns(*ids)]
     named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
     if not position.is_empty:  # L4: what a copy has may have been deleted since
         kept_ms = _TOMBSTONES_MS if mine.tombstones_ms is None else mine.tombstones_ms
@@ -420,7 +419,8 @@ def restore_on_spark(
 ) -> None:
     """Restore all portions; `done` is called with each as it ends.
 
-    Raises ConfigError as `open_context` does, and EngineLost where Spark gives a portion up.
+    One that Spark gives up is that partition's problem, and the others go on. Raises ConfigError as `open_context`
+    does, and EngineLost where Spark itself is gone.
     """
     context = open_context(settings, flow, task_count(settings.tasks, len(portions)))
     try:
@@ -429,17 +429,27 @@ def restore_on_spark(
             jobs = {threads.submit(_job, context, flow, _sharing(portion, slots)): portion for portion in portions}
             try:
                 for job in as_completed(jobs):
-                    for found in job.result():
+                    for found in _rows(context, job, jobs[job]):
                         done(found)
-            except Exception as failure:  # whatever Spark raises
+            except BaseException:  # Ctrl-C as well: what waits would begin else
                 threads.shutdown(wait=False, cancel_futures=True)
                 with contextlib.suppress(Exception):  # a JVM that is gone runs none
                     context.cancelAllJobs()
-                at = jobs[job].assignment.source
-                text = f"Spark gave up {at}: {failure_text(failure)}. Nothing is lost: start the restore again"
-                raise EngineLost(text) from failure
+                raise
     finally:
         close_context(context)
+
+
+def _rows(context: SparkContext, job: Future[list[Restored]], portion: Portion) -> list[Restored]:
+    """What a job gave, or why it did not. Raises EngineLost where Spark is gone."""
+    try:
+        return job.result()
+    except Exception as failure:  # whatever Spark raises
+        gave_up = f"Spark gave up {portion.assignment.source}: {failure_text(failure)}"
+        if not is_alive(context):
+            raise EngineLost(f"{gave_up}. Nothing is lost: start the restore again") from failure
+        problem = f"{gave_up}. What is copied stays: start the restore again"
+        return [Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=problem)]
 
 
 def _sharing(portion: Portion, slots: int) -> Portion:

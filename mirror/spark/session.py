@@ -6,7 +6,8 @@ engine nor its memory. The JVM does almost nothing, hence the quick compiler and
 E1  no call to the JVM is made on the event loop; each has a deadline, after which nobody waits for it any more
 E2  a JVM that has not answered for `HANGS_SECONDS` is lost: it is ended, and the mirror with it, or the command that
     waits for its jobs. Its tasks, which are processes of their own, end when the driver does
-E3  folders of Spark's scratch space that are gone are made again before a job; nothing that is needed is kept in them
+E3  folders of Spark's scratch space that are gone are made again before an epoch's job, and every `ASK_SECONDS` for the
+    jobs of re-key queries and commands; nothing that is needed is kept in them
 """
 
 from __future__ import annotations
@@ -238,9 +239,11 @@ class Engine:
         self._silent_since: float | None = None
 
     async def watch(self) -> None:
-        """Until cancelled. Raises EngineLost where the JVM hangs (E2)."""
+        """Until cancelled, also for its scratch folders (E3). Raises EngineLost where the JVM hangs (E2)."""
         clock = asyncio.get_running_loop()
         while True:
+            with contextlib.suppress(TimeoutError):  # a disk that hangs is not the JVM
+                await asked(self.mend_scratch, ANSWER_SECONDS)
             try:
                 await asked(partial(is_alive, self.context), ANSWER_SECONDS)
                 self._silent_since = None
@@ -289,7 +292,7 @@ class Scratch:
     """
 
     def __init__(self, roots: list[Path]) -> None:
-        self._roots, self._known = roots, set[Path]()
+        self._roots, self._known, self._mending = roots, set[Path](), threading.Lock()
         self.mend()
 
     @classmethod
@@ -306,15 +309,20 @@ class Scratch:
         return cls([spark])
 
     def mend(self) -> int:
-        """Make again what was there and is not; how many that were."""
+        """Make again what was there and is not; how many that were. One thread does, and none waits for it."""
         made = 0
-        for folder in sorted(self._known):
-            if not folder.is_dir():
+        if not self._mending.acquire(blocking=False):
+            return made
+        try:
+            for folder in sorted(self._known):
                 with contextlib.suppress(OSError):  # the disk is full, or gone: the job reports it
-                    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    made += 1
-        for root in self._roots:
-            self._known |= {Path(folder) for folder, _, _ in os.walk(root)}
+                    if not folder.is_dir():
+                        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                        made += 1
+            for root in self._roots:
+                self._known |= {Path(folder) for folder, _, _ in os.walk(root)}
+        finally:
+            self._mending.release()
         return made
 
 

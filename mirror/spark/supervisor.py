@@ -4,7 +4,8 @@ S1  what is true is in the target; the supervisor holds nothing that its success
 S2  of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
     writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
     same, they append the same batches under the same numbers, which is harmless (invariant P3 in
-    `replication/position.py`)
+    `replication/position.py`). Nobody stands by with a flow that is prepared: while another mirror runs it, topics are
+    made anew, and settings change. Who finds one at work prepares the flow anew when that has ended (`commands/run.py`)
 S3  a partition that stopped is checked again in the next epoch, from its logs, so that mending the cause is enough.
     What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,
     where it began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`)
@@ -28,6 +29,7 @@ from pyspark import SparkContext
 
 from mirror.config import Settings
 from mirror.driver.flow import Flow, Outcome, Refusal, not_begun, with_settings
+from mirror.driver.gone_topics import GoneTopics
 from mirror.driver.journal_state import JournalState
 from mirror.driver.reports import (
     Headway,
@@ -41,10 +43,13 @@ from mirror.driver.reports import (
     paused_of,
     paused_report,
     reports_in,
+    stopped_before,
     unfinished_of,
+    unreported,
+    with_places,
 )
-from mirror.driver.scheduling import rates_of, tasks_of
-from mirror.driver.start import bounded, recorded, warn_of_open
+from mirror.driver.scheduling import Limits, rates_of, split_rate, tasks_of
+from mirror.driver.start import bounded, record_starts, recorded, warn_of_open
 from mirror.driver.topic_watcher import NewPlan, TopicWatcher
 from mirror.errors import ClusterError, MalformedBatch, MirrorError, PreflightError, WireError
 from mirror.groups.follower import GroupFollower
@@ -63,14 +68,13 @@ from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus, has_reports
-from mirror.replication.assignment import Assignment, LastPosition
+from mirror.replication.assignment import POSSIBLE, Assignment, LastPosition
 from mirror.replication.partition_writer import PartitionCounters
-from mirror.replication.position import located
-from mirror.replication.topic_identity import recreated, what_became_of
 from mirror.spark.jobs import Epochs, tasks_for
-from mirror.spark.rekey.driver import WATCH_SECONDS, Queries
+from mirror.spark.rekey.driver import WATCH_SECONDS
+from mirror.spark.rekey.queries import Queries
 from mirror.spark.task import TaskResult
-from mirror.states import Remedy, State
+from mirror.states import State
 
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
@@ -106,8 +110,9 @@ ENDS_TIMEOUT: Final = 2.0
 #: Epochs without headway after which a warning says so, and again after as many more.
 IDLE_WARNING: Final = 3
 
-#: What people did: losses accepted, stops that stand, copies that they confirmed.
-Acts = tuple[dict[TopicPartition, Accepted], frozenset[TopicPartition], dict[TopicPartition, LastPosition]]
+#: What people did: losses accepted, what stands until they lift it, copies that they confirmed. Stops stand, and losses
+#: of which nobody knows whether they are any, by the keys of their records.
+Acts = tuple[dict[TopicPartition, Accepted], frozenset[TopicPartition | bytes], dict[TopicPartition, LastPosition]]
 Watch = Callable[[Mapping[TopicPartition, PartitionStatus]], None]
 
 
@@ -123,12 +128,13 @@ class Supervisor:
         topic_watcher: TopicWatcher | None = None,
         queries: Queries | None = None,
         listening: Callable[[], None] = lambda: None,
+        begun: Callable[[], object] = lambda: None,
     ) -> None:
         """`watch` is called about once a second; `metrics` learns all that there is to report; `topic_watcher` finds
         what is new while the mirror runs: a bounded copy needs none. `queries` re-key what no task copies. `listening`
-        is called when signals end this mirror and nothing else.
+        is called when signals end this mirror and nothing else, `begun` when the flow is this mirror's.
         """
-        self._listening, self._has_terminal = listening, os.isatty(0)
+        self._listening, self._begun, self._has_terminal = listening, begun, os.isatty(0)
         self._queries = queries or Queries()
         self._flow, self._watch, self._metrics = flow, watch, metrics or Metrics(flow.name)
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
@@ -151,6 +157,7 @@ class Supervisor:
         self._unheard = list[str]()
         self._refused: tuple[Refusal, ...] = flow.refused
         self._reports_before: dict[bytes, bytes] = {}
+        self._gone = GoneTopics(self._source, self._target, self._instance)
         self._sound: set[TopicPartition] = set()  # by source, found to be so by a task of this process
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
@@ -177,29 +184,33 @@ class Supervisor:
         self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> Outcome:
-        """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start."""
+        """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start,
+        and FlowRuns where another mirror runs the flow, which is not to be taken over: what is prepared is old when
+        that one ends.
+        """
         self._listen()
         async with self._source as source, self._target as target:
             journal = self._journal
+            # before the claim: whoever cannot use a cluster leaves the flow to others
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
-            flow, is_bounded = self._flow, self._flow.once or self._flow.until_caught_up
-            taken = await ownership.take(
-                journal, self._instance, self._stopping, take_over=flow.take_over, waits=not is_bounded
-            )
+            taken = await ownership.take(journal, self._instance, self._stopping, take_over=self._flow.take_over)
             if taken is None:
                 self._conclude()
                 return self._outcome
             self._begin(taken)
             known = taken.seen.values
             is_first = not has_reports(known)
-            await self._mend_reports(known)
-            await self._name_all(flow.start if is_first else EARLIEST)
-            self._reports_before = {key: value for key, value in known.items() if key.startswith(STATE)}
+            made = (one.target for one in self._assignments if one.target.topic in self._flow.made)
+            anew = {PartitionStatus.key_of(*at) for at in made}
+            self._reports_before = {key: known[key] for key in known if key.startswith(STATE) and key not in anew}
+            flow, start = self._flow, self._flow.start if is_first else EARLIEST
+            await self._name_all(start)
+            starts = await record_starts(source, journal, flow.rekeyed, known, start, flow.follows)
+            await self._mend_reports(known)  # where it begins is on record before any report (B1)
             if self._flow.once:
                 found, self._left_out = await bounded(source, self._flow.name, self._assignments)
                 self._plan(found)
-            flow = self._flow
             reports = self._journal_state.live, self._outcome.figures
             self._groups = groups = GroupFollower(
                 sync_of(source, target, flow.groups, self._assignments, reports, self._journal_state.runs),
@@ -209,17 +220,17 @@ class Supervisor:
                 self._metrics.groups_followed,
                 partial(self._journal_state.may_go_on, journal),
             )
-            needed = [asyncio.create_task(self._watch_journal())]
+            # an engine that hangs is no less lost while no epoch runs: re-key queries wait for it
+            works = [self._watch_journal(), groups.run(), self._watch_ends(), self._jobs.engine.watch()]
             if self._topic_watcher is not None:
-                needed.append(asyncio.create_task(self._topic_watcher.run(self)))
-            beside = [*needed, asyncio.create_task(groups.run()), asyncio.create_task(self._watch_ends())]
+                works.append(self._topic_watcher.run(self))
             if flow.heartbeats:
-                heart = Heart(target, flow.name, self._instance, self._journal_state.live.values).run()
-                beside.append(asyncio.create_task(heart))
+                works.append(Heart(target, flow.name, self._instance, self._newest).run())
+            beside = [asyncio.create_task(work) for work in works]
             for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
             self._queries.start(
-                self._stopping, self._stop, self._journal_state, self._reports_before, is_first=is_first
+                self._stopping, self._stop, self._journal_state, self._reports_before, starts, self._rekey_limits
             )
             try:
                 await self._epochs()
@@ -248,6 +259,7 @@ class Supervisor:
     def _begin(self, taken: Taken) -> None:
         self._journal_state.begin(taken)
         self._journal.clearance = self._journal_state.clearance(self._journal)
+        self._begun()
 
     async def _name_all(self, start: int) -> None:
         """Have the journal name all that is mirrored. Raises as `recorded` does, where nothing is left to mirror."""
@@ -293,15 +305,17 @@ class Supervisor:
                     return
                 await self._pause(self._flow.epoch_seconds)
                 continue
-            results = await self._epoch(number, active)
+            results, unseen = await self._epoch(number, active), {one.source for one in active}
             for result in results:
                 at = TopicPartition(result.figures.topic, result.figures.partition)
+                unseen.discard(at)
                 self._outcome.figures[at] = self._journal_state.receive(result.figures, result.last)
                 self._all_counters[at] = result.counters
             self._judge(self._outcome.figures.values())
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
-            log_epoch(self._flow.name, number, time.monotonic() - began, self._outcome.figures.values())
+            now = [one.with_end(None) if at in unseen else one for at, one in self._outcome.figures.items()]
+            log_epoch(self._flow.name, number, time.monotonic() - began, now)
             self._stops.log(self._outcome.figures.values())
             if results:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
@@ -356,25 +370,55 @@ class Supervisor:
         before, now = (  # of what is re-keyed by now its query reports
             tuple(one for one in some if not self._queries.rekeys(one.source)) for some in (self._refused, refused)
         )
+        now = self._with_places(now)
         if now == self._refused:
             return
         self._refused = now
         copies = {one.target for one in self._assignments}
-        places = {TopicPartition(one.target, number) for one in before for number in range(one.partitions)}
-        places -= {TopicPartition(one.target, number) for one in now for number in range(one.partitions)}
+        places = {place for one in before for place in one.places}
+        places -= {place for one in now for place in one.places}
         try:
             await self._journal.append_all((PartitionStatus.key_of(*at), None) for at in sorted(places - copies))
         except ClusterError as problem:  # `status` shows them until the next start
             self._log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
         await self._report_refusals()
 
-    async def _report_refusals(self) -> None:
-        """Report what is left out: it must not look as if it were mirrored."""
+    def _with_places(self, refused: Iterable[Refusal]) -> tuple[Refusal, ...]:
+        """Those of topics that no plan sees, with the partitions that were mirrored before; not of what is reported
+        otherwise: mirrored, or gone.
+        """
+        otherwise = {at.topic for at in (*self._places, *self._gone.figures)}
+        left = (one for one in reports_in(self._reports_before) if one.topic not in otherwise)
+        return with_places(refused, (one for one in left if self._flow.follows(one.topic, one.target_topic)))
+
+    def _left_out_now(self) -> list[PartitionStatus]:
         known = self._reports_before
         found = [figures for one in self._refused for figures in left_out(one, known, self._flow.name, self._instance)]
+        return [*found, *self._gone_now().values()]
+
+    def _gone_now(self) -> dict[TopicPartition, PartitionStatus]:
+        """What went, unless it is mirrored by now."""
+        gone = self._gone.figures.items()
+        return {at: one for at, one in gone if at not in self._places and not self._queries.rekeys(at.topic)}
+
+    def _newest(self) -> Iterable[PartitionStatus]:
+        """The newest report of all that is mirrored or left out; one without a lag, where there is none yet."""
+        planned = {one.source: unreported(one, self._flow.name, self._instance) for one in self._assignments}
+        planned |= {at: one.with_end(None) for at, one in self._queries.figures.items()}
+        left = {TopicPartition(one.topic, one.partition): one for one in self._left_out_now()}
+        return (planned | self._journal_state.live | left).values()
+
+    async def _report_refusals(self) -> None:
+        """Report what is left out: it must not look as if it were mirrored."""
+        refused = {one.source for one in self._refused if one.partitions}
+        left = {at for at in self._gone_now() if at.topic not in refused}
+        forgotten = [(key, None) for key in await self._gone.forget(left, self._flow.follows)]
+        for key, _ in forgotten:
+            self._reports_before.pop(key, None)
+        found = self._left_out_now()
         self._metrics.learn(found)
         try:
-            await self._journal.append_all((one.key(), one.to_json()) for one in found)
+            await self._journal.append_all([*forgotten, *((one.key(), one.to_json()) for one in found)])
         except ClusterError as problem:  # reported again soon
             self._log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
 
@@ -425,8 +469,6 @@ class Supervisor:
         before = {one.place for one in self._assignments}
         new = [one for one in new_plan.assignments if one.place not in before or one.target.topic in new_plan.anew]
         try:
-            await source.refresh({one.source.topic for one in new})
-            await journal.cluster.refresh({one.target.topic for one in new})
             if not await self._journal_state.read(journal):  # a topic that grew may have begun a moment ago
                 return
             origins = {**self._flow.origins, **new_plan.origins}
@@ -436,8 +478,8 @@ class Supervisor:
             new = [one for one in new if one.target.topic not in failures]
             after = {one.place for one in planned}
             gone = [one for one in self._assignments if one.place not in after]
-            reported = {one.target for one in self._refused if one.partitions}
-            await forget(journal, [one for one in gone if one.target.topic not in reported])
+            reported = {place for one in self._refused for place in one.places}
+            await forget(journal, [one for one in gone if one.target not in reported])
         except (ClusterError, PreflightError, MalformedBatch) as problem:
             self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
@@ -454,6 +496,8 @@ class Supervisor:
             self._all_counters.pop(one.source, None)
             self._planned.pop(one.source, None)
             self._sound.discard(one.source)
+            self._journal_state.forget(one.source)
+            self._reports_before.pop(PartitionStatus.key_of(*one.target), None)
         if self._groups is not None:
             self._groups.sync.mirrors(terms_of(self._assignments, self._journal_state.runs))
         self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in planned})
@@ -481,7 +525,7 @@ class Supervisor:
             one.source: self._journal_state.with_end(
                 paused_report(one, before.get(one.source), self._flow.name, self._instance)
             )
-            for one in map(self._journal_state.handed, paused)
+            for one in (stopped_before(self._journal_state.handed(one), self._reports_before) for one in paused)
         }
         self._outcome.figures |= figures
         try:
@@ -496,9 +540,12 @@ class Supervisor:
         mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
         newest = self._journal_state.newest(self._outcome.figures)
         rekeyed = {at: self._journal_state.with_end(one) for at, one in self._queries.figures.items()}
-        self._outcome.figures |= {
-            at: self._journal_state.with_end(one) for at, one in newest.items() if at in mirrored
-        } | rekeyed
+        self._outcome.figures |= (
+            {at: self._journal_state.with_end(one) for at, one in newest.items() if at in mirrored}
+            | rekeyed
+            | self._gone_now()
+        )
+        self._stops.log(rekeyed.values())
         self._outcome.refused = self._refused
         missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
         missing += self._unheard
@@ -535,13 +582,23 @@ class Supervisor:
         self._obeyed = self._acts()
         assignments = [journal_state.handed(one) for one in assignments]
         leaders = {one.source: self._source.leader(one.source) for one in assignments}
-        packed = tasks_of(assignments, leaders, self._all_counters, await self._jobs.slots(flow.tasks))
+        slots = await self._jobs.slots(flow.tasks, is_shared=self._queries.count > 0)
+        packed = tasks_of(assignments, leaders, self._all_counters, slots)
         moved = {at: counters.bytes - self._planned.get(at, 0) for at, counters in self._all_counters.items()}
-        rates = rates_of(flow.copy_rate, packed, self._outcome.figures, moved)
+        rates = rates_of(self._rates[0], packed, self._outcome.figures, moved)
         self._planned = {at: counters.bytes for at, counters in self._all_counters.items()}
         # a broker that `bootstrap.servers` names may be gone by now
         flow = replace(flow, source=self._source.met, target=self._target.met)
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
+
+    @property
+    def _rates(self) -> tuple[float | None, float | None]:
+        """What of the bound all tasks share, and what each re-keyed topic gets."""
+        topics = {one.source.topic for one in self._assignments}
+        return split_rate(self._flow.bytes_per_second, len(topics), self._queries.count)
+
+    def _rekey_limits(self) -> Limits:
+        return Limits(self._rates[1], self._flow.memory_bytes)
 
     def _unfinished(self) -> list[Assignment]:
         return left_of(self._assignments, self._outcome.figures) if self._flow.once else self._assignments
@@ -584,50 +641,25 @@ class Supervisor:
         await self._journal.append_all((one.key(), None) for one in others)
 
     async def _report_gone(self, known: Mapping[bytes, bytes]) -> None:
-        """Report topics that went while no mirror ran, and whose copies stay as they are: nobody mirrors them, and what
-        was reported of them last would be that they have caught up.
+        """Report topics and partitions that went while no mirror ran, and whose copies stay as they are: nobody mirrors
+        them, and what was reported of them last would be that they have caught up. Forget what no cluster has.
         """
-        flow, now = self._flow, int(time.time() * 1000)
-        mirrored = {one.source for one in flow.rekeyed} | {one.source for one in flow.refused}
-        mirrored |= {one.source.topic for one in flow.assignments}
+        flow = self._flow
+        elsewhere = {one.source for one in flow.rekeyed} | {one.source for one in self._refused if one.partitions}
         left = [
             one
             for one in reports_in(known)
-            if one.topic not in mirrored
-            and one.state is not State.RECREATED
+            if TopicPartition(one.topic, one.partition) not in self._places
+            and one.topic not in elsewhere
             and flow.follows(one.topic, one.target_topic)
         ]
-        rekeyed = rekeyed_in(known)
-        seen = {**rekeyed, **self.seen}
-        copies = {one.topic: one.target_topic for one in left if one.target_topic in seen}
-        found = await asyncio.gather(
-            *(self._became(topic, copy, seen[copy].topic_id) for topic, copy in copies.items())
-        )
-        became = dict(zip(copies, found, strict=True))
-        gone = list[PartitionStatus]()
-        for one in left:
-            if what := became.get(one.topic):
-                at = TopicPartition(one.topic, one.partition)
-                stop = located(recreated(at, one.next_offset, what), self._source, self._target, one.target_topic)
-                is_rekeyed = one.target_topic in rekeyed and one.target_topic not in self.seen
-                advice = Remedy.EXCLUDE_REKEYED.text({"topic": one.topic}) if is_rekeyed else stop.advice
-                detail = f"{stop.detail}. {advice}"
-                gone.append(
-                    replace(one, instance=self._instance, state=stop.state, detail=detail, lag_records=None, at_ms=now)
-                )
-        self._source.forget(copies)
-        if gone:
-            self._stops.log(gone)
-            await self._journal.append_all((one.key(), one.to_json()) for one in gone)
-
-    async def _became(self, topic: str, copy: str, topic_id: uuid.UUID | None) -> str:
-        """What became of a source topic whose copy is left; empty where nothing did, or that cannot be asked."""
-        try:
-            if await self._target.describe(copy) is None:
-                return ""
-            return await what_became_of(self._source, topic, topic_id)
-        except ClusterError:
-            return ""
+        rekeyed, mirrored = rekeyed_in(known), {at.topic for at in self._places}
+        new = await self._gone.find(left, {**rekeyed, **self.seen}, rekeyed.keys() - self.seen.keys(), mirrored)
+        for key in self._gone.over:
+            self._reports_before.pop(key, None)
+        self._stops.log(new)
+        self._refused = self._with_places(self._refused)
+        await self._report_refusals()
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
@@ -666,26 +698,36 @@ class Supervisor:
             if rounds % REPORT_ROUNDS == 0:
                 await self._report_paused()
                 await self._report_refusals()
-            wanted = [*(one.source for one in self._assignments), *self._queries.figures]
-            caught_up = self._queries.have_refreshed and all(at in live and has_caught_up(live[at]) for at in wanted)
-            if self._flow.until_caught_up and caught_up:
+            if self._flow.until_caught_up and self._have_all_caught_up():
                 self._caught_up = True
                 self._stop()
+
+    def _have_all_caught_up(self) -> bool:
+        """Of a partition whose task reports no more nobody knows what its source has by now."""
+        state = self._journal_state
+        caught_up = {at for at, one in state.live.items() if has_caught_up(one)}
+        unseen = {at for at in state.blind if state.live[at].sees_the_end}
+        wanted = {*(one.source for one in self._assignments), *self._queries.figures}
+        return self._queries.have_refreshed and wanted <= caught_up - unseen
 
     async def _hear_journal(self) -> None:
         await self._journal_state.read(self._journal)
 
     def _acts(self) -> Acts:
-        """What people did, as the journal has it: accepted losses, stops that stand, confirmed copies."""
+        """What people did, as the journal has it."""
         known = self._journal_state.standing
         confirmed = {at: one for at, one in known.positions.items() if one.was_accepted}
-        return dict(known.accepted), frozenset(known.stops), confirmed
+        possible = {key for of in known.losses.values() for key, lost in of.items() if lost.reason in POSSIBLE}
+        return dict(known.accepted), frozenset(known.stops) | possible, confirmed
 
     def _has_acted(self) -> bool:
-        """Somebody accepted a loss, lifted a stop or confirmed a copy, of which the epoch under way does not know."""
-        (accepted, stops, confirmed), (knew_accepted, knew_stops, knew_confirmed) = self._acts(), self._obeyed
+        """Somebody accepted a loss, lifted a stop or confirmed a copy, of which the epoch under way does not know, also
+        where what was lifted came into the journal during this epoch.
+        """
+        (accepted, stands, confirmed), (knew_accepted, stood, knew_confirmed) = self._acts(), self._obeyed
+        self._obeyed = knew_accepted, stood | stands, knew_confirmed
         is_new = any(knew_confirmed.get(at) != one for at, one in confirmed.items())
-        return accepted != knew_accepted or bool(knew_stops - stops) or is_new
+        return accepted != knew_accepted or bool(stood - stands) or is_new
 
     async def _watch_ends(self) -> None:
         """Where the source ends of partitions that are paused, wait or stopped: no task asks, and their lag grows."""
@@ -700,9 +742,10 @@ class Supervisor:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
                     ends = await listed(self._source, blind, LATEST)
-        ids = {one.source: one.topic_id for one in self._assignments}
+        ids = {one.source_topic: one.topic_id for one in rekeyed_in(self._journal_state.topics).values()}
+        ids |= {one.source.topic: one.topic_id for one in self._assignments}
         self._journal_state.know_ends(
-            {at: end for at, end in ends.items() if same_id(ids.get(at), self._source.topic_id(at.topic))}
+            {at: end for at, end in ends.items() if same_id(ids.get(at.topic), self._source.topic_id(at.topic))}
         )
 
     async def _ask_ends_last(self) -> None:
@@ -713,7 +756,7 @@ class Supervisor:
         await self._ask_ends()
         if not self._flow.until_caught_up:
             return
-        places = [one.source for one in self._assignments]
+        places = [*(one.source for one in self._assignments), *self._queries.figures]
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ENDS_TIMEOUT):
                 written = await listed(self._source, places, LATEST)

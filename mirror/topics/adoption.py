@@ -12,8 +12,9 @@ record and nobody claims it.
     G4  right before a change to a copy, the ends of its logs are compared with the source's, as a task does before it
         writes. What was found before does not count: either log may have been cut or written to since, and what a
         setting deletes may be held by nobody else. A copy that is not the source's keeps everything as it is
-    G5  the ids are asked for again right before a change, after the settings were read on which it rests: a topic that
-        has its id still is the one that had these settings
+    G5  the settings on which a change or a creation rests are read again right before it, on both sides and from no
+        memory, and behind them the ids: a topic that has its id still is the one that had these settings. What was
+        planned by others is not made, and is planned again
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.errors import BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
+from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import Entry, Journal, journal_topic, newest
 from mirror.journal.offset_maps import Indexes
@@ -35,15 +36,18 @@ from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, listed
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.observability import logs
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import Rekeying, TopicPair
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex
-from mirror.replication.offset_map_recovery import holding, resume_translated
+from mirror.replication.offset_map import OffsetRangeIndex
+from mirror.replication.offset_map_recovery import looking, resume_translated
 from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import made_anew
-from mirror.topics.apply import TopicPlan, plan_topics
+from mirror.states import State
+from mirror.topics.apply import TopicPlan, begun_as, plan_topics
+from mirror.topics.configs import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from mirror.topics.history import Claim, History
 
 #: Partitions whose logs are compared at a time.
@@ -57,6 +61,8 @@ _AGAIN_SECONDS: Final = 30.0
 _ACKS, _ACKS_SECONDS = 3, 0.6
 #: Plans until what is left of the last one may be changed; each new one leaves more topics alone.
 _PLANS: Final = 3
+
+_TIMED: Final = "message.timestamp.type follows the source's when the mirror is started the next time"
 
 _log = logs.get("mirror.adoption")
 
@@ -104,19 +110,26 @@ def standing_of(
         return Verdict(Standing.MISSING)
     if claim is not None and same_id(claim.topic_id, theirs.topic_id):
         return Verdict(Standing.CLAIMED, f"flow {claim.flow} writes to it")
-    if seen is None:
-        why = "this flow's journal does not name it"
-    elif not same_id(seen.target_topic_id, theirs.topic_id):
-        why = f"it was recreated: its id was {seen.target_topic_id} and is {theirs.topic_id}"
-    elif seen.source_topic != pair.source:
-        why = f"it is this flow's copy of {seen.source_topic}"
-    elif not same_id(seen.cluster_id, source_id or None):
-        why = f"it was mirrored from cluster {seen.cluster_id}, and the source is cluster {source_id}"
-    elif not same_id(seen.topic_id, ours.topic_id):
-        return Verdict(Standing.FROZEN, made_anew(seen.topic_id, ours.topic_id))
-    else:
+    if not (why := not_named(pair.source, theirs.topic_id, seen, source_id)):
+        if seen is not None and not same_id(seen.topic_id, ours.topic_id):
+            return Verdict(Standing.FROZEN, made_anew(seen.topic_id, ours.topic_id))
         return Verdict(Standing.OURS)
     return Verdict(Standing.FOREIGN, why) if has_records else Verdict(Standing.EMPTY)
+
+
+def not_named(source: str, topic_id: UUID | None, seen: FirstSeen | None, source_id: str | None) -> str:
+    """Why the journal, which says `seen` of a target topic, does not name it as the copy of this source topic, whatever
+    has become of that; empty where it does.
+    """
+    if seen is None:
+        return "this flow's journal does not name it"
+    if not same_id(seen.target_topic_id, topic_id):
+        return f"it was recreated: its id was {seen.target_topic_id} and is {topic_id}"
+    if seen.source_topic != source:
+        return f"it is this flow's copy of {seen.source_topic}"
+    if not same_id(seen.cluster_id, source_id or None):
+        return f"it was mirrored from cluster {seen.cluster_id}, and the source is cluster {source_id}"
+    return ""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,13 +137,22 @@ class Gate:
     """The gate of one process of a flow; it remembers for a while which copies it found not to be their sources'.
 
     `on_held` is called with a target topic and the reason when a change to it is held back. `foreign`: those target
-    topics that the last plan found to be so.
+    topics that the last plan found to be so. `unreadable`: the copies that could not be compared the last time, since
+    a cluster lets the mirror not read them. `keeps`: no copy gets a setting by which it would keep less. `live`: tasks
+    write by what the copies' settings were, so that whose times records get is not changed under them (W12): a copy is
+    to stamp records when no task runs, and no more to stamp them once nothing is written to it: it is not in `stamped`,
+    those that tasks leave that to (None: any may be). `untimed`: where the target refuses that; they stay as they are.
     """
 
     source: Admin
     target: Admin
     on_held: Callable[[str, str], None] = lambda _topic, _why: None
+    keeps: bool = False
+    live: bool = False
+    stamped: frozenset[str] | None = None
+    untimed: set[str] = field(default_factory=set)
     foreign: frozenset[str] = frozenset()
+    unreadable: frozenset[str] = frozenset()
     _unsound: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def plan(self, settings: Settings, history: History) -> TopicPlan:
@@ -141,7 +163,11 @@ class Gate:
         """
         held: dict[str, str] = {}
         for _ in range(_PLANS):
-            plan = plan_topics(self.source, self.target, settings, history, leave=held)
+            plan = plan_topics(self.source, self.target, settings, history, leave=held, keeps=self.keeps)
+            timed = [one for one in plan.changes if self._is_timed(one, settings)]
+            late = [one for one in timed if self._is_written_by(one)]
+            retimed = frozenset(one.topic for one in timed if one.after != LOG_APPEND_TIME) - self.untimed
+            plan = replace(plan, changes=tuple(one for one in plan.changes if one not in late), retimed=retimed)
             verdicts = self.verdicts(plan, history)
             findings = tuple(self._refusals(plan, verdicts, history, settings))
             changing = {one.topic for one in plan.changes} | {one.topic for one in plan.growths}
@@ -150,10 +176,20 @@ class Gate:
             held |= more
             if not more.keys() & changing:
                 break
-        for topic, why in sorted(held.items()):
+        for topic, why in sorted(({one.topic: _TIMED for one in late if one.after == LOG_APPEND_TIME} | held).items()):
             self.on_held(topic, why)
         self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is Standing.FOREIGN)
-        return plan.leaving(held).refusing(findings)
+        return _without_growth(plan, held, history).leaving(held).refusing(findings)
+
+    def _is_timed(self, change: ConfigChange, settings: Settings) -> bool:
+        """Whether tasks that run write by what it changes."""
+        return self.live and change.name == TIMESTAMP_TYPE and settings.topics.append_time == "target"
+
+    def _is_written_by(self, change: ConfigChange) -> bool:
+        """Whether tasks would write on as if it were not made."""
+        if change.after == LOG_APPEND_TIME or change.topic in self.untimed:
+            return True
+        return self.stamped is None or change.topic in self.stamped
 
     def verdicts(self, plan: TopicPlan, history: History) -> dict[str, Verdict]:
         """What each target topic of a plan is to the flow. Raises ClusterError."""
@@ -242,6 +278,8 @@ class Gate:
     ) -> dict[str, str]:
         wrong = asyncio.run(tails(settings, pairs, plan, history.seen))
         again = time.monotonic() + _AGAIN_SECONDS
+        self.unreadable -= {pair.target for pair in pairs}
+        self.unreadable |= {topic for topic, one in wrong.items() if one.is_denied}
         for pair in pairs:
             self._unsound.pop(pair.target, None)
             if pair.target in wrong and not wrong[pair.target].is_passing:
@@ -251,10 +289,19 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """Why a copy was not found to be its source's; `is_passing`: a cluster could not be asked, as it may be later."""
+    """Why a copy was not found to be its source's; `advice`: what to do where the flow filled it. `is_passing`: a
+    cluster could not be asked, as it may be later. `is_denied`: it does not let the mirror ask.
+    """
 
-    reason: str
+    problem: str
+    advice: str = ""
     is_passing: bool = False
+    is_denied: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Both, of a copy that the flow filled."""
+        return f"{self.problem}. {self.advice}" if self.advice else self.problem
 
 
 async def tails(
@@ -285,7 +332,7 @@ async def tails(
                 raise stop.raised(one)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
-            losses, back = standing.lost_of(other, ids[0]), standing.way_back_of(other, *ids)
+            losses, back = standing.lost_of(other, *ids), standing.way_back_of(other, *ids)
             sides = source, one, target, other
             for tried in range(1, _TRIES + 1):
                 try:
@@ -293,7 +340,7 @@ async def tails(
                         if indexes is None:
                             await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses, back)
                         else:
-                            recall = holding(OffsetMap(indexes.setdefault(other, OffsetRangeIndex()).last))
+                            recall = looking(indexes.get(other, OffsetRangeIndex()))
                             await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)
                         return
                 except (ClusterError, WireError):
@@ -306,11 +353,12 @@ async def tails(
             numbers = {one.partition for one in ours} & {one.partition for one in theirs}
             for found in await asyncio.gather(*(of(pair, n) for n in sorted(numbers)), return_exceptions=True):
                 if isinstance(found, PartitionStop):
-                    return Unlike(str(located(found, source, target, pair.target)))
+                    stop = located(found, source, target, pair.target)
+                    return Unlike(stop.problem, stop.advice)
                 if isinstance(found, MalformedBatch):
                     return Unlike(str(found))
                 if isinstance(found, ClusterError | WireError | BrokerError):
-                    return Unlike(str(found), is_passing=True)
+                    return Unlike(str(found), is_passing=True, is_denied=isinstance(found, AccessDenied))
                 if found is not None:
                     raise found
             return None
@@ -344,6 +392,33 @@ async def unacknowledged(settings: Settings, copies: Mapping[str, tuple[UUID | N
             if not more:
                 break
     return more | {name: f"{name}: no broker knows it" for name in copies.keys() - known_topics}
+
+
+async def source_lost(settings: Settings, pairs: Mapping[str, str], seen: Mapping[str, FirstSeen]) -> tuple[str, bool]:
+    """What shows that the source lost records that its copies have: a stop that stands, or a log that ends before what
+    was copied of it, by what the journal keeps; and whether that is certain: of one whose leader does not answer it is
+    not. Empty where nothing does. `pairs`: by target topic, the source's.
+
+    Raises ClusterError where a cluster cannot be reached.
+    """
+    async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
+        standing = standing_in(newest(await _journal(target, settings.flow)))
+        ids = {copy: (one.topic_id, one.target_topic_id) for copy, one in seen.items() if copy in pairs}
+        for at, stop in sorted(standing.stops.items()):
+            if at.topic in ids and stop.state is State.TRUNCATED and stop.concerns(ids[at.topic][1]):
+                return f"{pairs[at.topic]}-{at.partition} is TRUNCATED ({stop.detail})", True
+        reached = {
+            TopicPartition(pairs[at.topic], at.partition): last.source_next
+            for at, last in standing.positions.items()
+            if at.topic in ids and last.is_of(*ids[at.topic])
+        }
+        await source.refresh({at.topic for at in reached})
+        ends = await listed(source, [at for at in reached if at.topic in source.topics], LATEST)
+    for at, end in sorted(ends.items()):
+        if end < reached[at]:
+            return f"{at} ends at {end}, and was copied up to {reached[at]}", True
+    silent = sorted(reached.keys() - ends.keys())
+    return (f"no leader says where {silent[0]} ends", False) if silent else ("", False)
 
 
 async def _journal(target: Cluster, flow: str) -> list[Entry]:
@@ -382,8 +457,19 @@ def claimed_of(rule: Rekeying, history: History, is_claimed: Callable[[str, Clai
         yield refused(letters, what, Fix.OTHER_LETTERS)
 
 
-def _ids(pair: TopicPair, plan: TopicPlan) -> tuple[UUID | None, UUID | None]:
-    return plan.source_topics[pair.source].topic_id, plan.target_topics[pair.target].topic_id
+def _without_growth(plan: TopicPlan, held: Mapping[str, str], history: History) -> TopicPlan:
+    """The plan whose pairs have the partitions of the copies that are `held`, with what these lack of their sources."""
+    pairs, withheld = list(plan.pairs), dict[str, Finding]()
+    for index, pair in enumerate(pairs):
+        name, every = pair.target, len(plan.source_topics[pair.source].partitions)
+        copy = plan.target_topics.get(name)
+        if copy is None or name not in held or (many := len(copy.partitions)) >= every:
+            continue
+        pairs[index] = replace(pair, partitions=many)
+        if begun_as(pair, plan.source_topics, plan.target_topics, history) is None:  # else it is RECREATED as a whole
+            what = f"has {many} of the {every} partitions of {pair.source}, and gets the others when it may be changed"
+            withheld[name] = refused(name, f"{what}: {held[name]}", Fix.SELF_EXPLANATORY)
+    return replace(plan, pairs=tuple(pairs), withheld=withheld)
 
 
 def is_empty(topic: TopicInfo, spans: Mapping[tuple[str, int], Span]) -> bool:

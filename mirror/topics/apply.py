@@ -9,19 +9,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from mirror.config import Settings, TopicSettings
-from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, MirrorError, PreflightError
+from mirror.errors import (
+    AccessDenied,
+    BrokerError,
+    ClusterError,
+    ClusterUnreachable,
+    MirrorError,
+    PreflightError,
+    SettingRefused,
+)
 from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
-from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, Creation, Growth, TopicInfo, plain_values
+from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Endpoint
-from mirror.names import did_you_mean, first_of
+from mirror.kafka.topic_configs import ConfigChange, ConfigValue, plain_values
+from mirror.names import INTERNAL_PREFIX, OWN_PREFIX, did_you_mean, first_of
 from mirror.observability import logs
-from mirror.policy.remedies import Fix, allow, set_configs
+from mirror.policy.remedies import DENIAL_FIRST, Fix, allow, set_configs
 from mirror.policy.rules import (
     AFTER_MAX,
     BEFORE_MAX,
@@ -36,8 +45,8 @@ from mirror.policy.rules import (
     shortened,
     tombstones_kept_ms,
 )
-from mirror.policy.selection import INTERNAL_PREFIX, OWN_PREFIX, Rekeying, Selection, TopicPair, select, selects
-from mirror.topics.configs import OWN_COMPACTED, any_time, changes_to, configs_for
+from mirror.policy.selection import Rekeying, Selection, TopicPair, select, selects
+from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, wanted
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
 
@@ -72,10 +81,12 @@ class TopicPlan:
     planned), what it must make (`creations`, `growths`, `changes`), and what preflight found.
 
     `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
-    their copies that exist, `target_configs` their settings. `compacted`: source topics that are, and
-    for how many ms they keep tombstones; `stamped`: those to
-    whose records the source's brokers give a time. `unread`: topics that were listed, and whose settings no broker had
-    an answer for: they are refused, and it is worth asking again.
+    their copies that exist; `source_configs` and `target_configs` are the settings by which it was planned.
+    `compacted`: source topics that are, and for how many ms they keep tombstones; `stamped`: those to whose records the
+    source's brokers give a time. `unread`: topics that were listed, and whose settings no broker had an answer for:
+    they are refused, and it is worth asking again. `withheld`: by target topic, why a copy that is left as it is lacks
+    the last partitions of its source, which are refused by themselves. `retimed`: copies that are about to be set to
+    stamp records no more.
     """
 
     pairs: tuple[TopicPair, ...]
@@ -89,8 +100,11 @@ class TopicPlan:
     target_topics: Mapping[str, TopicInfo]
     target_configs: Mapping[str, Mapping[str, ConfigValue]]
     compacted: Mapping[str, int]
+    source_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
     stamped: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()
+    withheld: Mapping[str, Finding] = field(default_factory=dict)
+    retimed: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -112,6 +126,11 @@ class TopicPlan:
         """The findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
 
+    @property
+    def advice(self) -> tuple[Finding, ...]:
+        """The other findings."""
+        return tuple(finding for finding in self.findings if finding.severity is not Severity.REFUSE)
+
     def shortened(self, topic: str) -> str:
         """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
         theirs = self.target_configs.get(topic, {})
@@ -132,8 +151,14 @@ class TopicPlan:
             creations=tuple(one for one in self.creations if one.topic in left),
             growths=tuple(one for one in self.growths if one.topic in left),
             changes=tuple(one for one in self.changes if one.topic in left),
-            findings=tuple(one for one in self.findings if one.severity is not Severity.REFUSE),
+            findings=self.advice,
         )
+
+    @property
+    def refused_pairs(self) -> list[TopicPair]:
+        """Those that preflight refuses each by itself; none where it refuses the whole flow."""
+        refused = {finding.topic for finding in self.refusals}
+        return [pair for pair in self.pairs if "" not in refused and {pair.source, pair.target} & refused]
 
     def leaving(self, topics: Collection[str]) -> TopicPlan:
         """The plan without changes to these existing target topics."""
@@ -169,17 +194,18 @@ def plan_topics(
     history: History = NO_HISTORY,
     *,
     leave: Collection[str] = (),
+    keeps: bool = False,
 ) -> TopicPlan:
     """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read. What may
     be changed of the target's topics is for `adoption.Gate` to say.
 
     Source topics that the flow mirrored under another id into the target topics of now may have another number of
     partitions: their pairs have the target's, so that each of these stops by name. The same holds for the target topics
-    to `leave` as they are, by which nothing is changed.
+    to `leave` as they are, by which nothing is changed. `keeps`: no copy gets a setting by which it would keep less.
     """
     source_topics, target_topics, source_id = source.topics(), target.topics(), source.cluster_id()
     selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
-    offsets, sync = settings.topics.offsets, settings.sync
+    offsets, sync, barred = settings.topics.offsets, settings.sync, (dict[str, MirrorError](), dict[str, MirrorError]())
     may_fill = offsets == "translate" or target.may_write_markers()
     findings = [
         *_source_findings(source_id, target, settings, history, target_topics),
@@ -187,36 +213,46 @@ def plan_topics(
         *_loop_findings(selection, settings, history, source_id == target.cluster_id()),
         *([] if may_fill else [_advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
         *_name_findings(selection, target_topics),
+        *_moved(selection, settings, history, source_id, target_topics),
     ]
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
     computed = tuple(rekeyed_pairs(settings.flow, selection.pairs))
     frozen = {pair.target for pair in copied if begun_as(pair, source_topics, target_topics, history)} | {*leave}
     pairs = tuple(_left_alone(pair, target_topics) if pair.target in frozen else pair for pair in copied)
     copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
-    source_configs = source.topic_configs(pair.source for pair in (*pairs, *computed))
-    target_configs = target.topic_configs(copies)
+    source_configs = source.topic_configs((pair.source for pair in (*pairs, *computed)), barred[0])
+    target_configs = target.topic_configs(copies, barred[1])
     written = set[str]().union(*(pair.own_topics for pair in (*pairs, *computed)))
     hidden = target.denied(written - target_topics.keys())
     unread = {pair.source for pair in (*pairs, *computed)} - source_configs.keys()
     lost = copies.keys() - target_configs.keys()
-    findings += (*unanswered(unread, settings.source), *unanswered(lost, settings.target))
+    findings += (*unanswered(unread, settings.source, barred[0]), *unanswered(lost, settings.target, barred[1]))
     seen = [pair for pair in pairs if pair.target not in hidden | lost and pair.source not in unread]
     rekeyed = [pair for pair in computed if pair.source not in unread and not pair.own_topics & hidden]
     may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
+    changing = [
+        pair
+        for pair in (*seen, *rekeyed)
+        if pair.target not in target_topics
+        or (
+            pair.target in copies.keys() - frozen
+            and any(wanted(pair, source_configs, target_configs, settings, keeps=keeps))
+        )
+    ]
+    findings += ask_all(source, target, changing, source_configs, target_configs, settings)
     creations: list[Creation] = []
     growths: list[Growth] = []
     changes: list[ConfigChange] = []
     for pair in seen:
         ours = source_configs[pair.source]
         if (existing := copies.get(pair.target)) is not None:
-            theirs, partitions = target_configs[pair.target], len(existing.partitions)
-            if partitions < pair.partitions and sync.topics and pair.target not in frozen:
+            theirs, partitions, is_frozen = target_configs[pair.target], len(existing.partitions), pair.target in frozen
+            if partitions < pair.partitions and sync.topics and not is_frozen:
                 growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
                 partitions = pair.partitions
-            wanted = changes_to(pair.target, theirs, ours, sync, settings.topics.append_time)
-            own_changes = [] if pair.target in frozen else list(wanted)
-            changes += own_changes
+            follow = wanted(pair, source_configs, target_configs, settings, keeps=keeps)
+            changes += (own_changes := [] if is_frozen else [*follow])
             fitting, replicas = _changed(theirs, own_changes), existing.replication_factor
         elif sync.topics:
             replicas = min(source_topics[pair.source].replication_factor, brokers)
@@ -265,6 +301,7 @@ def plan_topics(
         ),
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
         target_topics=copies,
+        source_configs=source_configs,
         target_configs=target_configs,
         compacted={
             topic: kept_ms
@@ -316,9 +353,11 @@ def apply(
 
     `check` is called right before each kind of change, and raises where nothing may be changed any more; nor is
     anything where this process was suspended behind that. A topic that is another one than was planned for stays,
-    and so does the copy of one that is by now another one on the `source`, or gone there.
+    and so does the copy of one that is by now another one on the `source`, or gone there. Nothing is created or set
+    that rests on settings which are others by now (G5 in `adoption.py`).
 
-    Where `failures` is given, it learns by target topic what could not be made, and everything else is; without it the
+    Where `failures` is given, it learns by target topic what could not be made, and everything else is (a setting that
+    is refused keeps nothing else from its topic: `settings_refused`); without it the
     first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
     appeared since is left as it is, and is such a failure: plan again to have it checked. Raises ClusterUnreachable.
     """
@@ -330,15 +369,17 @@ def apply(
     with asking(target, check) as ask:
         if plan.changes:
             ask()
-            failed |= _without_source(source, plan, {one.topic for one in plan.changes})
+            failed |= _outdated(source, target, plan, _settings_of(plan.changes))
         changes = [one for one in plan.changes if one.topic not in failed]
         target.alter_configs(changes, failed, ids)
+        refused_settings = {topic: failed.pop(topic) for topic in settings_refused(failed)}
         for change in changes:
-            if change.topic not in failed:
+            if change.topic not in failed | refused_settings:
                 log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
         if plan.creations:
             ask()
-        existed = _create(target, plan.creations, failed)
+            failed |= _outdated(source, target, plan, {one.topic: one.configs.keys() for one in plan.creations})
+        existed = _create(target, [one for one in plan.creations if one.topic not in failed], failed)
         grown = [one for one in plan.growths if one.topic not in failed]
         if grown:
             ask()
@@ -349,6 +390,8 @@ def apply(
         if growth.topic not in failed:
             log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
     _await_leaders(target, {one.topic: one.partitions for one in grown if one.topic not in failed}, failed)
+    for topic, problem in refused_settings.items():
+        failed.setdefault(topic, problem)
     for topic in existed:
         failed.setdefault(topic, PreflightError("somebody else created it just now; it is checked again"))
     if failures is None:
@@ -359,10 +402,48 @@ def apply(
     return frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
 
 
+def settings_refused(failures: Mapping[str, MirrorError]) -> list[str]:
+    """The topics among failures of which nothing failed but a setting: they are mirrored as they are."""
+    return [topic for topic, problem in failures.items() if isinstance(problem, SettingRefused)]
+
+
+def _settings_of(changes: Iterable[ConfigChange]) -> dict[str, set[str]]:
+    """By topic, the names of the settings that change."""
+    names: dict[str, set[str]] = {}
+    for one in changes:
+        names.setdefault(one.topic, set()).add(one.name)
+    return names
+
+
+def _outdated(
+    source: Admin | None, target: Admin, plan: TopicPlan, names: Mapping[str, Collection[str]]
+) -> dict[str, MirrorError]:
+    """Those of these target topics that are not to be made as planned, and why: a setting of them or of their sources
+    is another one by now, one of these `names` or one that decides which records there are, or the source itself is.
+    """
+    planned = {one.target: one.source for one in plan.pairs} | {one.target: one.source for one in plan.rekeyed}
+    sides: list[tuple[Admin, Mapping[str, str], Mapping[str, Mapping[str, ConfigValue]]]] = [
+        (target, {topic: topic for topic in names if topic in plan.target_topics}, plan.target_configs)
+    ]
+    if source is not None:
+        sides.append((source, {copy: planned[copy] for copy in names if copy in planned}, plan.source_configs))
+    failed: dict[str, MirrorError] = {}
+    for cluster, topics, before in sides:
+        now = cluster.topic_configs_now(sorted(set(topics.values())))
+        for copy, topic in topics.items():
+            was, found = before.get(topic, {}), now.get(topic, {})
+            if others := sorted(one for one in IN_EFFECT.union(names[copy]) if was.get(one) != found.get(one)):
+                where = f"{', '.join(others)} of topic {topic} on cluster {cluster.settings.alias}"
+                failed[copy] = PreflightError(f"{where} changed since it was looked at; it is checked again")
+    return failed | _without_source(source, plan, names.keys())  # the ids behind the settings
+
+
 def _without_source(source: Admin | None, plan: TopicPlan, topics: Collection[str]) -> dict[str, MirrorError]:
     """Those of these target topics whose source is another one than was planned for, or gone, and that."""
+    if source is None:
+        return {}
     sources = {pair.target: pair.source for pair in plan.pairs if pair.target in topics}
-    now = source.describe(set(sources.values())) if source is not None else plan.source_topics
+    now = source.describe(set(sources.values()))
     return {
         topic: PreflightError(f"{name} was deleted{' and made anew' if name in now else ''} since it was looked at")
         for topic, name in sources.items()
@@ -552,7 +633,10 @@ def _selection_findings(
     for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
         yield _advise(name, "is in topics.naming.rename and is not among the mirrored topics")
     if not selection.pairs and not selection.missing:
-        what = f"no topic {where} matches topics.include and escapes topics.exclude"
+        what = (
+            f"no topic {where} matches topics.include and escapes topics.exclude: to mirror nothing any more, end the"
+            " mirror"
+        )
         yield refused("", what, Fix.SELECT_TOPICS)
 
 
@@ -575,7 +659,7 @@ def _hidden(
             yield refused(topic, what, Fix.GRANT_SOURCE, grant=grant)
     for name in sorted(copies):
         what = f"may be there, and cluster {settings.target.alias} hides it: no right to DESCRIBE it"
-        yield refused(name, what, Fix.NAME_SOURCE, hint=GRANT_WRITE)
+        yield refused(name, what, Fix.NAME_SOURCE, hint=f"{GRANT_WRITE}; {DENIAL_FIRST}")
 
 
 def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:
@@ -597,6 +681,24 @@ def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[
                 other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
                 what = f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same"
                 yield refused(name, what, Fix.NAME_COPY)
+
+
+def _moved(
+    selection: Selection, settings: Settings, history: History, source_id: str, existing: Mapping[str, TopicInfo]
+) -> Iterator[Finding]:
+    """The refusals of topics that would be copied again, by names that nobody gave to each of them: one word in
+    `topics.naming`, and a running mirror would leave all its copies.
+    """
+    copies: dict[str, list[str]] = {}
+    for name, seen in sorted({**history.rekeyed, **history.seen}.items()):
+        is_there = name in existing and same_id(seen.target_topic_id, existing[name].topic_id)
+        if is_there and not seen.is_letters and same_id(seen.cluster_id or None, source_id or None):
+            copies.setdefault(seen.source_topic, []).append(name)
+    for pair in selection.pairs:
+        names = copies.get(pair.source, [pair.target])
+        if pair.target not in names and pair.source not in settings.topics.naming.rename:
+            what = f"this flow mirrors it into {' and '.join(names)}, and topics.naming says {pair.target} now"
+            yield refused(pair.source, what, Fix.KEEP_NAME)
 
 
 def reserved_findings(targets: Iterable[str]) -> Iterator[Finding]:

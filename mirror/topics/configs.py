@@ -1,10 +1,15 @@
 """Which settings of a topic follow the source's, also those of a lost cluster, and what that changes.
 
     followed in effect   what decides which records exist and what they look like: clusters' defaults may differ, so the
-                         value that holds on the source is set on the target
+                         value that holds on the source is set on the target. Of a compacted topic also how soon it is
+                         compacted, and how long the marker of a deleted key stays
     followed where set   the rest of what describes a topic: where the source's topic has a value of its own, so has the
                          target's; where it has none, the target's goes back to its cluster's default
     never                what a cluster's operators set for its own safety, throttling and tiers, whatever is asked for
+    disputed             brokers may differ: their defaults change one by one, and one that is cut off says what was so
+                         yesterday. While the source's do, no copy changes; one that is made keeps what any of them
+                         does. What decides together which records there are goes together: where one of it is disputed
+                         or refused, of the others only what keeps more is set
     when created         batches must keep the codec they come with, and be accepted however old or early: a topic that
                          the mirror creates is made so; one that exists is advised about, and stays as it is
 
@@ -23,13 +28,15 @@ L4  what names the lost cluster's brokers, or its tier of remote storage, means 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from mirror.config import SyncSettings
-from mirror.kafka.admin import ConfigChange, ConfigValue
-from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT
+from mirror.config import Settings, SyncSettings
+from mirror.kafka.admin import Admin
+from mirror.kafka.topic_configs import COMPACTION, KEEPING, RETENTION, ConfigChange, ConfigValue
+from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT, Finding, Severity
+from mirror.policy.selection import TopicPair
 
 # --- Which settings of a topic follow the source's, and what that changes on the target -------------------------------
 
@@ -87,6 +94,13 @@ def follows(name: str, sync: SyncSettings) -> bool:
     return name in IN_EFFECT | WHERE_SET or any(pattern.fullmatch(name) for pattern in sync.configs_include)
 
 
+def _is_wanted(name: str, ours: Mapping[str, ConfigValue], sync: SyncSettings) -> bool:
+    """Whether a setting follows the source's, by where that was set."""
+    policy = ours.get("cleanup.policy")
+    is_compacting = name in COMPACTION and policy is not None and "compact" in policy.value
+    return follows(name, sync) and (name in IN_EFFECT or is_compacting or not ours[name].is_default)
+
+
 def configs_for(
     ours: Mapping[str, ConfigValue],
     defaults: Mapping[str, str],
@@ -97,7 +111,8 @@ def configs_for(
     configs = {
         name: found.value
         for name, found in sorted(ours.items())
-        if follows(name, sync) and (name in IN_EFFECT or not found.is_default)
+        if _is_wanted(name, ours, sync)
+        and not (name in COMPACTION and found.is_default and defaults.get(name, found.value) == found.value)
     }
     if append_time == "source" and TIMESTAMP_TYPE in configs:
         configs[TIMESTAMP_TYPE] = "CreateTime"
@@ -116,11 +131,32 @@ def changes_to(
     ours: Mapping[str, ConfigValue],
     sync: SyncSettings,
     append_time: AppendTime = "source",
+    *,
+    keeps: bool = False,
 ) -> Iterator[ConfigChange]:
-    """What makes the configs of an existing target topic follow those of its source; nothing where they do."""
+    """What makes the configs of an existing target topic follow those of its source; nothing where they do. `keeps`: of
+    what decides which records there are, only what keeps more.
+    """
+    is_disputed = keeps or any(
+        ours[name].is_disputed and _is_wanted(name, ours, sync) for name in KEEPING & ours.keys()
+    )
+    for one in _changes(topic, theirs, ours, sync, append_time):
+        if not (is_disputed and one.is_of_keeping) or one.keeps_more:
+            yield one
+
+
+def _changes(
+    topic: str,
+    theirs: Mapping[str, ConfigValue],
+    ours: Mapping[str, ConfigValue],
+    sync: SyncSettings,
+    append_time: AppendTime,
+) -> Iterator[ConfigChange]:
     for name in sorted(ours.keys() | theirs.keys()):
         wanted, held = ours.get(name), theirs.get(name)
         if not follows(name, sync) or held is None:  # a setting that the target's brokers do not know
+            continue
+        if wanted is not None and wanted.is_disputed:
             continue
         if (
             name == TIMESTAMP_TYPE
@@ -129,16 +165,55 @@ def changes_to(
             and wanted.value == LOG_APPEND_TIME
         ):
             continue  # what it began with
-        if wanted is not None and (name in IN_EFFECT or not wanted.is_default):
-            if wanted.value != held.value:
+        if wanted is not None and _is_wanted(name, ours, sync):
+            if wanted.value != held.value or held.is_disputed:
                 yield ConfigChange(topic=topic, name=name, before=held.value, after=wanted.value)
         elif not held.is_default:
             yield ConfigChange(topic=topic, name=name, before=held.value, after=None)
 
 
+def wanted(
+    pair: TopicPair,
+    source_configs: Mapping[str, Mapping[str, ConfigValue]],
+    target_configs: Mapping[str, Mapping[str, ConfigValue]],
+    settings: Settings,
+    *,
+    keeps: bool = False,
+) -> Iterator[ConfigChange]:
+    """What makes the copy of a pair follow its source, by the configs of topics on both sides. `keeps` as in
+    `changes_to`.
+    """
+    theirs, ours = target_configs[pair.target], source_configs[pair.source]
+    return changes_to(pair.target, theirs, ours, settings.sync, settings.topics.append_time, keeps=keeps)
+
+
+def ask_all(
+    source: Admin,
+    target: Admin,
+    changing: Sequence[TopicPair],
+    source_configs: dict[str, dict[str, ConfigValue]],
+    target_configs: dict[str, dict[str, ConfigValue]],
+    settings: Settings,
+) -> list[Finding]:
+    """Learn from all brokers what is in effect for topics that are to be made or changed; what is to be said where the
+    source's do not agree.
+    """
+    source_configs |= source.topic_configs_now([pair.source for pair in changing])
+    target_configs |= target.topic_configs_now([pair.target for pair in changing if pair.target in target_configs])
+    findings = []
+    for pair in changing:
+        found = source_configs[pair.source]
+        if names := [one for one, value in found.items() if value.is_disputed and follows(one, settings.sync)]:
+            problem = (
+                f"brokers of cluster {settings.source.alias} do not agree on {', '.join(names)} of topic {pair.source}:"
+                " not followed until they do; set it on the topic, or let all brokers have one default"
+            )
+            findings.append(Finding(severity=Severity.ADVISE, topic=pair.target, text=problem))
+    return findings
+
+
 # --- Settings that topics had on a lost cluster -----------------------------------------------------------------------
 
-RETENTION: Final = ("retention.ms", "retention.bytes")
 #: L2
 HELD: Final = frozenset({*RETENTION, TIMESTAMP_TYPE, BEFORE_MAX, AFTER_MAX})
 #: L4
@@ -164,7 +239,7 @@ class SettingsPlan:
     found: what was set on the lost topic.
     changes: what is to be set on its copy.
     held: what a person is to set when nothing more is to be restored (L2).
-    dropped: what the restore gave the copy, and the lost topic had by its brokers' default.
+    by_default: what the restore gave the copy, and the lost topic had by its brokers' default, which is in no log (L1).
     left: by name, why another setting is not set.
     """
 
@@ -172,7 +247,7 @@ class SettingsPlan:
     found: Mapping[str, str]
     changes: tuple[ConfigChange, ...] = ()
     held: Mapping[str, str] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
+    by_default: tuple[str, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -212,10 +287,10 @@ def plan_settings(
         found=found,
         changes=tuple(changes),
         held=held,
-        dropped=_dropped(found, now) if is_own else (),
+        by_default=_by_default(found, now) if is_own else (),
         left=left,
     )
 
 
-def _dropped(found: Mapping[str, str], now: Mapping[str, ConfigValue]) -> tuple[str, ...]:
+def _by_default(found: Mapping[str, str], now: Mapping[str, ConfigValue]) -> tuple[str, ...]:
     return tuple(name for name in RETENTION if name not in found and name in now and not now[name].is_default)

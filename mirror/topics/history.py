@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror.config import Settings
-from mirror.errors import ClusterError, PreflightError
+from mirror.errors import ClusterError, MalformedBatch, PreflightError
 from mirror.journal.entries import FirstSeen, losses_in, making_in, mirrored_cluster, rekeyed_in, same_id, seen_in
 from mirror.journal.journal import Change, Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
@@ -83,7 +83,8 @@ class History:
     """`seen`: by target topic, as what its source was first seen; `rekeyed`: the same of topics that are re-keyed,
     as it was when the flow started. `origins`: by source topic, where a copy comes from. `claims`: by target topic,
     which other flow writes to it. `target_id`: the id of the target's cluster, None where it is not known. `unread`:
-    journals that cannot be read, with what is not known therefore. `has_run`: a mirror of the flow has reported before.
+    journals that cannot be read, with what is not known therefore; `silent`: what of that is about journals that are
+    there. `has_run`: a mirror of the flow has reported before.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class History:
     claims: Mapping[str, Claim] = field(default_factory=dict)
     target_id: str | None = None
     unread: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     has_run: bool = False
     rekeyed: Mapping[str, FirstSeen] = field(default_factory=dict)
 
@@ -213,6 +215,7 @@ async def read_history(
     gone, and is not asked. Raises MalformedBatch for a journal.
     """
     unread: list[str] = []
+    silent: list[str] = []
     where = settings.source.alias, settings.target.alias
     (towards, is_source_hidden), (beside, is_target_hidden) = await asyncio.gather(
         _standing(Endpoint.of(settings.source), None if source_topics is None else flows_of(source_topics)),
@@ -231,7 +234,7 @@ async def read_history(
     claims: dict[str, Claim] = {}
     for flow, journal in towards.items():
         if journal is None:
-            unread.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
+            silent.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
             continue
         named = (making_in(journal), seen_in(journal), rekeyed_in(journal))
         for topic, seen in (item for found in named for item in found.items()):
@@ -240,7 +243,7 @@ async def read_history(
     for flow, journal in beside.items():
         if journal is None:
             text = "cannot be read, so it is not known which topics that flow writes to"
-            unread.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
+            silent.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
             continue
         _add_claims(claims, flow, journal, target_topics)
     return History(
@@ -248,7 +251,8 @@ async def read_history(
         origins=origins,
         claims=claims,
         target_id=own.cluster_id,
-        unread=tuple(unread),
+        unread=(*unread, *silent),
+        silent=tuple(silent),
         has_run=has_reports(own.newest),
         rekeyed=rekeyed_in(own.newest),
     )
@@ -262,16 +266,27 @@ def read_others(settings: Settings, source: Admin, target: Admin) -> History:
 
 async def losses_on_the_way_back(
     source: Cluster, seen: Mapping[str, FirstSeen], names: Collection[str]
-) -> list[LostBack]:
+) -> tuple[list[LostBack], list[str]]:
     """By `seen` of a flow's journal, the partitions of its copies that were the source of a flow back, also one that
     was failed over, of which losses are on record in its journal, among the topics `names` of our source: what that
-    flow lacks is a difference of both sides, and what it left out the copy alone may have. Raises PreflightError for a
-    flow back that was not failed over, and may lose more; ClusterError, MalformedBatch.
+    flow lacks is a difference of both sides, and what it left out the copy alone may have. And why journals cannot be
+    read: each by itself, so that one of another flow hides nothing of the flow back.
+
+    Raises PreflightError for a flow back that was not failed over, and may lose more; ClusterError.
     """
-    flows, found = flows_of(names), dict[TopicPartition, LostBack]()
+    flows, found, unread = flows_of(names), dict[TopicPartition, LostBack](), list[str]()
     await source.learn(map(journal_topic, flows))
-    for flow in flows:
-        known = newest((await Journal(source, flow).read())[0])
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(flow: str) -> Mapping[bytes, bytes]:
+        async with at_once:
+            try:
+                return newest((await Journal(source, flow).read())[0])
+            except (ClusterError, MalformedBatch) as problem:
+                unread.append(f"{journal_topic(flow)}: {problem}")
+                return {}
+
+    for flow, known in zip(flows, await asyncio.gather(*map(read, flows)), strict=True):
         back, lost = seen_in(known), losses_in(known)
         for copy, ours in seen.items():
             theirs = back.get(ours.source_topic)
@@ -293,7 +308,7 @@ async def losses_on_the_way_back(
                 spans += found[there].spans if there in found else ()
                 loss = Loss(at, there, 0, 0, WAY_BACK, "", ours.topic_id, ours.target_topic_id)
                 found[there] = LostBack(loss, joined(spans))
-    return list(found.values())
+    return list(found.values()), sorted(unread)
 
 
 async def may_hide_flows(cluster: Cluster) -> bool:

@@ -11,11 +11,12 @@ from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.journal.entries import Copy, moment, paused_in, start_offsets
+from mirror.journal.entries import Copy, accepted_in, moment, paused_in, start_offsets
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
+from mirror.journal.snapshot import status_of
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
@@ -23,9 +24,10 @@ from mirror.names import is_legal
 from mirror.policy.remedies import allow
 from mirror.policy.rules import Severity
 from mirror.policy.selection import TopicPair, select
+from mirror.replication.assignment import STANDING
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
-from mirror.topics.acls import AclPlan, given_in, plan_acls
+from mirror.topics.acls import AclPlan, denied_by_us, given_in, plan_acls
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, begun_as
 from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
@@ -138,7 +140,8 @@ class FlowPlan:
     offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
     that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
-    `otherwise`: why copies would stop that were begun with other offsets. `gone`: topics that were mirrored and that
+    `stops`: why partitions would stop in others as they begin; `stopped`: why they did when a mirror ran last, where a
+    start may find that resolved. `gone`: topics that were mirrored and that
     the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
     mirrored before they are resumed. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
     begin that have no copy yet, if that is in the future.
@@ -162,14 +165,15 @@ class FlowPlan:
     paused: tuple[str, ...] = ()
     extents: tuple[Extent, ...] = ()
     start_ahead: datetime | None = None
-    otherwise: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the flow would not start, or would stop at once."""
         ended = (self.failed_over,) if self.failed_over else ()
-        refused = self.topics.refusals if self.topics else ()
-        return (*ended, *map(str, refused), *self.recreated, *self.otherwise, *map(str, self.rights))
+        refused = (*self.topics.refusals, *self.topics.withheld.values()) if self.topics else ()
+        return (*ended, *map(str, refused), *self.recreated, *self.stops, *map(str, self.rights))
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -182,7 +186,7 @@ class FlowPlan:
             f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in self.paused
         )
         advised = (str(one) for one in findings if one.severity is Severity.ADVISE)
-        return (*ahead, *paused, *advised, *blocker, *self.gone, *self.held)
+        return (*ahead, *paused, *advised, *blocker, *self.gone, *self.held, *self.stopped)
 
     @property
     def has_changes(self) -> bool:
@@ -211,21 +215,26 @@ def plan_flow(settings: Settings) -> FlowPlan:
     gaps: tuple[Filling, ...] = ()
     extents: tuple[Extent, ...] = ()
     starts: dict[TopicPartition, int] = {}
+    lost, stopped = list[str](), list[str]()
     if topics:
         spans = source.spans(topics.source_topics.values()), target.spans(topics.target_topics.values())
         extents = tuple(_extents(*spans, topics, is_equal=settings.topics.offsets == "preserve"))
         starts = asyncio.run(planned_starts(settings, topics, history))
+        lost, stopped = _reported(topics, settings, own.newest, spans[0])
         if settings.topics.offsets == "preserve":
             padding, gaps = _fillings(*spans, topics, starts)
         if settings.sync.acls:
             principals = settings.sync.acl_principals
             pairs, given = topics.allowed().pairs, given_in(own.newest)
-            acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
+            barred = denied_by_us(target, topics.refused_pairs, given, topics.unread)
+            acls = plan_acls(source, target, [*pairs, *barred], followed_groups(settings, source), given, principals)
             source_id = source.cluster_id()
             others = {*copies_of_others(settings, history.seen, source_id).values()}
             acls = acls.giving_alone(others, source_id)
             withheld = gate.held(acls.topics, topics, history, settings)
-            acls, held = acls.leaving(withheld), withheld | held
+            hidden = {pair.target for pair in barred}
+            acls = acls.leaving({*withheld, *hidden}, gate.unreadable | hidden)
+            held = withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
     own_topics = [journal_topic(settings.flow), heartbeat_topic(settings.flow)]
     if heartbeat_topic(settings.flow) in target.denied(own_topics):
@@ -256,7 +265,8 @@ def plan_flow(settings: Settings) -> FlowPlan:
         paused=tuple(sorted(paused_in(own.newest).intersection(topics.sources))) if topics else (),
         extents=extents,
         start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
-        otherwise=tuple(_otherwise(topics, own.newest)) if topics and settings.topics.offsets == "preserve" else (),
+        stops=(*_stops(topics, settings, own.newest), *lost) if topics else (),
+        stopped=tuple(stopped),
     )
 
 
@@ -277,20 +287,50 @@ def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[
             yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
 
 
-def _otherwise(plan: TopicPlan, journal: Mapping[bytes, bytes]) -> Iterator[str]:
-    """Copies that were begun with offsets that move, as their tasks would find them (P9 in `position.py`)."""
-    positions = standing_in(journal).positions
+def _stops(plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes]) -> Iterator[str]:
+    """Stops that stand in the journal, and copies that were begun with offsets that move (P9 in `position.py`): both as
+    their tasks would find them before they read a log.
+    """
+    standing, goes_on = standing_in(journal), settings.topics.on_data_loss == "continue"
     for pair in plan.pairs:
-        ours, theirs = plan.source_topics[pair.source], plan.target_topics.get(pair.target)
-        for number in range(pair.partitions if theirs is not None else 0):
-            last = positions.get(TopicPartition(pair.target, number))
-            if last is None or theirs is None or not last.is_of(ours.topic_id, theirs.topic_id):
-                continue
-            if last.is_moved:
-                what = "the copy was begun with topics.offsets: translate"
-                advice = Remedy.AS_BEGUN.text({"offsets": "translate"})
-                yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
-                break
+        if (copy := plan.target_topics.get(pair.target)) is None:
+            continue
+        for number in range(pair.partitions):
+            stop = standing.stops.get(TopicPartition(pair.target, number))
+            if stop is not None and stop.bars(copy.topic_id, continues_on_loss=goes_on):
+                yield str(stop.raised(TopicPartition(pair.source, number)))
+        ids = plan.source_topics[pair.source].topic_id, copy.topic_id
+        known = (standing.positions.get(TopicPartition(pair.target, number)) for number in range(pair.partitions))
+        is_moved = any(one is not None and one.is_of(*ids) and one.is_moved for one in known)
+        if is_moved and settings.topics.offsets == "preserve":
+            what = "the copy was begun with topics.offsets: translate"
+            advice = Remedy.AS_BEGUN.text({"offsets": "translate"})
+            yield f"{pair.source}: {State.REFUSED}: {what}. {advice}"
+
+
+def _reported(
+    plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes], ours: Mapping[tuple[str, int], Span]
+) -> tuple[list[str], list[str]]:
+    """Partitions that stopped since the source deleted what was to be mirrored next, and still would; and those that
+    stopped when a mirror ran last for what a start may find resolved.
+    """
+    lost, others, accepted = list[str](), list[str](), accepted_in(journal)
+    names = {(pair.source, pair.target) for pair in plan.allowed().pairs}
+    for one in status_of("", "", journal, 0).figures:
+        known_otherwise = one.state in STANDING or one.state is State.RECREATED
+        if not one.state.is_stop or known_otherwise or (one.topic, one.target_topic) not in names:
+            continue
+        text = f"{one.topic}-{one.partition}: {one.state}: {one.detail}"
+        if one.state is not State.RETENTION_GAP:
+            others.append(f"{text} (when a mirror ran last; one that starts looks again)")
+            continue
+        span = ours.get((one.topic, one.partition))
+        known = accepted.get(TopicPartition(one.target_topic, one.partition))
+        first, until = known.offsets if known else (0, 0)
+        is_taken = span is not None and first <= one.next_offset and span.start <= until
+        if settings.topics.on_data_loss == "stop" and not is_taken and (span is None or one.next_offset < span.start):
+            lost.append(text)
+    return lost, others
 
 
 def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
@@ -363,7 +403,7 @@ def _target_rights(
         needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
         needed |= {"ALTER"} if topic in grown else set()
         needed |= {"ALTER_CONFIGS"} if topic in changed else set()
-        needed |= {"DELETE"} if topic in padded else set()
+        needed |= {"DELETE"} if topic in padded or settings.sync.deletions == "delete" else set()
         yield from _lacking(endpoint, needed, info, topic)
     if (acls.missing or acls.revoked) and "ALTER" not in target.rights():
         yield MissingRight(endpoint.alias, "ALTER", "", allow(endpoint, "ALTER"))

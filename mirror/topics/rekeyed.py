@@ -11,8 +11,11 @@ from typing import Final
 
 from mirror import names
 from mirror.config import ClusterSettings, Settings
-from mirror.kafka.admin import Admin, ConfigValue, Creation, TopicInfo, plain_values
-from mirror.policy.remedies import Fix
+from mirror.errors import MirrorError
+from mirror.kafka.admin import Admin, Creation, TopicInfo
+from mirror.kafka.cluster import Endpoint
+from mirror.kafka.topic_configs import ConfigValue, plain_values
+from mirror.policy.remedies import DENIAL_FIRST, Fix, allow
 from mirror.policy.rules import (
     Finding,
     Rules,
@@ -67,27 +70,28 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
     """Plan `pairs`, which are `rekeyed_pairs`. Writes nothing; raises ClusterError."""
     copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
     dead = {pair.rekeying.dead_letter for pair in pairs if pair.rekeying} & known.target_topics.keys()
+    barred: dict[str, MirrorError] = {}
     target_configs = {
         topic: plain_values(found)
-        for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}).items()
+        for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}, barred).items()
     }
     unread = frozenset({*dead, *(copy.name for copy in copies)} - target_configs.keys())
     filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
     creations: list[Creation] = []
-    findings: list[Finding] = [*unanswered(unread, settings.target)]
+    findings: list[Finding] = [*unanswered(unread, settings.target, barred)]
     rekeyings: list[Rekeying] = []
     new_letters: dict[str, int] = {}
     may_create = settings.sync.topics  # what the flow keeps for itself is made all the same, as its journal is
     for pair in (one for one in pairs if not unread & {one.target, one.rekeying and one.rekeying.dead_letter}):
-        rekeying = pair.rekeying
-        assert rekeying is not None
+        assert pair.rekeying is not None
         ours = known.source_configs[pair.source]
         of_source = plain_values(ours)
+        rekeying = replace(pair.rekeying, tombstones_ms=tombstones_kept_ms(of_source))
         replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
-        progress = rekeying.progress
-        copy = known.target_topics.get(pair.target)
+        copy, progress = known.target_topics.get(pair.target), rekeying.progress
         if copy is None and may_create:
-            configs: Mapping[str, str] = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
+            followed = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
+            configs: Mapping[str, str] = followed | _keeping(rekeying, {**known.defaults, **followed})
             creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
             configs = {**known.defaults, **configs}
         elif copy is None:
@@ -112,26 +116,41 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
             findings.append(missing(letters))
         elif letters:
             new_letters[letters] = max_bytes
-            configs = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
-            creations.append(_creation(letters, 1, replicas, configs))
+            of_letters = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
+            creations.append(_creation(letters, 1, replicas, of_letters))
         is_foreign = pair.target in filled and progress not in known.target_topics
-        findings += _refusals(rekeying, copy, progress, is_foreign=is_foreign)
+        findings += _refusals(rekeying, copy, is_compacted=compacted, is_foreign=is_foreign)
         rekeyings.append(
             replace(
                 rekeying,
                 compacted=compacted,
                 max_bytes=max_bytes,
                 continues_on_loss=settings.topics.on_data_loss == "continue",
-                tombstones_ms=tombstones_kept_ms(of_source),
                 may_stamp=settings.topics.append_time == "target" or is_stamped(of_source),
             )
         )
     return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)), unread)
 
 
-def unanswered(topics: Iterable[str], cluster: ClusterSettings) -> Iterator[Finding]:
-    """The refusals of topics whose settings no broker had an answer for: nothing follows from what is not known."""
+def _keeping(rekeying: Rekeying, configs: Mapping[str, str]) -> dict[str, str]:
+    """What keeps a target topic that is to be made with `configs` from being compacted by keys that supersede what the
+    source keeps.
+    """
+    if rekeying.fits_compaction or not is_compacted(configs):
+        return {}
+    deletes = Rules.from_configs(configs).deletes
+    return {"cleanup.policy": "delete"} | ({} if deletes else {"retention.ms": "-1", "retention.bytes": "-1"})
+
+
+def unanswered(topics: Iterable[str], cluster: ClusterSettings, denied: Mapping[str, MirrorError]) -> Iterator[Finding]:
+    """The refusals of topics whose settings no broker had an answer for, or may not tell: nothing follows from what is
+    not known.
+    """
     for topic in sorted(topics):
+        if topic in denied:
+            how = f"{DENIAL_FIRST}: {allow(Endpoint.of(cluster), 'DESCRIBE_CONFIGS', topic=topic)}"
+            yield refused(topic, str(denied[topic]), Fix.NAME_SOURCE, hint=how)
+            continue
         what = (
             f"cluster {cluster.alias} lists it and says nothing of its settings, as of one that was deleted a moment"
             " ago, or that a broker has not heard of yet: a running mirror asks again"
@@ -159,14 +178,18 @@ def _sets_partitions(settings: Settings, source: str) -> bool:
     return rule.partitions is not None
 
 
-def _refusals(rekeying: Rekeying, copy: TopicInfo | None, progress: str, *, is_foreign: bool) -> Iterator[Finding]:
-    topic = rekeying.target
+def _refusals(rekeying: Rekeying, copy: TopicInfo | None, *, is_compacted: bool, is_foreign: bool) -> Iterator[Finding]:
+    topic, progress = rekeying.target, rekeying.progress
+    if copy is not None and is_compacted and not rekeying.fits_compaction:
+        why = "its source is not" if rekeying.tombstones_ms is None else "its source is by other keys"
+        what = f"is compacted and {why}: its cleaner removes records that the source keeps"
+        yield refused(topic, what, Fix.FIT_COMPACTION, progress=progress)
     if copy is not None and len(copy.partitions) != rekeying.partitions:
         many = f"{len(copy.partitions)} partitions and its rule says {rekeying.partitions}"
         yield refused(topic, f"has {many}: keys would change their partition", Fix.CHANGE_RULE)
     if is_foreign:
         what = f"holds records that were not re-keyed by this flow, which has no {progress}"
-        yield refused(topic, what, Fix.RECREATE_COPY)
+        yield refused(topic, what, Fix.NAME_COPY)
     if not names.is_legal(progress):
         yield refused(topic, f"the flow's topic {progress} would have a name that is too long", Fix.SHORTEN_FLOW)
     if rekeying.dead_letter in (rekeying.target, rekeying.source):

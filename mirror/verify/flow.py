@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
-from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import fetch_below
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
@@ -24,6 +24,7 @@ from mirror.records.header import RawBatch
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
+from mirror.replication.position import corrupt
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.ranges import (
     ProofPlan,
@@ -449,6 +450,8 @@ async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, 
         await complete(index, moves.flow, source, pair.source, target, pair.target, since=since, losses=losses)
     except PartitionStop as stop:
         return stop
+    except MalformedBatch as damage:
+        return corrupt(damage, target, pair.source, pair.target.topic)
     return None
 
 

@@ -474,6 +474,20 @@ def _gaps(report: VerifyReport) -> str:
     return f"{unread}; not whole: {lacks}" if lacks else unread
 
 
+def _offsets(some: Iterable[Shortfall]) -> int:
+    """How many offsets these shortfalls of a kind are about; those that several are about count once."""
+    total, before = 0, ("", -1, -1)
+    for one in sorted(some, key=lambda one: (one.target, one.partition, one.first)):
+        place = one.target, one.partition
+        if one.first < 0 or one.offsets != one.next_offset - one.first:  # it does not say which
+            total += one.offsets or 0
+            continue
+        first = max(one.first, before[2]) if place == before[:2] else one.first
+        total += max(0, one.next_offset - first)
+        before = (*place, max(first, one.next_offset))
+    return total
+
+
 def lacking(report: VerifyReport) -> str:
     """What keeps a copy from being whole, by kind and in numbers; empty where nothing does."""
     parts = []
@@ -481,8 +495,10 @@ def lacking(report: VerifyReport) -> str:
         some = [one for one in report.shortfalls if one.kind is kind]
         if not some:
             continue
-        offsets = sum(one.offsets or 0 for one in some)
-        where = Counter("topic" if one.partition < 0 else "partition" for one in some)
+        offsets = _offsets(some)
+        where = Counter(
+            "topic" if part < 0 else "partition" for _, part in {(one.target, one.partition) for one in some}
+        )
         places = " and ".join(f"{many:,} {what}{'s' if many > 1 else ''}" for what, many in sorted(where.items()))
         count = f"{offsets:,} offset{'' if offsets == 1 else 's'} " if offsets else ""
         parts.append(f"{count}{kind} ({places})")

@@ -15,6 +15,9 @@ _TESTS = Path(__file__).resolve().parent.parent
 
 def main() -> int:
     """Play, print and count."""
+    sys.path[:0] = [str(_TESTS), str(_TESTS / "support")]
+    from adversary.operations import REPERTOIRES
+
     parser = argparse.ArgumentParser(prog="python -m tests.adversary", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the first schedule")
     parser.add_argument("--schedules", type=int, default=1, help="how many seeds in a row")
@@ -28,14 +31,13 @@ def main() -> int:
     parser.add_argument(
         "--repertoire",
         default="clusters",
-        help="one of clusters, disks, settings, around, ways, late, astray, suspended, hung, operated, asleep",
+        help=f"one of {', '.join(REPERTOIRES)}",
     )
     parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
     parser.add_argument("--shrink", action="store_true", help="find the operations that are enough")
     parser.add_argument("--until-found", action="store_true", help="stop at the first finding")
     parser.add_argument("--logs", action="store_true", help="print the mirrors' logs of what was found")
     options = parser.parse_args()
-    sys.path[:0] = [str(_TESTS), str(_TESTS / "support")]
     return _hunt(options)
 
 

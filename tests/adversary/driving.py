@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
+from unittest.mock import patch
 
 from forking import Forked, forget_server
 
@@ -27,13 +28,15 @@ ANSWER_SECONDS: Final = 3.0
 
 @contextmanager
 def package(folder: Path) -> Iterator[None]:
-    """Take the mirror's package of the commands from a folder, where another one than the tests' own is; no command may
-    run as this begins or ends.
+    """Take the mirror's package of the commands from a folder, where another one than the tests' own is, also of those
+    that are no forks; no command may run as this begins or ends.
     """
     forget_server()
     sys.path.insert(0, str(folder))
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     try:
-        yield
+        with patch.dict(os.environ, {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}):
+            yield
     finally:
         sys.path.remove(str(folder))
         forget_server()

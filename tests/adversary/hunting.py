@@ -13,6 +13,8 @@ from typing import Final, Self
 from . import driving, mends
 from .operations import Schedule, schedule
 from .play import Played, play
+from .rekeyed.play import play as rekeyed
+from .rekeyed.scripts import Session, session
 from .shrinking import shrunk
 from .world import World
 
@@ -94,13 +96,16 @@ class Hunt:
         for start in range(0, len(seeds), _BLOCK):
             yield from sorted(seeds[start : start + _BLOCK], key=lambda seed: self._schedule(seed).disturbs)
 
-    def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played[Schedule]]:
+    def seeds_of(self, mend: mends.Mend, at_once: int) -> Iterator[Played[Schedule] | Played[Session]]:
         """Play what a mend is to be missed in, until something is found."""
         seeds = range(mend.seed, mend.seed + mend.schedules)
+        if mend.repertoire == mends.REKEYED:
+            yield from (rekeyed(self._world, session(seed).part(mend.only, 0), verifies=False) for seed in seeds)
+            return
         self.repertoire = mend.repertoire
         yield from self.play(seeds, at_once, only=mend.only, until_found=True)
 
-    def without(self, mend: mends.Mend, at_once: int) -> Iterator[Played[Schedule]]:
+    def without(self, mend: mends.Mend, at_once: int) -> Iterator[Played[Schedule] | Played[Session]]:
         """The same with the mend taken out."""
         with mends.without(mend.name) as folder, driving.package(folder):
             yield from self.seeds_of(mend, at_once)

@@ -155,6 +155,22 @@ _LATE_MOTIFS: Final = (
     ("stranger_writes", "run", "expire_target", "produce", "expire_source", "accept", "run"),
     ("cut_target", "expire_source", "run", "expire_target", "accept", "produce", "run"),
 )
+#: What is drawn besides where people take topics for copies that are none.
+_VOUCHED: Final[dict[str, float]] = {"vouch": 8}
+_VOUCHED_MOTIFS: Final = (
+    ("stranger_topic", "vouch", "adopt", "run"),
+    ("produce", "expire_source", "stranger_topic", "vouch", "adopt", "produce", "run"),
+    ("run", "delete_target", "produce", "produce", "produce", "expire_source", "stranger_topic", "vouch", "adopt"),
+    ("run", "delete_journal", "expire_source", "vouch", "adopt", "run"),
+)
+#: What is drawn besides where somebody gives copies more partitions than their sources have.
+_GROWN: Final[dict[str, float]] = {"grow_target": 6}
+_GROWN_MOTIFS: Final = (
+    ("live", "grow_target", "grow_target", "grow", "produce", "produce", "settle"),
+    ("run", "grow_target", "grow", "produce", "run"),
+    ("run", "grow_target", "produce", "failover"),
+    ("live", "grow", "grow_target", "settle", "grow", "produce", "settle"),
+)
 #: Where names lead to something else than before: an address to another cluster, a topic's name to another topic.
 _ASTRAY: Final[dict[str, float]] = {"failover_astray": 4}
 _ASTRAY_MOTIFS: Final = (
@@ -248,20 +264,30 @@ JOURNAL_CONFIGS: Final[dict[str, dict[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Repertoire:
-    """What schedules are drawn from: how often each operation is, what is drawn whole, and which topics there are."""
+    """What schedules are drawn from: how often each operation is, what is drawn whole, what topics are set to, and what
+    the first ones are created with.
+    """
 
     weights: dict[str, float]
     motifs: tuple[tuple[str, ...], ...]
     configs: tuple[str, ...]
+    created: tuple[str, ...] = ("default", "forever", "forever", "compact")
 
 
 #: By name. A seed means another schedule in each, so that one can be added to without a change to the others.
 REPERTOIRES: Final[dict[str, Repertoire]] = {
     "clusters": Repertoire(WEIGHTS, MOTIFS, ("default", "forever", "week", "short", "compact", "append")),
     "disks": Repertoire(WEIGHTS | _ON_DISKS, MOTIFS[::4] + _ON_DISKS_MOTIFS * 2, tuple(TOPIC_CONFIGS)),
+    "segments": Repertoire(
+        WEIGHTS | _ON_DISKS, _ON_DISKS_MOTIFS, ("default", "forever", "week", "compact"), ("segments",)
+    ),
     "ways": Repertoire(WEIGHTS | _WAYS, MOTIFS[::4] + _WAYS_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "settings": Repertoire(WEIGHTS | _SET, MOTIFS[::4] + _SET_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "late": Repertoire(WEIGHTS, MOTIFS[::4] + _LATE_MOTIFS * 4, ("default", "forever", "week", "compact")),
+    "vouched": Repertoire(
+        WEIGHTS | _VOUCHED, MOTIFS[::4] + _VOUCHED_MOTIFS * 4, ("default", "forever", "week", "compact")
+    ),
+    "grown": Repertoire(WEIGHTS | _GROWN, MOTIFS[::4] + _GROWN_MOTIFS * 4, ("default", "forever", "week", "compact")),
     "astray": Repertoire(
         WEIGHTS | _ASTRAY, MOTIFS[::4] + _ASTRAY_MOTIFS * 4, ("default", "forever", "week", "compact")
     ),
@@ -335,7 +361,7 @@ def schedule(seed: int, repertoire: str = "clusters", *, without: frozenset[str]
     """The schedule of a seed; `without` leaves kinds of operations out."""
     chance, drawn = Random(seed), REPERTOIRES[repertoire]
     topics = chance.choice((1, 1, 2))
-    created = tuple(chance.choice(("default", "forever", "forever", "compact")) for _ in range(topics))
+    created = tuple(chance.choice(drawn.created) for _ in range(topics))
     partitions = tuple(chance.choice((1, 1, 2)) for _ in range(topics))
     traits = {
         "translates": chance.random() < 0.25,

@@ -27,6 +27,8 @@ from .world import SIDES, Side, World
 
 #: What a command may take, and what a live mirror may take to come to rest, with others on the machine.
 COMMAND_SECONDS: Final = 60.0
+#: The amounts of `other_way` that stand for other names.
+OTHER_NAMES: Final = (25, 50)
 #: Within which a mirror has copied what was produced, and most likely reported nothing of it.
 UNREPORTED_SECONDS: Final = 0.2
 SETTLE_SECONDS: Final = 60.0
@@ -73,7 +75,7 @@ UNSEEN: Final = frozenset(
 #: What a preflight may refuse a flow for.
 REFUSABLE: Final = frozenset(
     {"foreign", "clash", "journal lost", "second flow", "failed over", "source deleted", "source recreated", "renamed"}
-    | {"stranger", "target cut", "source cut", "target set", "other way"}
+    | {"stranger", "target cut", "source cut", "target set", "target grown", "other way"}
 )
 Place = tuple[str, int]
 
@@ -441,14 +443,6 @@ class _Player:
             every |= copy.causes | ({"foreign"} if not copy.owned else set())
         return bool(every & REFUSABLE)
 
-    def _may_refuse_topic(self, name: str) -> bool:
-        """The same of one source topic: a name that clashes is that topic's alone."""
-        target = self._target_of(name)
-        copy = self._copies.get(target)
-        every = self._flow_causes - {"clash"} | self._source_causes[name]
-        every |= copy.causes | ({"foreign"} if not copy.owned else set()) if copy else set()
-        return bool(every & REFUSABLE) or target.replace(".", "_") in self._strangers
-
     def _recorded(self, flow: str = "") -> Recorded:
         return found_in(self._readers["target"].entries(f"mirror.{flow or self._tag}.offsets"))
 
@@ -507,13 +501,16 @@ class _Player:
         *,
         turns: bool = False,
         astray: bool = False,
+        names: str = "",
     ) -> Path:
         flow, source = flow or self._tag, self._world.source
         topics: dict[str, Any] = {"include": [include or f"{self._tag}\\..*"]}
         if self._excluded:
             topics["exclude"] = [self._names[-1].replace(".", "\\.")]
         if prefix := prefix or self._prefix:
-            topics["naming"] = {"prefix": prefix}
+            topics["naming"] = {"prefix": prefix, "rename": {name: f"{prefix}{name}" for name in self._names}}
+        if names:
+            topics["naming"] = {"prefix": names}
         if self._schedule.translates != turns:
             topics["offsets"] = "translate"
         if self._continues:
@@ -591,10 +588,14 @@ class _Player:
             self._found("I7", f"ended with {code}, with both clusters there", command.logged[-2500:])
         return f"exit {code}{self._states(reported)}"
 
-    def _op_other_way(self, _op: Op) -> str:
-        """A run with the other offsets, by mistake: whatever it says is copied is there once and in order."""
+    def _op_other_way(self, op: Op) -> str:
+        """A run with the other offsets, or by other names, by mistake: whatever it says is copied is there once and in
+        order, and nothing is by names that nobody gave to single topics.
+        """
         if self._live or self._failed_over:
             return "-"
+        if op.amount in OTHER_NAMES:
+            return self._other_names()
         self._flow_causes.add("other way")
         code, command = self._command("run", str(self._config(epoch_s=ONCE_SECONDS, turns=True)), "--once", "--json")
         self._read_again()
@@ -603,6 +604,16 @@ class _Player:
         if code == 0:
             self._equal("run --once said 0 with other offsets", reported, moves=True)
         return f"exit {code}{self._states(reported)}"
+
+    def _other_names(self) -> str:
+        copies = [self._target_of(name) for name in self._source]
+        known = [name for name in copies if name in self._target and self._copies[name].owned]
+        if known != copies or "journal lost" in self._flow_causes:
+            return "-"
+        code, _ = self._command("run", str(self._config(epoch_s=ONCE_SECONDS, names="q.")), "--once", "--json")
+        for name in self._readers["target"].topics([f"q.{name}" for name in self._source]):
+            self._found("I2", "copied once more by a name that nobody gave", name)
+        return f"exit {code} by other names"
 
     def _read_again(self) -> None:
         """A read besides the one with which each operation ends."""
@@ -690,11 +701,15 @@ class _Player:
         return {name for name in self._names if self._target_of(name) in stopped}
 
     def _excused(self, rest: list[str], missing: Collection[str]) -> bool:
-        """Whether what is not mirrored, of the source topics `missing`, has been reported as refused: a live mirror
-        goes on with the others. A partition more of a topic that is paused or was recreated has no copy.
+        """Whether what nothing is reported of, of the source topics `missing`, need not be: a partition more of a topic
+        that is paused or was recreated has no copy. What is refused is reported so.
         """
-        may_be_refused = all(self._may_refuse_topic(name) or name in self._paused for name in missing)
-        return may_be_refused and all("not reported" in text for text in rest)
+
+        def has_no_copy(name: str) -> bool:
+            copy = self._copies.get(self._target_of(name))
+            return name in self._paused or (copy is not None and "source recreated" in copy.causes)
+
+        return all(map(has_no_copy, missing)) and all("not reported" in text for text in rest)
 
     def _in_doubt(self, expected: Recorded, command: Command, missing: set[str] | None = None) -> list[str]:
         """What is not at rest; `missing` gets source topics with a partition of which nothing is reported."""
@@ -953,6 +968,18 @@ class _Player:
             copy.confirmed |= {one["partition"]: one["offset"] for one in fields.get("confirmed", ())}
         return f"exit {code}"
 
+    def _op_vouch(self, op: Op) -> str:
+        """A person says of somebody else's topic that it is whole."""
+        name = self._names[op.topic]
+        target = self._target_of(name)
+        copy = self._copies.get(target)
+        if copy is None or copy.owned or target not in self._target or self._live:
+            return "-"
+        code, command = self._command("accept", str(self._config()), name, "--unconfirmed", "--json")
+        if code == 0:
+            self._found("I2", "a stranger's topic was accepted", f"{target}: {command.printed[-500:]}")
+        return f"exit {code}"
+
     def _judge_lifted(self, target: str, lifted: Collection[Mapping[str, Any]]) -> None:
         """What stood since the logs are different ones is lifted by a record that both have, unless a person says by
         name that the copy is whole.
@@ -968,7 +995,7 @@ class _Player:
                 continue
             ours, theirs = there.partitions[number].records, source.partitions[number].records
             known = {tuple(record[1:]) for record in theirs.values()}  # without times, which the target may have set
-            if ours and not any(tuple(record[1:]) in known for record in ours.values()):
+            if not any(tuple(record[1:]) in known for record in ours.values()):
                 self._found("I4", "a stop was lifted by nothing", f"{target}-{number}: {state}")
 
     def _op_adopt(self, op: Op) -> str:
@@ -1310,6 +1337,18 @@ class _Player:
         self._rebase()
         return f"{name} {op.kind}"
 
+    def _op_grow_target(self, op: Op) -> str:
+        if (found := self._target_log(op)) is None:
+            return "-"
+        name, _, _, copy = found
+        count = len(self._target[name].partitions) + 1
+        if count > 3:
+            return "-"
+        copy.causes.add("target grown")
+        self._world.target.grow(name, count)
+        self._rebase()
+        return f"{name} to {count}"
+
     def _op_damage_source(self, op: Op) -> str:
         if (found := self._source_log(op)) is None:
             return "-"
@@ -1317,8 +1356,10 @@ class _Player:
         batch = self._world.damage("source", name, partition, log.start, op.amount)
         if batch is None:
             return "-"
-        self._damaged["source"].setdefault((name, partition), set()).add(batch)
-        self._cause(op.topic, "source damaged")
+        self._damaged["source"].setdefault((name, partition), set()).symmetric_difference_update(
+            {batch}
+        )  # a second one
+        self._cause(op.topic, "source damaged")  # turns the same bit back
         return f"{name}-{partition} from {batch[0]} to before {batch[1]} of {log.end}"
 
     def _damage(self, side: Side, place: Place, log: Log) -> list[tuple[int, int]]:
@@ -1406,7 +1447,7 @@ class _Player:
         batch = self._world.damage("target", name, partition, log.start, op.amount)
         if batch is None:
             return "-"
-        self._damaged["target"].setdefault((name, partition), set()).add(batch)
+        self._damaged["target"].setdefault((name, partition), set()).symmetric_difference_update({batch})
         copy.causes.add("target damaged")
         return f"{name}-{partition} from {batch[0]} to before {batch[1]} of {log.end}"
 

@@ -22,6 +22,7 @@ for _name in (
     "mirror.records.rewrite",
     "mirror.records.rewrite",
     "mirror.spark.rekey.driver",
+    "mirror.spark.rekey.queries",
     "structlog",
 ):
     importlib.import_module(_name)

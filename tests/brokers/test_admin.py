@@ -11,22 +11,27 @@ from typing import Any
 
 import pytest
 from acls import every_acl, put_acls
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     ResourcePatternType,
     ResourceType,
 )
+from remedyworld import until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, ConfigError, MirrorError, PreflightError
 from mirror.kafka import admin as client
-from mirror.kafka.admin import Admin, ConfigChange, Creation, Wire, newest_version
+from mirror.kafka.admin import Admin, Creation, Span, Wire, newest_version
 from mirror.kafka.protocol import INIT_PRODUCER_ID
-from mirror.lab.embedded import Cluster
+from mirror.kafka.topic_configs import ConfigChange
+from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import NO_LIMIT, Rules, Severity
 from mirror.policy.selection import TopicPair
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, plan_topics, rules_of
@@ -100,6 +105,22 @@ def test_topics_with_ids_leaders_and_replicas(source: Admin, source_cluster: Clu
     assert base64.b64encode(info.topic_id.bytes).decode().rstrip("=") == str(described.result().topic_id)
 
 
+def test_where_partitions_begin_and_end_after_an_election(topic_name: str) -> None:
+    """Of which each start of a broker is one: who asks with the leader epoch of before is refused."""
+    with Cluster.start(name="elected") as broker:
+        admin = Admin(cluster_settings("eu", broker.bootstrap))
+        made(admin, topic_name, partitions=2)
+
+        def spans() -> Mapping[tuple[str, int], Span]:
+            return admin.spans(admin.describe([topic_name]).values())
+
+        until(lambda: len(spans()) == 2, lambda: "no leaders")
+        broker.kill(0)
+        broker.restart(0)
+        until(lambda: len(spans()) == 2, lambda: "no leaders")
+        assert spans() == {(topic_name, number): Span(start=0, end=0) for number in range(2)}
+
+
 def test_topics_that_do_not_exist_are_left_out(source: Admin, topic_name: str) -> None:
     made(source, topic_name)
     assert source.describe([topic_name, "no-such-topic"]).keys() == {topic_name}
@@ -150,17 +171,32 @@ def test_orders_go_to_the_cluster_that_was_checked_alone(
     for admin in (source, target):
         made(admin, topic_name, configs={"retention.ms": "-1"})
     both = f"{source_cluster.bootstrap},{target_cluster.bootstrap}"
+
+    def is_kept(value: str) -> bool:
+        return target.topic_configs([topic_name])[topic_name]["retention.ms"].value == value
+
     for kept in map(str, range(3_600_000, 3_600_008)):
         mixed = Admin(cluster_settings("us", both, cluster_id=target_cluster.cluster_id))
         mixed.alter_configs([ConfigChange(topic=topic_name, name="retention.ms", before="-1", after=kept)])
-        assert target.topic_configs([topic_name])[topic_name]["retention.ms"].value == kept
+        until(partial(is_kept, kept), lambda: "not set")
         assert source.topic_configs([topic_name])[topic_name]["retention.ms"].value == "-1"
 
 
-def test_settings_that_the_client_refuses() -> None:
+def test_files_that_the_client_cannot_use_now_are_asked_for_again() -> None:
+    """As while a key is renewed: a new topic at that moment ended the mirror for good, as by a wrong configuration."""
     settings = cluster_settings("eu", "a:1", **{"security.protocol": "SSL", "ssl.ca.location": "/no/such/file"})
-    with pytest.raises(ConfigError, match=r"cluster eu: client settings refused: .*ssl"):
+    with pytest.raises(ClusterUnreachable, match=r"cluster eu: client settings refused: .*ssl.ca.location"):
         Admin(settings)
+
+
+def test_settings_that_the_client_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
+        raise KafkaException("No provider for SASL mechanism GSSAPI")
+
+    monkeypatch.setattr("mirror.kafka.admin.AdminClient", refuses)
+    for protocol in ("PLAINTEXT", "SASL_SSL"):
+        with pytest.raises(ConfigError, match="cluster eu: client settings refused: No provider"):
+            Admin(cluster_settings("eu", "a:1", **{"security.protocol": protocol}))
 
 
 # --- plan and apply -------------------------------------------------------------------------------------------------
@@ -276,8 +312,9 @@ def test_patterns_that_match_nothing(source: Admin, target: Admin, topic_name: s
     plan = plan_topics(source, target, flow(source, target, [f"{topic_name}.*"]))
     (text,) = refusals(plan)
     assert text.startswith(
-        "no topic on cluster eu matches topics.include and escapes topics.exclude; change topics.incl"
+        "no topic on cluster eu matches topics.include and escapes topics.exclude: to mirror nothing"
     )
+    assert text.endswith("; change topics.include or topics.exclude")
 
 
 def test_a_target_name_that_is_not_legal(source: Admin, target: Admin, topic_name: str) -> None:
@@ -418,8 +455,10 @@ def test_a_missing_right_is_refused_with_the_command_that_gives_it(
     made(strict, topic_name)
     with denied(strict, ResourceType.TOPIC, topic_name, lambda: strict.topic_configs([topic_name])):
         plan = plan_flow(flow(strict, target, [topic_name]))
-    assert plan.topics is None
-    (refusal,) = plan.refusals
+    assert plan.topics is not None
+    assert not plan.topics.allowed().has_topics, "the topic is refused by itself"
+    by_itself, refusal = plan.refusals
+    assert by_itself.startswith(f"{topic_name}: cluster strict")
     assert refusal == (
         f"no DESCRIBE_CONFIGS right on topic {topic_name} of cluster strict; grant it: kafka-acls.sh --bootstrap-server"
         f" {strict_cluster.bootstrap} --add --allow-principal User:PRINCIPAL --operation DescribeConfigs"
@@ -455,3 +494,43 @@ def test_the_sources_defaults_travel(strict_cluster: Cluster, target: Admin, top
     (creation,) = plan_topics(strict, target, flow(strict, target, [topic_name])).creations
     assert creation.configs["retention.ms"] == "60000"
     assert "min.insync.replicas" not in creation.configs
+
+
+def test_brokers_that_do_not_agree_change_no_copy(target: Admin, topic_name: str) -> None:
+    """As in a rolling change of a default, which brokers may begin and take back: whichever is asked."""
+    (cluster,) = start_many([Spec(name="two", nodes=2)])
+    with cluster:
+        two = Admin(cluster_settings("two", cluster.bootstrap))
+        client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+        def keep(node: int, retention: str) -> None:
+            entry = ConfigEntry("log.retention.ms", retention, incremental_operation=AlterConfigOpType.SET)
+            resource = ConfigResource(ConfigResource.Type.BROKER, str(node), incremental_configs=[entry])
+            for future in client.incremental_alter_configs([resource]).values():
+                future.result(20)
+            until(lambda: said(node) == retention, lambda: f"{node}: {said(node)}")
+
+        def said(node: int) -> str:
+            (future,) = client.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(node))]).values()
+            return str(future.result(20)["log.retention.ms"].value)
+
+        nodes = sorted(client.list_topics(timeout=20).brokers)
+        made(two, topic_name)
+        made(two, f"{topic_name}-later")
+        settings = flow(two, target, [topic_name])
+        apply(target, plan_topics(two, target, settings))
+        for node in nodes:
+            keep(node, "60000")
+            plan = plan_topics(two, target, settings)
+            assert (plan.changes, refusals(plan)) == ((), [])
+            later = plan_topics(two, target, flow(two, target, [f"{topic_name}-later"]))
+            assert [one.configs["retention.ms"] for one in later.creations] == ["604800000"]
+            (advised,) = advice(later)
+            assert "brokers of cluster two do not agree on retention.ms of topic" in advised
+            keep(node, "604800000")
+        for node in nodes:
+            keep(node, "60000")
+        plan = plan_topics(two, target, settings)
+        assert [(one.name, one.after) for one in plan.changes] == [("retention.ms", "60000")]
+        apply(target, plan, source=two)
+        assert target.topic_configs([topic_name])[topic_name]["retention.ms"].value == "60000"

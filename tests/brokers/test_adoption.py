@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 from acls import every_acl
+from compared_logs import delete_before
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -26,7 +28,7 @@ from crashcut import crash_and_cut
 from helpers import config_file, make_topic, produce, settings_between
 from rekey_story import begun
 from sparkless import InThisProcess, run_once
-from syncing import admin_of, awaited, delete_topics, made_by, policy
+from syncing import admin_of, awaited, delete_topics, ends, made_by, policy
 from typer.testing import CliRunner
 from watchedtask import WatchedTask
 
@@ -34,18 +36,21 @@ from mirror import config
 from mirror.cli import app
 from mirror.commands import adopt as command
 from mirror.config import Settings
+from mirror.driver import topic_watcher
 from mirror.driver.flow import prepare
+from mirror.driver.reports import reports_in
 from mirror.driver.start import recorded
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
-from mirror.errors import ClusterUnreachable, ExitCode, MirrorError, PreflightError
+from mirror.errors import ClusterUnreachable, ExitCode, MirrorError, PreflightError, SettingRefused
 from mirror.journal.entries import FirstSeen, seen_in
-from mirror.journal.journal import OWNER, Change, Journal
+from mirror.journal.journal import OWNER, Change, Journal, journal_topic
 from mirror.journal.ownership import KEY as FAILOVER
 from mirror.journal.ownership import FailedOver, Owner
-from mirror.kafka.admin import Admin, ConfigChange, Creation, Growth, TopicInfo
+from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import delete_records
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
@@ -58,7 +63,8 @@ from mirror.suspension import SuspensionDetector
 from mirror.topics import adoption
 from mirror.topics.adoption import Gate, Standing, Verdict, standing_of
 from mirror.topics.apply import apply, ensure_flow_topic, plan_topics
-from mirror.topics.history import Claim
+from mirror.topics.history import Claim, read_own
+from mirror.topics.plan import plan_flow
 
 DAYS_AGO_MS = 1_600_000_000_000
 KEPT = {"retention.ms": "-1"}
@@ -152,8 +158,16 @@ def held(bootstrap: str, topic: str) -> tuple[int, int]:
 
 
 def keep_for(bootstrap: str, topic: str, retention_ms: str) -> None:
-    admin_of(bootstrap).alter_configs([ConfigChange(topic=topic, name="retention.ms", before=None, after=retention_ms)])
-    awaited(lambda: configs_of(bootstrap, topic)["retention.ms"] == retention_ms)
+    configure(bootstrap, topic, "retention.ms", retention_ms)
+
+
+def configure(bootstrap: str, topic: str, name: str, value: str) -> None:
+    admin_of(bootstrap).alter_configs([ConfigChange(topic=topic, name=name, before=None, after=value)])
+    awaited(lambda: configs_of(bootstrap, topic)[name] == value)
+
+
+def taking_target_times(settings: Settings) -> Settings:
+    return settings.model_copy(update={"topics": settings.topics.model_copy(update={"append_time": "target"})})
 
 
 def recreate(bootstrap: str, topic: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
@@ -243,6 +257,39 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings(
 
 
 @pytest.mark.brokers
+def test_partitions_that_a_copy_does_not_get_for_now_are_refused_by_name(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a broker was away, what the source had gained was mirrored nowhere, shown nowhere, and the exit code 0."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    admin_of(source).create_partitions([Growth(topic=topic_name, before=1, partitions=3)])
+    awaited(lambda: len(admin_of(source).describe([topic_name])[topic_name].partitions) == 3)
+    produce(source, topic_name, values(5), partition=2)
+    seen, living = journal(settings), Replanner(settings)
+
+    async def away(*_: Any) -> dict[str, adoption.Unlike]:
+        return {topic_name: adoption.Unlike("cluster us: broker 1 is away", is_passing=True)}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(adoption, "tails", away)
+        current = living.replan((), seen).assignments
+        assert [one.source.partition for one in current] == [0]
+        for refused in (living.replan(current, seen).refused, prepare(settings, once=True).refused):
+            assert [[at.partition for at in one.places] for one in refused] == [[1, 2]]
+        (refusal,) = plan_flow(settings).refusals
+        assert refusal.startswith(f"{topic_name}: has 1 of the 3 partitions of {topic_name}")
+        assert refusal.endswith("cluster us: broker 1 is away")
+        ended = run_once(settings)
+        assert ended.exit_code == ExitCode.PREFLIGHT
+        assert [one.state for one in ended.figures.values()] == [State.CAUGHT_UP]
+        reports = {one.partition: one.state for one in reports_in(asyncio.run(read_own(settings)).newest)}
+        assert reports == {0: State.CAUGHT_UP, 1: State.REFUSED, 2: State.REFUSED}
+    assert run_once(settings).exit_code == ExitCode.DONE
+    assert ends(target, topic_name) == {0: 100, 1: 0, 2: 5}
+
+
+@pytest.mark.brokers
 def test_a_copy_that_somebody_wrote_to_since_it_was_compared_keeps_its_settings(
     settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +352,152 @@ def test_a_sound_copy_follows_its_source(
 
 
 @pytest.mark.brokers
+def test_a_copy_is_not_set_to_stamp_records_under_running_tasks(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The batches on their way would get other times than the source's, which is DIVERGED, by the mirror's own act."""
+    source, target = addresses(settings)
+    settings = taking_target_times(settings)
+
+    before, after = "CreateTime", "LogAppendTime"
+    assert run_once(settings).exit_code == ExitCode.DONE
+    seen, living = journal(settings), Replanner(settings)
+    current = living.replan((), seen).assignments
+    configure(source, topic_name, "message.timestamp.type", after)
+    keep_for(source, topic_name, "99999999999")
+    for _ in range(2):
+        living.replan(current, seen)
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999", "its other settings follow"
+    assert configs_of(target, topic_name)["message.timestamp.type"] == before
+    assert "message.timestamp.type follows the source's when the mirror is started" in capfd.readouterr().err
+    assert run_once(settings).exit_code == ExitCode.DONE
+    assert configs_of(target, topic_name)["message.timestamp.type"] == after
+
+
+@pytest.mark.brokers
+def test_a_copy_that_the_target_lets_nobody_set_to_other_times_is_mirrored_as_it_is(
+    settings: Settings, topic_name: str
+) -> None:
+    """Nothing is written to it while that is tried, and no longer."""
+
+    def refuses(_: Admin, __: Any, failures: dict[str, MirrorError], *___: Any) -> frozenset[str]:
+        failures[topic_name] = SettingRefused(44, "POLICY_VIOLATION", "AlterConfigs")
+        return frozenset()
+
+    source, target = addresses(settings)
+    settings = taking_target_times(settings)
+
+    configure(source, topic_name, "message.timestamp.type", "LogAppendTime")
+    assert run_once(settings).exit_code == ExitCode.DONE
+    seen, living = journal(settings), Replanner(settings)
+    first = living.replan((), seen).assignments
+    assert [(one.rules.target_append_time, one.rules.mistimes) for one in first] == [(True, False)]
+    configure(source, topic_name, "message.timestamp.type", "CreateTime")
+    awaited(lambda: living.replan(first, seen).assignments != first)
+    waiting = living.replan(first, seen).assignments
+    assert [(one.rules.target_append_time, one.rules.mistimes) for one in waiting] == [(False, True)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_watcher, "apply", refuses)
+        living.replan(waiting, seen)
+    for current in (waiting, first):
+        assert living.replan(current, seen).assignments == first
+    assert configs_of(target, topic_name)["message.timestamp.type"] == "LogAppendTime"
+
+
+@pytest.mark.brokers
+def test_a_copy_gets_no_setting_that_its_source_had_once(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source of many topics is described in turns: what is remembered of one may be a retention of long ago."""
+    source, target = addresses(settings)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    keep_for(source, topic_name, "8888888888888")
+    seen, living = journal(settings), Replanner(settings)
+    current = living.replan((), seen).assignments
+    assert configs_of(target, topic_name)["retention.ms"] == "8888888888888"
+    for bootstrap in (source, target):  # as where a person has it last longer
+        keep_for(bootstrap, topic_name, "9999999999999")
+    monkeypatch.setattr(living._source, "refresh", lambda _: False)  # it is not the topic's turn
+    for _ in range(2):
+        assert living.replan(current, seen).assignments == current
+        assert configs_of(target, topic_name)["retention.ms"] == "9999999999999"
+    known = living._source.topic_configs([topic_name])[topic_name]["retention.ms"].value
+    assert known == "9999999999999", "from then on what was asked for is remembered"
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("is_there", [True, False], ids=["changed", "created"])
+def test_a_start_sets_what_the_source_has_by_then(
+    settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    """A plan of many topics takes a while, and what a shorter retention deletes of a copy nobody brings back."""
+    source, target = addresses(settings)
+    if is_there:
+        assert run_once(settings).exit_code == ExitCode.DONE
+    keep_for(source, topic_name, "1000000000000")
+
+    def meanwhile(*_: object) -> None:
+        monkeypatch.undo()
+        keep_for(source, topic_name, "99999999999999")
+
+    monkeypatch.setattr("mirror.driver.flow.record_making", meanwhile)
+    given = list[Any]()
+    alter, create = Admin.alter_configs, Admin.create_topics
+
+    def altered(admin: Admin, changes: Any, *more: Any) -> None:
+        asked = list(changes)
+        given.extend(one.after for one in asked if (one.topic, admin.settings.alias) == (topic_name, alias))
+        alter(admin, asked, *more)
+
+    def created(admin: Admin, creations: Any, *more: Any) -> frozenset[str]:
+        given.extend(one.configs["retention.ms"] for one in creations if one.topic == topic_name)
+        return create(admin, creations, *more)
+
+    alias = settings.target.alias
+    with pytest.MonkeyPatch.context() as watched:
+        watched.setattr(Admin, "alter_configs", altered)
+        watched.setattr(Admin, "create_topics", created)
+        assert run_once(settings).exit_code == ExitCode.DONE
+    assert given == ["99999999999999"]
+    assert configs_of(target, topic_name)["retention.ms"] == "99999999999999"
+
+
+@pytest.mark.brokers
+def test_a_setting_that_the_target_refuses_keeps_nothing_else_back(
+    settings: Settings, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A retention that was raised with it followed as little, and the copy went on deleting what its source keeps. But
+    what decides together which records there are: compacted without its lag, a copy lost what its source keeps.
+    """
+    source, target = addresses(settings)
+    sync = settings.sync.model_copy(update={"configs_exclude": (re.compile("max[.]compaction.*"),)})
+    settings = settings.model_copy(update={"sync": sync})
+    keep_for(source, topic_name, "500000000000")
+    assert run_once(settings).exit_code == ExitCode.DONE
+    copy, topic = admin_of(target), admin_of(source)
+    copy.alter_configs([ConfigChange(topic=topic_name, name="max.compaction.lag.ms", before=None, after="30000")])
+    values = {"retention.ms": "99999999999999", "min.compaction.lag.ms": "60000", "max.message.bytes": "2000000"}
+    values |= {"cleanup.policy": "compact"}
+    topic.alter_configs([ConfigChange(topic=topic_name, name=name, before=None, after=v) for name, v in values.items()])
+    living, seen = Replanner(settings), journal(settings)
+    current = living.replan((), seen)
+    assert (len(current.assignments), current.refused) == (1, ())
+    awaited(lambda: configs_of(target, topic_name)["retention.ms"] == "99999999999999")
+    assert configs_of(target, topic_name)["max.message.bytes"] == "2000000"
+    assert configs_of(target, topic_name)["cleanup.policy"] == "delete"
+    for _ in range(2):
+        living.replan(current.assignments, seen)
+    said = [line for line in capfd.readouterr().err.splitlines() if "setting_not_followed" in line]
+    assert [f"topic={topic_name}" in line for line in said] == [True, True]
+    assert "(cleanup.policy, min.compaction.lag.ms, retention.ms)" in said[0]
+    assert "(cleanup.policy, min.compaction.lag.ms)" in said[1]
+    topic.alter_configs([ConfigChange(topic=topic_name, name="cleanup.policy", before=None, after="delete")])
+    produce(source, topic_name, [b"later"] * 5)
+    assert run_once(settings).exit_code == ExitCode.DONE
+    assert held(target, topic_name) == (0, 105)
+
+
+@pytest.mark.brokers
 @pytest.mark.parametrize("lost", ["failover", "owner"])
 def test_a_round_changes_nothing_for_a_flow_that_is_lost(settings: Settings, topic_name: str, lost: str) -> None:
     """A mirror was frozen in the midst of a round: the flow was failed over meanwhile, or taken over, and its source is
@@ -354,7 +547,7 @@ def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topi
     """The source has a topic of the same name, which keeps its records for a second; the others are mirrored."""
     source, target = addresses(settings)
     stranger = f"{topic_name}-payroll"
-    make_topic(target, stranger)
+    make_topic(target, stranger, 1, KEPT)
     produce(target, stranger, values(50, "payroll"), begin_ms=DAYS_AGO_MS + 10**11)
     before = configs_of(target, stranger)
     file = config_file(tmp_path, source, target, [f"{topic_name}.*"], topic_name)
@@ -388,6 +581,33 @@ def test_a_strangers_topic_is_refused_and_left_as_it_is(settings: Settings, topi
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("is_recreated", [False, True], ids=["foreign", "recreated"])
+def test_nothing_of_a_strangers_topic_is_accepted(
+    settings: Settings, source_cluster: Cluster, topic_name: str, tmp_path: Path, is_recreated: bool
+) -> None:
+    """What nobody compared would count as confirmed, `adopt` would take it over, and the next run would have its
+    records deleted by the source's retention; or the advice would be to delete the topic.
+    """
+    source, target = addresses(settings)
+    stranger = f"{topic_name}-payroll"
+    make_topic(source, stranger)
+    produce(source, stranger, values(20))
+    delete_before(source_cluster, stranger, 15)
+    file = config_file(tmp_path, source, target, [stranger], topic_name)
+    if is_recreated:
+        assert run_once(settings_between(source, target, [stranger], topic_name)).exit_code == ExitCode.DONE
+        delete_topics(target, stranger)
+    make_topic(target, stranger, 1, KEPT)
+    produce(target, stranger, values(10, "payroll"), begin_ms=DAYS_AGO_MS + 10**11)
+    for more in ([], ["--unconfirmed"]):
+        said = CliRunner().invoke(app, ["accept", str(file), stranger, *more])
+        assert isinstance(said.exception, PreflightError), said.output
+        assert "nothing of it is accepted" in str(said.exception)
+    taken = CliRunner().invoke(app, ["adopt", str(file), stranger, "--ends-only"])
+    assert taken.exit_code == ExitCode.DIFFERENT, taken.output
+    assert held(target, stranger) == (0, 10)
+
+
 def test_a_strangers_topic_gets_no_acl(topic_name: str) -> None:
     """A stranger could read it else, or its owners could write no more; nor is the mirror shut out of its own copy."""
     config = {
@@ -481,19 +701,34 @@ def test_what_comes_from_the_target_is_not_taken_over(
 
 
 @pytest.mark.brokers
-def test_adopt_names_what_the_copy_will_delete(settings: Settings, topic_name: str, tmp_path: Path) -> None:
-    """It keeps what its source has no more, and then follows that."""
+@pytest.mark.parametrize("is_ours", [False, True], ids=["foreign", "recreated"])
+def test_adopt_names_what_the_copy_would_delete_before_it_is_taken_over(
+    settings: Settings, topic_name: str, tmp_path: Path, is_ours: bool
+) -> None:
+    """It keeps what its source has no more, and would follow that, at once where a mirror runs."""
     source, target = addresses(settings)
-    make_topic(target, topic_name, configs=KEPT)
-    produce(target, topic_name, values(100), begin_ms=DAYS_AGO_MS)
-    keep_for(source, topic_name, "99999999999")
+    if is_ours:
+        keep_for(source, topic_name, "-1")
+        assert run_once(settings).exit_code == ExitCode.DONE
+        recreate(source, topic_name, configs={"retention.ms": "99999999999"})
+        produce(source, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+    else:
+        make_topic(target, topic_name, configs=KEPT)
+        produce(target, topic_name, values(100), begin_ms=DAYS_AGO_MS)
+        keep_for(source, topic_name, "99999999999")
     file = config_file(tmp_path, source, target, [topic_name], settings.flow)
     expected = "gets retention.ms=99999999999 as its source has, and deletes what that does not keep"
+    before = journal(settings).get(topic_name)
     done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
-    assert (done.exit_code, expected in done.stdout) == (ExitCode.DONE, True), done.stdout
-    planned = " ".join(CliRunner().invoke(app, ["plan", str(file)]).stdout.split())
-    assert expected in planned
-    assert "have retention.ms in sync.configs_exclude" in planned
+    assert (done.exit_code, expected in done.stdout) == (ExitCode.PREFLIGHT, True), done.stdout
+    assert journal(settings).get(topic_name) == before, "nothing is on record"
+    if not is_ours:
+        planned = " ".join(CliRunner().invoke(app, ["plan", str(file)]).stdout.split())
+        assert expected in planned
+        assert "have retention.ms in sync.configs_exclude" in planned
+    keep_for(target, topic_name, "99999999999")
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert done.exit_code == ExitCode.DONE, done.stdout
     assert run_once(settings).exit_code == ExitCode.DONE
     assert "sync.configs_exclude" not in CliRunner().invoke(app, ["plan", str(file)]).stdout
 
@@ -843,6 +1078,49 @@ def test_a_running_mirror_goes_on_with_a_copy_that_is_adopted_for_a_topic_made_a
 
 
 @pytest.mark.brokers
+def test_what_is_not_taken_over_is_not_to_be_deleted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """As an old source's topic, which has the only records of what did not get over; what is advised keeps both."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    for side, many in ((source, 40), (target, 60)):
+        make_topic(side, topic_name)
+        produce(side, topic_name, values(many))
+    file = config_file(tmp_path, source, target, [topic_name], topic_name)
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert done.exit_code == ExitCode.DIFFERENT, done.output
+    assert "--delete" not in done.stdout
+    assert f"To keep it, name another copy of {topic_name} in topics.naming.rename" in done.stdout
+    naming = {"rename": {topic_name: f"{topic_name}-now"}}
+    assert (
+        run_once(settings_between(source, target, [topic_name], topic_name, naming=naming)).exit_code == ExitCode.DONE
+    )
+    assert [ends(target, one) for one in (topic_name, f"{topic_name}-now")] == [{0: 60}, {0: 40}]
+
+
+@pytest.mark.brokers
+def test_a_source_that_was_made_anew_is_compared_from_its_own_first_record(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """The copy began later, as the flow did: what the former topic had before was not to be mirrored."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, values(20))
+    settings = settings_between(source, target, [topic_name], topic_name, start="latest")
+    assert run_once(settings).exit_code == ExitCode.DONE
+    produce(source, topic_name, values(10))
+    assert run_once(settings).exit_code == ExitCode.DONE
+    delete_topics(source, topic_name)
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"another"] * 20)
+    produce(source, topic_name, values(10))
+    file = config_file(tmp_path, source, target, [topic_name], topic_name, start="latest")
+    done = CliRunner().invoke(app, ["adopt", str(file), topic_name])
+    assert done.exit_code == ExitCode.DIFFERENT, done.output
+    assert "offsets 0 to 19 on the source, deleted on the target" in done.stdout
+
+
+@pytest.mark.brokers
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
 def test_a_copy_is_taken_over_after_it_was_compared(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, offsets: str
@@ -899,6 +1177,35 @@ def test_a_copy_that_another_flow_takes_while_it_is_compared_is_not_taken_over(
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("since", ["before", "meanwhile"])
+def test_nothing_is_taken_over_while_a_flows_journal_does_not_say_what_it_writes_to(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    """Its disk was gone, the copy's was not: the copy of a mirror at work was taken over, which was refused then."""
+    sides = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(sides[0], topic_name)
+    produce(sides[0], topic_name, values(20))
+    one, other = (settings_between(*sides, [topic_name], f"{topic_name}-{name}") for name in ("one", "other"))
+    assert run_once(one).exit_code == ExitCode.DONE
+    read, reads = Journal.read, list[str]()
+
+    async def fails(asked: Journal, *more: Any) -> Any:
+        if asked.partition.topic == journal_topic(one.flow):
+            reads.append(one.flow)
+            if since == "before" or len(reads) > 1:
+                raise ClusterUnreachable("no leader")
+            return [], 0
+        return await read(asked, *more)
+
+    monkeypatch.setattr(Journal, "read", fails)
+    with pytest.raises(ClusterUnreachable, match=r"cannot be read, so it is not known which topics that flow writes"):
+        command.adopt(other, [topic_name], every=False, ends_only=False, as_json=True)
+    monkeypatch.undo()
+    assert topic_name not in journal(other)
+    assert command.adopt(other, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.PREFLIGHT
+
+
+@pytest.mark.brokers
 @pytest.mark.parametrize("change", ["configs", "partitions"])
 def test_a_start_changes_nothing_of_a_copy_that_was_made_anew_under_it(
     settings: Settings, topic_name: str, monkeypatch: pytest.MonkeyPatch, change: str
@@ -918,7 +1225,7 @@ def test_a_start_changes_nothing_of_a_copy_that_was_made_anew_under_it(
         make_topic(target, topic_name)
         produce(target, topic_name, values(7, "a stranger's "))
 
-    monkeypatch.setattr("mirror.driver.flow.record_compaction", suspended)
+    monkeypatch.setattr("mirror.driver.flow.record_making", suspended)
     done = run_once(settings)
     assert (done.exit_code, "it was recreated" in done.refused[0].reason) == (ExitCode.PREFLIGHT, True)
     there = admin_of(target)
@@ -941,7 +1248,7 @@ def test_a_start_changes_nothing_of_a_copy_whose_source_was_made_anew_under_it(
         monkeypatch.undo()
         recreate(source, topic_name)
 
-    monkeypatch.setattr("mirror.driver.flow.record_compaction", suspended)
+    monkeypatch.setattr("mirror.driver.flow.record_making", suspended)
     run_once(settings)
     assert admin_of(target).topic_configs([topic_name])[topic_name]["segment.ms"].value != "7200000"
     assert held(target, topic_name) == (0, 100)

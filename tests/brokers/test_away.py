@@ -22,7 +22,7 @@ from proxy import Proxy
 from running import wait_for
 from samerecords import assert_same_records
 from scraped import report, value
-from sparkless import InThisProcess
+from sparkless import InThisProcess, run_beside
 
 from mirror.driver import control
 from mirror.driver.control import ControlServer, Voice, until_marked
@@ -37,6 +37,8 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
+from mirror.policy.rules import Rules
+from mirror.replication.assignment import Assignment
 from mirror.spark import task as relay
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
@@ -281,6 +283,18 @@ def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch)
     assert reported.live[AT].state is State.CORRUPT
 
 
+def test_a_report_of_a_clock_that_is_ahead_says_nothing_of_times_to_come() -> None:
+    """A report arrives as it is made: by so much is its clock ahead. Of a mirror before nobody knows that."""
+    reported, ahead = journal_state(), now_ms() + MINUTES
+    one = report(state=State.CAUGHT_UP, at_ms=ahead, caught_up_ms=ahead - 1_000)
+    asked = Assignment(AT, TopicPartition(one.target_topic, 0), None, Rules())
+    learn(reported, one)
+    assert reported.live[AT].caught_up_ms == reported.live[AT].at_ms - 1_000
+    assert reported.handed(asked).caught_up_ms <= now_ms() - 1_000
+    learn(reported, replace(one, instance="before"))
+    assert reported.handed(asked).caught_up_ms == ahead - 1_000
+
+
 def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.CaptureFixture[str]) -> None:
     """For all who look at the newest report: metrics, the log, and who follows groups."""
     metrics, stops = Metrics("eu-to-us"), StopLog()
@@ -453,15 +467,7 @@ def test_a_target_that_is_away_is_reported_at_once(
             target.away.clear()
             until(State.CAUGHT_UP)
 
-        async def run() -> None:
-            task = asyncio.create_task(mirror.run())
-            try:
-                await asyncio.to_thread(story)
-            finally:
-                mirror._stop()
-                await task
-
-        asyncio.run(run())
+        run_beside(mirror, story)
     for event in EVENTS:  # both were met, many times
         assert 1 <= len(warnings(event)) <= 2, reported
     assert "Name or service not known" in "".join(reported)

@@ -239,6 +239,10 @@ def test_a_stop_whose_evidence_expired_is_lifted_by_name_alone(pair: Pair, tmp_p
     assert f"{topic}-0: nothing is accepted; it stays stopped: TRUNCATED at offset 1000: nothing confirms" in reported
     assert f"run `mirror accept CONFIG {topic} --partition 0 --unconfirmed`" in reported
     assert_stands(pair, topic, offsets, State.TRUNCATED)
+    pair.expire(pair.target, topic, 1000)
+    reported = pair.accept(tmp_path, topic, offsets, code=ExitCode.DATA_AT_RISK)
+    assert "no record is left by which" in reported
+    assert_stands(pair, topic, offsets, State.TRUNCATED)
     reported = pair.accept(tmp_path, topic, offsets, "--unconfirmed")
     assert f"{topic}-0: accepted the copy as it stands, up to offset 1,000" in reported
     assert f"{topic}-0: TRUNCATED does not stand any more" in reported

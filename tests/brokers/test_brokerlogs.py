@@ -24,9 +24,10 @@ from replicas import ABORT, COMMIT, TOPIC_ID, flipped, marker, replica
 
 from mirror.commands.restore import scan_folders
 from mirror.errors import BadRecords
-from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster
 from mirror.records.header import CONTROL, TRANSACTIONAL
 from mirror.segments import cluster_logs
@@ -146,7 +147,8 @@ def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
         PartitionChanged(IDS[0], 1, in_sync=(9,)),
     ):
         replay.learn(message)
-    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6)}
+    former = frozenset({1})
+    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6, former=former)}
 
 
 def test_in_which_folder_a_broker_has_its_replica_is_known_as_far_as_it_says_so() -> None:
@@ -307,14 +309,19 @@ def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
 
 
 def test_damage_behind_an_open_transaction_may_have_ended_others(tmp_path: Path) -> None:
-    """A producer's transaction is aborted in what is damaged, and its next one committed."""
+    """A producer's transaction is aborted in what is damaged, or in a file that is missing, and its next one is
+    committed.
+    """
     parts = [
         *(committed(0, "held", 1, producer=9), committed(1, "aborted", 30, producer=1)),
         *(marker(2, 1, ABORT), committed(3, "next", 7, producer=1), marker(4, 1, COMMIT)),
     ]
     log = flipped(b"".join(parts), sum(map(len, parts[:2])) + 70)
-    groups, undecided, notes = offsets_of(replica(tmp_path, (0, log), name="__consumer_offsets-0"))
+    groups, undecided, notes = offsets_of(replica(tmp_path / "a", (0, log), name="__consumer_offsets-0"))
     assert (groups, undecided, len(notes)) == ({"next": 7}, {"held", "aborted"}, 1)
+    files = (0, b"".join(parts[:2])), (3, b"".join(parts[3:]))
+    groups, undecided, _ = offsets_of(replica(tmp_path / "b", *files, name="__consumer_offsets-0"))
+    assert (groups, undecided) == ({"next": 7}, {"held", "aborted"})
 
 
 def test_share_groups_and_streams_groups_are_known(tmp_path: Path) -> None:

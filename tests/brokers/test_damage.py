@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +13,7 @@ from adversary.driving import Command
 from crashcut import crash_and_cut_all
 from guarded import delete_records
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
+from old_messages import message, wrapper
 from rawbatches import batch, crc32c
 from samerecords import read
 from watchedtask import WatchedTask
@@ -29,6 +29,7 @@ from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
 from mirror.records.codecs import SNAPPY, ZSTD
 from mirror.replication.damage import Damaged, find_damage
+from mirror.replication.fetcher import Cursor, Fetcher
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
@@ -49,28 +50,45 @@ def answer(records: bytes, end: int) -> Fetched:
 
 @pytest.mark.parametrize("at", [8, 11, 16, 17, 22, 26, 60, 61, 70])
 def test_the_damage_of_one_bit_reaches_to_the_next_batch(at: int) -> None:
-    """In whatever field it is; at the log's end that end shows it, unless the batch does not end where the bytes do."""
-    parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20)]
-    assert find_damage(answer(b"".join(parts), 30), 10, is_all=True) is None
+    """In whatever field it is; where the answer ends with it, that answer does not show how far it reaches."""
+    records = b"".join(bytes((14, 0, 0, 2 * number, 1, 2, 65, 0)) for number in range(10))
+    parts = [bytearray(batch(first, count=10, payload=records)) for first in (0, 10, 20)]
+    assert find_damage(answer(b"".join(parts), 30), 10) is None
     parts[1][at] ^= 1
-    found = find_damage(answer(b"".join(parts), 30), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 30), 10)
     assert found is not None
     assert (found.first, found.next_offset) == (10, 20)
     assert found.is_between((0, 20))
     assert not found.is_between((0, 19))
     assert found.epoch == 0
-    last = find_damage(answer(b"".join(parts[:2]), 20), 10, is_all=True)
+    last = find_damage(answer(b"".join(parts[:2]), 30), 10)
     assert last is not None
-    assert last.next_offset == (10 if at in (8, 11) else 20)
-    cut = find_damage(answer(b"".join(parts[:2]), 30), 10, is_all=False)
-    assert cut == replace(last, next_offset=10), "there may be more"
+    assert (last.next_offset, last.is_last) == (10, at not in (8, 11)), "another segment may follow"
+
+
+def old_set(first: int, magic: int) -> bytearray:
+    """Ten messages in a compressed set; their offsets are relative in magic 1."""
+    return bytearray(wrapper(first + 9, magic, [message(at if magic else first + at, magic) for at in range(10)]))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_damage_reaches_to_where_a_compressed_set_of_an_old_magic_begins(magic: int) -> None:
+    """Its header has its last offset alone. Where its records cannot be read, nothing shows how far the damage goes."""
+    parts = [old_set(first, magic) for first in (0, 10, 20)]
+    parts[1][-3] ^= 1
+    found = find_damage(answer(b"".join(parts), 30), 10)
+    assert found is not None
+    assert (found.first, found.next_offset) == (10, 20)
+    unreadable = wrapper(29, magic, [b"?" * 40])
+    found = find_damage(answer(b"".join([*parts[:2], unreadable]), 30), 10)
+    assert found == Damaged(10, 10, found.detail if found else "")
 
 
 def test_a_next_batch_whose_offset_lies_says_nothing() -> None:
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][70] ^= 1
     parts[2][5] ^= 1  # offset 20 becomes 65,556
-    found = find_damage(answer(b"".join(parts), 40), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 40), 10)
     assert found == Damaged(10, 10, found.detail if found else "")
 
 
@@ -79,16 +97,38 @@ def test_a_batch_whose_offset_lies_ahead_is_damaged(ahead: int) -> None:
     """Its CRC holds. The log ends before, or the next one falls back."""
     parts = [bytearray(batch(first, count=10)) for first in (0, 10, 20, 30)]
     parts[1][:8] = (10 + ahead).to_bytes(8, "big")
-    found = find_damage(answer(b"".join(parts), 40), 10, is_all=True)
+    found = find_damage(answer(b"".join(parts), 40), 10)
     assert found is not None
     assert (found.first, found.next_offset) == (10, 10), "its leader gives it to whoever asks for what follows"
     hole = b"".join(bytes(parts[at]) for at in (0, 2, 3))
-    assert find_damage(answer(hole, 40), 10, is_all=True) is None, "a cleaner leaves one"
+    assert find_damage(answer(hole, 40), 10) is None, "a cleaner leaves one"
 
 
-def turn_a_bit(cluster: Cluster, topic: str, at: int) -> None:
-    """In the only segment of partition 0, under a broker that runs."""
-    segment = next((cluster.nodes[0].data / f"{topic}-0").glob("*.log"))
+@pytest.mark.parametrize(("follows", "damaged", "reached"), [(20, 1, 10), (310, 0, 40)], ids=["lies", "is a hole"])
+def test_a_bounded_copy_believes_no_hole_that_what_follows_denies(follows: int, damaged: int, reached: int) -> None:
+    """A batch claims an offset behind the copy's end, below the log's: no CRC covers it."""
+    records = b"".join(bytes((14, 0, 0, 2 * n, 1, 2, 65, 0)) for n in range(10))
+    parts = [batch(first, count=10, payload=records) for first in (0, 300, follows)]
+    nowhere: Any = None  # nothing is asked
+    fetcher = Fetcher(nowhere, nowhere, nowhere, 1 << 20)
+    cursor = fetcher._cursors[AT] = Cursor(AT, None, 0, until=40)
+    asyncio.run(cut(fetcher, cursor, answer(b"".join(parts), 500)))
+    assert (cursor.next_offset, cursor.damaged) == (reached, damaged)
+
+
+async def cut(fetcher: Fetcher, cursor: Cursor, fetched: Fetched) -> None:
+    """In a loop, which has a clock."""
+    fetcher._cut(cursor, fetched)
+
+
+def only_segment(cluster: Cluster, topic: str) -> Path:
+    """Of partition 0."""
+    (segment,) = (cluster.nodes[0].data / f"{topic}-0").glob("*.log")
+    return segment
+
+
+def turn_a_bit(segment: Path, at: int) -> None:
+    """Under a broker that runs."""
     with segment.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -102,7 +142,7 @@ def damaged_topic(source: Cluster, topic: str, number: int) -> list[tuple[Any, .
     produce(source.bootstrap, topic, [b"%d" % value for value in range(100)])
     records = list(read(source.bootstrap, topic, 0))
     before = sum(raw.header.size for raw in stored_batches(source.bootstrap, topic)[:number])
-    turn_a_bit(source, topic, before + 70)
+    turn_a_bit(only_segment(source, topic), before + 70)
     return [one for one in records if one[0] // 10 != number]
 
 
@@ -124,6 +164,62 @@ def test_one_damaged_batch_is_left_out_where_that_is_the_policy(
     assert (again.state, again.lost) == (State.CAUGHT_UP, 0)
 
 
+def test_a_batch_of_a_later_format_is_not_damaged() -> None:
+    """By no known magic its CRC holds, or its records cannot be read."""
+    records = b"".join(bytes((14, 0, 0, 2 * number, 1, 2, 65, 0)) for number in range(10))
+    sound = batch(20, count=10)
+    for later in (batch(10, count=10, magic=3), batch(10, count=10, magic=3, crc=1, payload=records)):
+        found = find_damage(answer(later + sound, 30), 10)
+        assert found == Damaged(10, 10, found.detail if found else "")
+
+
+@pytest.mark.brokers
+def test_a_batch_whose_magic_is_damaged_goes_the_road_of_damage(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """What is accepted is left out, and nothing else."""
+    ends, place = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    make_topic(ends[0], topic_name)
+    produce(ends[0], topic_name, [b"%d" % value for value in range(30)])
+    sound = [one for one in read(ends[0], topic_name, 0) if one[0] // 10 != 1]
+    begin = stored_batches(ends[0], topic_name)[0].header.size
+    turn_a_bit(only_segment(source_cluster, topic_name), begin + 16)
+    stopped = mirror_once(*ends, [topic_name], topic_name)[place]
+    assert (stopped.state, stopped.next_offset) == (State.CORRUPT, 10), stopped.detail
+    config = config_file(tmp_path, *ends, [topic_name], flow=topic_name)
+    (loss,) = json.loads(mirror(tmp_path, "accept", str(config), topic_name, "--json").printed)["losses"]
+    assert (loss["first_offset"], loss["last_offset"]) == (10, 19)
+    found = mirror_once(*ends, [topic_name], topic_name)[place]
+    assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 30, 10), found.detail
+    assert list(read(ends[1], topic_name, 0)) == sound
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("at", [70, 23, 26])
+@pytest.mark.parametrize("damaged", [(4,), (4, 5), (9,)])
+def test_a_damaged_batch_that_ends_a_segment_is_left_out_alone(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, damaged: tuple[int, ...], at: int
+) -> None:
+    """A leader answers from one segment; of the batch, its records or how far it claims to reach are others: beyond the
+    next segment, or less than it does.
+    """
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    hour = 3_600_000
+    make_topic(source, topic_name, configs={"segment.ms": str(hour)})
+    for number in range(10):
+        values = [b"%d" % value for value in range(10 * number, 10 * number + 10)]
+        produce(source, topic_name, values, begin_ms=RECENT_MS - 2 * hour * (10 - number))
+    segments = sorted((source_cluster.nodes[0].data / f"{topic_name}-0").glob("*.log"))
+    assert len(segments) == 10
+    sound = [one for one in read(source, topic_name, 0) if one[0] // 10 not in damaged]
+    for number in damaged:
+        turn_a_bit(segments[number], at)
+    found = mirror_once(source, target, [topic_name], topic_name, on_damage="skip")[TopicPartition(topic_name, 0)]
+    lost = 10 * len(damaged)
+    assert (found.state, found.next_offset, found.lost, found.filled) == (State.CAUGHT_UP, 100, lost, lost)
+    assert list(read(target, topic_name, 0)) == sound
+
+
 @pytest.mark.brokers
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
 @pytest.mark.parametrize("number", [1, 3])
@@ -143,7 +239,7 @@ def test_damage_where_a_leader_epoch_begins(
         if number == 1:
             produce(source.bootstrap, topic_name, values)
         sizes = [raw.header.size for raw in stored_batches(source.bootstrap, topic_name)]
-        turn_a_bit(source, topic_name, sum(sizes[:number]) + 70)
+        turn_a_bit(only_segment(source, topic_name), sum(sizes[:number]) + 70)
         at = TopicPartition(topic_name, 0)
         with WatchedTask(*ends, [at], rules=Rules(offsets=offsets, skips_damage=True)) as task:  # type: ignore[arg-type]
             until = 10 * len(sizes)
@@ -331,7 +427,7 @@ def test_what_is_damaged_on_the_source_once_it_was_mirrored_stops_nothing(
     produce(source, topic_name, [b"%d" % value for value in range(20)])
     records = [one[4] for one in read(source, topic_name, 0)]
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
-    turn_a_bit(source_cluster, topic_name, stored_batches(source, topic_name)[0].header.size + 70)
+    turn_a_bit(only_segment(source_cluster, topic_name), stored_batches(source, topic_name)[0].header.size + 70)
     for more in ([], [b"after"]):
         if more:
             produce(source, topic_name, more)
@@ -456,3 +552,18 @@ def test_records_behind_what_a_batch_claims_are_mirrored_once_those_before_are_d
         lost = 0 if number else 16
         assert (found.state, found.next_offset, found.lost) == (State.CAUGHT_UP, 50, lost), found.detail
     assert list(read(pair[1], topic_name, 0)) == [one for one in written if not 20 <= one[0] < 36]
+
+
+@pytest.mark.brokers
+def test_verify_names_what_is_damaged_where_logs_are_compared(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """And says that both sides differ, of a partition that a mirror would stop as CORRUPT."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    damaged_topic(source_cluster, topic_name, 0)
+    make_topic(target, topic_name)
+    produce(target, topic_name, [b"of somebody else"] * 10)
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, offsets="translate")
+    done = mirror(tmp_path, "verify", str(config), "--no-spark")
+    assert done.wait(0) == 5, done.logged
+    assert "CRC mismatch" in done.printed

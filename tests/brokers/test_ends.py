@@ -31,18 +31,21 @@ from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.topic_watcher import NewPlan, Replanner, TopicWatcher
+from mirror.errors import EngineLost
 from mirror.groups.follower import GroupFollower
 from mirror.journal.entries import FirstSeen, pause_entry, resume_entry
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import OWNER, Journal, journal_topic
 from mirror.journal.ownership import Owner, take
-from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.spark import task
+from mirror.spark.session import Engine
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
@@ -192,6 +195,35 @@ def test_what_fails_beside_the_copy_ends_the_mirror_and_is_reported(
                 live.end()
                 await asyncio.wait([running])
 
+    asyncio.run(story())
+
+
+def test_an_engine_that_hangs_ends_the_mirror_while_no_epoch_runs(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is copied is paused, and a query of what is re-keyed waits for its job for good."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    settings = settings_between(source, target, [topic_name], topic_name)
+    flow = prepare(settings)
+
+    async def hangs(_: Any) -> None:
+        raise EngineLost("Spark's JVM hangs")
+
+    async def story() -> None:
+        async with Wire(Endpoint.of(settings.target)) as wire:
+            await wire.refresh([journal_topic(settings.flow)])
+            await Journal(wire, settings.flow).append([pause_entry(topic_name)])
+        context: Any = InThisProcess()
+        mirror = Supervisor(context, flow, lambda _: None)
+        running = asyncio.create_task(mirror.run())
+        done, _ = await asyncio.wait([running], timeout=TIMEOUT)
+        if not done:
+            mirror._interrupt(signal.SIGTERM)
+        with pytest.raises(EngineLost):
+            await running
+
+    monkeypatch.setattr(Engine, "watch", hangs)
     asyncio.run(story())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from compared_logs import delete_before
+from crashcut import crash_and_cut_all
 from helpers import make_topic, produce, settings_between
 from samerecords import read
 from sparkless import run_once
@@ -22,12 +23,13 @@ from mirror.commands.adopt import adopt
 from mirror.commands.failover import failover
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
-from mirror.errors import ExitCode, FlowLost, PreflightError
-from mirror.journal.journal import Journal
+from mirror.errors import ClusterUnreachable, ExitCode, FlowLost, PreflightError
+from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import KEY as FAILED_OVER
 from mirror.journal.ownership import FailedOver
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.lab.embedded import Cluster
+from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
 pytestmark = pytest.mark.brokers
@@ -40,11 +42,18 @@ def _failed_over(settings: Settings) -> ExitCode:
     return failover(settings, rehearse=False, undo=False, as_json=True)
 
 
-def _forth(here: str, there: str, topic_name: str, **back: Any) -> tuple[Settings, Settings]:
-    """A flow that has copied 20 records and was failed over, and a flow `back`, of which there is nothing yet."""
+def _forth(
+    here: str, there: str, topic_name: str, *, is_made: bool = False, is_marked: bool = False, **back: Any
+) -> tuple[Settings, Settings]:
+    """A flow that has copied 20 records and was failed over, and a flow `back`, of which there is nothing yet.
+    `is_made`: the source has records already. `is_marked`: it ends with a transaction.
+    """
     first = settings_between(here, there, [topic_name], flow=topic_name)
-    make_topic(here, topic_name)
+    if not is_made:
+        make_topic(here, topic_name)
     produce(here, topic_name, [b"before"] * 20)
+    if is_marked:
+        transactions(here, topic_name, [True])
     assert run_once(first).exit_code == ExitCode.DONE
     assert _failed_over(first) == ExitCode.DONE
     return first, settings_between(there, here, [topic_name], flow=f"{topic_name}-back", **back)
@@ -66,6 +75,42 @@ def test_the_first_flow_goes_on_behind_transactions_that_were_aborted_on_its_tar
     found = run_once(first)
     assert (found.exit_code, found.stops) == (ExitCode.DONE, [])
     assert verify_flow(first).equal
+
+
+def test_a_source_that_lost_its_tail_has_it_again_from_the_flow_back(topic_name: str) -> None:
+    """As a source that crashed, and was failed over for that: only what is the same again is gone on with; also where
+    the source has deleted into a batch of that by then. The epoch that was cut back does not count any more: behind a
+    marker it outlasted what was found, and stopped the flow again with the next record. Nor does one of which the
+    source has nothing any more.
+    """
+    both = start_many([Spec(name=name) for name in ("lossy", "standing")])
+    with both[0], both[1]:
+        here, there = (one.bootstrap for one in both)
+        same, others, marked, deleted = (f"{topic_name}-{what}" for what in ("same", "others", "marked", "deleted"))
+        newer = f"{topic_name}-newer"
+        make_topic(here, newer)
+        produce(here, newer, [b"before"] * 11)
+        both[0].restart(0)
+        flows = {name: _forth(here, there, name) for name in (same, others, deleted)}
+        flows[marked] = _forth(here, there, marked, is_marked=True)
+        flows[newer] = _forth(here, there, newer, is_made=True)
+        crash_and_cut_all(both[0], {(name, 0): 10 for name in flows})
+        produce(here, others, [b"others"] * 13)
+        produce(there, same, [b"there"] * 3)
+        for name, (first, back) in flows.items():
+            if name != others:
+                assert adopt(back, [name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+                assert run_once(back).exit_code == ExitCode.DONE
+                assert _failed_over(back) == ExitCode.DONE
+            if name == deleted:
+                delete_before(both[0], name, 15)
+            failover(first, rehearse=False, undo=True, as_json=False)
+            for _ in range(3):
+                produce(here, name, [b"again"] * 5)
+                found = run_once(first)
+                assert [one.state for one in found.stops] == ([] if name != others else [State.TRUNCATED]), name
+        assert verify_flow(flows[same][0]).equal
+        assert verify_flow(flows[marked][0]).equal
 
 
 def test_what_the_flow_back_lost_is_a_difference_of_the_way_forth(
@@ -195,6 +240,35 @@ def test_a_source_whose_address_leads_elsewhere_does_not_say_that_the_flow_back_
         assert ("way_back_unknown" in capfd.readouterr().err) == is_unknown
 
 
+def test_a_journal_that_cannot_be_read_does_not_hide_the_flow_back(
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """It is that of a flow that has nothing to do with it, and whose name comes first."""
+    here, there = source_cluster.bootstrap, target_cluster.bootstrap
+    first, back = _forth(here, there, topic_name)
+    assert adopt(back, [topic_name], every=False, ends_only=False, as_json=True) == ExitCode.DONE
+    assert run_once(back).exit_code == ExitCode.DONE
+    make_topic(here, journal_topic(f"{topic_name}-a"))
+    read_journal = Journal.read
+
+    async def read(self: Journal, *more: Any) -> Any:
+        if self.flow.endswith("-a"):
+            raise ClusterUnreachable("its partition has no leader")
+        return await read_journal(self, *more)
+
+    monkeypatch.setattr(Journal, "read", read)
+    with pytest.raises(PreflightError, match="mirrors it back into"):
+        failover(first, rehearse=False, undo=True, as_json=False)
+    assert _failed_over(back) == ExitCode.DONE
+    capfd.readouterr()
+    assert failover(first, rehearse=False, undo=True, as_json=False) == ExitCode.DONE
+    assert f"mirror.{topic_name}-a.offsets: its partition has no leader" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("sleeps", [False, True])
 def test_a_failover_that_was_overtaken_before_it_was_recorded_ends_nobody(
     source_cluster: Cluster,
@@ -269,12 +343,12 @@ def test_a_failover_that_took_the_place_of_one_is_not_taken_back_with_it(
     assert _failed_over(first) == ExitCode.DONE
     asked = list[Wire]()
 
-    async def suspended(source: Wire, *_: object) -> list[object]:
+    async def suspended(source: Wire, *_: object) -> tuple[list[object], list[str]]:
         asked.append(source)
         if len(asked) == 1:
             await asyncio.to_thread(failover, first, rehearse=False, undo=True, as_json=False)
             assert await asyncio.to_thread(_failed_over, first) == ExitCode.DONE
-        return []
+        return [], []
 
     monkeypatch.setattr(command, "losses_on_the_way_back", suspended)
     with pytest.raises(PreflightError, match="was taken back, or failed over again"):

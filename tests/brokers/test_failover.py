@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from running import forked, values, wait_for
 from samerecords import assert_same_records, read
 from sparkless import run_once
-from syncing import delete_topics
+from syncing import admin_of, delete_topics
 from transactional import transactions
 from typer.testing import CliRunner
 
@@ -40,26 +40,34 @@ from mirror.driver.control import until_marked
 from mirror.driver.flow import prepare
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import recorded
+from mirror.driver.topic_watcher import Replanner
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PartitionStop, PreflightError
-from mirror.failover.account import UNCHECKED, _compared, _exposure
-from mirror.failover.drain import drain
+from mirror.failover.account import UNCHECKED, _compared, _exposure, _placed, doubts_of, ends_of
+from mirror.failover.drain import _stretches, drain
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import Standing
+from mirror.groups.gap import GROUPS_STAY
 from mirror.journal.entries import FirstSeen, loss_entry, pause_entry, seen_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News
 from mirror.journal.journal import Place as JournalPlace
 from mirror.journal.ownership import ACCOUNT, FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.journal.ownership import KEY as FAILED_OVER
+from mirror.journal.positions import position_entry, standing_in
+from mirror.kafka.admin import Admin, Span
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import Endpoint, Leader, Topic, TopicPartition
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
+from mirror.policy.rules import Rules
 from mirror.rendering import console
-from mirror.replication.assignment import Loss
+from mirror.replication.assignment import Assignment, LastPosition, Loss
+from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.task import TaskAssignment, TaskResult
 from mirror.states import Remedy, State
 from mirror.suspension import beating
+from mirror.topics.history import read_own
 
 #: Seconds that nothing here takes.
 DEADLINE: Final = 180.0
@@ -117,6 +125,25 @@ def test_a_report_of_the_future_does_not_say_how_long_ago_the_source_was_seen(
     assert (found.seconds, found.records) == (seconds, 0)
 
 
+@pytest.mark.parametrize(("ahead_ms", "seconds"), [(-20_000, 20.0), (7_200_000, None)])
+def test_what_a_flow_lost_is_known_for_as_long_as_its_source_is_away(
+    ahead_ms: int, seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal was compacted since: of each partition it has the newest report, of a task that never began."""
+    now = 1_700_000_000_000
+    monkeypatch.setattr("mirror.failover.account.time.time", lambda: now / 1000)
+    one = PartitionStatus.from_json(figures("orders", -1, State.UNAVAILABLE)[1])
+    one = replace(one, at_ms=now, log_end=5000, contact_ms=now + ahead_ms)
+    position = position_entry(TopicPartition("orders", 0), LastPosition(source_next=1000, target_end=1000))
+    known = JournalSnapshot(cast(Journal, Journaling([(one.key(), one.to_json()), position])))
+    asyncio.run(known.read())
+    for answer in (1000, ClusterUnreachable("the target does not answer for it")):
+        placed = _placed(known.figures[TopicPartition("orders", 0)], standing_in(known.newest).positions.popitem()[1])
+        found = asyncio.run(_exposure(None, None, None, known, placed, answer))
+        assert (found.records, found.is_certain) == (4000, False)
+        assert found.seen_ms == (None if seconds is None else seconds * 1000)
+
+
 @pytest.mark.parametrize(("unlike", "reason"), [(0, ""), (1, ""), (9, "other records")])
 def test_a_difference_that_nobody_can_judge_is_none_that_is_forgotten(
     monkeypatch: pytest.MonkeyPatch, unlike: int, reason: str
@@ -144,6 +171,57 @@ def test_a_difference_that_nobody_can_judge_is_none_that_is_forgotten(
     assert (found.reason if found else "").partition(";")[0] == reason
 
 
+def test_leaders_that_do_not_answer_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metadata still names the brokers that died with a majority of the controllers: each question to one of them, of
+    which 32 go at a time, would cost ten seconds. One that falls silent while copies are compared costs no more.
+    """
+    there = [TopicPartition("orders", number) for number in range(4)]
+    asked, compared, refreshed = list[TopicPartition](), list[TopicPartition](), list[int]()
+
+    async def offset_of(_cluster: object, at: TopicPartition, *_: object) -> int:
+        asked.append(at)
+        return 7
+
+    async def refresh(*_: object) -> None:
+        refreshed.append(1)
+
+    async def compare(_s: object, _c: object, _k: object, one: PartitionStatus, *_: object) -> None:
+        compared.append(TopicPartition(one.topic, one.partition))
+        source.silent = frozenset({2, 3})
+
+    monkeypatch.setattr("mirror.failover.account.list_offset", offset_of)
+    monkeypatch.setattr("mirror.failover.account._compared", compare)
+    monkeypatch.setattr("mirror.failover.account._COMPARED_AT_ONCE", 1)
+    monkeypatch.setattr("mirror.failover.account.CALL_TIMEOUT", 0.2)
+    monkeypatch.setattr("mirror.failover.account._LEADER_SECONDS", 0.05)
+    monkeypatch.setattr(Wire, "refresh", refresh)
+    source, target = (Wire(Endpoint(alias, (("localhost", 9092),))) for alias in ("eu", "us"))
+    led = {number: Leader(node, 0) for number, node in enumerate((1, 2, -1, 3))}
+    source.topics["orders"] = Topic("orders", None, led)
+    source.silent = frozenset({2})
+    assert asyncio.run(ends_of(source, there)) == {there[0]: 7, there[3]: 7}
+    assert refreshed, "they were waited for"
+    refreshed.clear()
+    assert asyncio.run(ends_of(source, there)) == {there[0]: 7, there[3]: 7}
+    assert not refreshed, "a second time"
+    assert set(asked) == {there[0], there[3]}
+
+    one = PartitionStatus.from_json(figures("orders", 150, State.UNAVAILABLE)[1])
+    known: Any = SimpleNamespace(
+        journal=SimpleNamespace(cluster=target), newest={}, figures={at: replace(one, partition=at[1]) for at in there}
+    )
+    settings: Any = SimpleNamespace(topics=SimpleNamespace(rules=()))
+    doubts = asyncio.run(doubts_of(settings, source, known))
+    assert compared == [there[0]]
+    assert {at: doubt and doubt.reason.partition(":")[0] for at, doubt in doubts.items()} == {
+        there[0]: None,
+        **dict.fromkeys(there[1:], "both logs could not be compared"),
+    }
+    asked.clear()
+    source.silent = frozenset()
+    assert asyncio.run(ends_of(source, there)) == {there[0]: 7, there[1]: 7, there[3]: 7}, "those that came back"
+
+
 def test_what_a_flow_lost() -> None:
     late, lost = exposure(end=100, lost_from_ms=2500), exposure(end=None, lag=7, seen_ms=4000)
     assert RecoveryPoint.of([exposure(), late]) == RecoveryPoint(10, 2.5, True)
@@ -153,6 +231,7 @@ def test_what_a_flow_lost() -> None:
     assert RecoveryPoint.of([exposure(state=State.CORRUPT)]) == RecoveryPoint(0, 0.0, True)
     assert RecoveryPoint.of([exposure(state=State.RECREATED)]) == RecoveryPoint(90, None, False)
     assert RecoveryPoint.of([]) == RecoveryPoint(0, 0.0, True)
+    assert (exposure(state=State.PADDING).is_over, exposure().is_over) == (False, True), "readers would find padding"
 
 
 def test_a_loss_that_was_accepted_is_named_and_keeps_a_failover_from_being_whole(
@@ -268,6 +347,19 @@ def test_what_is_said_of_a_rehearsal(capsys: pytest.CaptureFixture[str]) -> None
     assert "rehearsed, nothing was changed: RPO 10 records, 2.5 s had eu been lost" in printed(one, capsys)
     assert one.is_whole, "all of that gets over"
     assert not account(rehearsal=True, exposures=(exposure(state=State.DIVERGED),)).is_whole
+    unsure = account(rehearsal=True, exposures=(exposure(end=None, lag=0),), exposed=(exposure(),))
+    assert not unsure.is_whole, "a failover would end with 4"
+    assert "orders-0: not whole for certain, since no leader on the source says where it ends" in printed(
+        unsure, capsys
+    )
+
+
+def test_a_flow_that_is_over_is_advised_nothing_that_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = exposure(losses=(AcceptedLoss(0, 0, "tombstones"),), end=100, open_from=90)
+    for rehearsal in (True, False):
+        text = printed(account(rehearsal=rehearsal, exposures=(lacking,), exposed=(lacking,)), capsys)
+        assert ("`mirror accept CONFIG orders`" in text) == rehearsal
+        assert ("once `mirror failover CONFIG --undo` ran, fail over again" in text) != rehearsal
 
 
 @pytest.mark.parametrize(
@@ -376,6 +468,44 @@ def test_a_partition_that_is_mirrored_no_longer_is_not_waited_for() -> None:
     assert behind(Journaling(before, gone)) == []
     assert behind(Journaling([*before, figures("stuck", 5, State.DIVERGED)])) == []
     assert behind(Journaling(before, [], [figures("stuck", 100)])) == []
+
+
+def test_a_partition_that_is_away_for_a_moment_does_not_hide_that_another_one_moves() -> None:
+    away = [[figures("busy", read * 10), figures("stuck", -1)] for read in range(2, 9)]
+    reads = [[RUNNING, figures("busy", 10), figures("stuck", 90)], *away, [figures("busy", 100), figures("stuck", 100)]]
+    assert behind(Journaling(*reads), idle_seconds=0.5) == []
+
+
+def test_a_copy_goes_on_for_as_long_as_any_partition_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot begin any more, its leader being away, was far ahead of the others."""
+    stretches = 0
+
+    async def stretch(_: TaskAssignment) -> list[TaskResult]:
+        nonlocal stretches
+        stretches += 1
+        reports = [figures("stuck", 500 if stretches == 1 else -1), figures("busy", min(10 * stretches, 50))]
+        return [TaskResult(PartitionStatus.from_json(value), PartitionCounters()) for _, value in reports]
+
+    async def nothing() -> dict[bytes, bytes]:
+        return {}
+
+    monkeypatch.setattr("mirror.failover.drain.run_task", stretch)
+    at = {topic: TopicPartition(topic, 0) for topic in ("busy", "stuck")}
+    wanted = [Assignment(source=one, target=one, topic_id=None, rules=Rules(), until=1000) for one in at.values()]
+    flow = SimpleNamespace(name="eu-to-us", source=None, target=None, memory_bytes=1, bytes_per_second=None)
+    journal = SimpleNamespace(newest=nothing)
+    asyncio.run(
+        _stretches(
+            cast(Any, flow),
+            Owner.here("one"),
+            wanted,
+            cast(Any, journal),
+            standing_in({}),
+            cast(Any, None),
+            asyncio.Event(),
+        )
+    )
+    assert stretches == 6, "the first one in which nothing moved is the last"
 
 
 # --- on brokers -----------------------------------------------------------------------------------------------------
@@ -771,6 +901,55 @@ def test_a_copy_that_was_compacted_and_is_so_no_more_is_named_until_somebody_acc
 
 
 @pytest.mark.brokers
+def test_a_copy_that_somebody_compacted_and_set_back_is_named_as_well(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a start that refuses it, and by a running mirror that sees it, or that finds both sides set back at once; what
+    has no leader or no record then, too, and again once it is over, for what was accepted before.
+    """
+
+    def sets(bootstrap: str, policy: str) -> None:
+        change = ConfigChange(topic=flow.topic, name="cleanup.policy", before=None, after=policy)
+        admin_of(bootstrap).alter_configs([change])
+
+    def takes_it() -> None:
+        (loss,) = flow.failover("--rehearse", code=7)["accepted_losses"]
+        assert loss["reason"] == "compaction"
+        assert CliRunner().invoke(app, ["accept", str(flow.file), flow.topic]).exit_code == ExitCode.DONE
+        assert flow.failover("--rehearse")["whole"]
+
+    loaded = config.load(flow.file)
+    settings = loaded.model_copy(update={"sync": loaded.sync.model_copy(update={"configs": False})})
+    sets(flow.target, "compact")
+    with monkeypatch.context() as patched:
+        patched.setattr(Admin, "spans", lambda *_: {})  # as while no partition has a leader
+        with pytest.raises(PreflightError, match="is compacted and its source is not"):
+            prepare(settings)
+    sets(flow.target, "delete")
+    takes_it()
+    replanner, seen = Replanner(settings), seen_in(asyncio.run(read_own(settings)).newest)
+    current = replanner.replan((), seen).assignments
+    sets(flow.target, "compact")
+    with monkeypatch.context() as patched:
+        patched.setattr(Admin, "spans", lambda *_: {(flow.topic, 0): Span(start=0, end=0)})
+        assert replanner.replan(current, seen).assignments == current, "what was begun goes on"
+    assert flow.failover("--rehearse")["whole"], "it holds nothing"
+    replanner.replan(current, seen)
+    takes_it()
+    for _ in range(2):
+        replanner.replan(current, seen)
+    assert flow.failover("--rehearse")["whole"], "it is recorded once"
+    sets(flow.target, "delete")
+    replanner.replan(current, seen)
+    takes_it()
+    for policy in ("compact", "delete"):
+        for bootstrap in (flow.source, flow.target):
+            sets(bootstrap, policy)
+        replanner.replan(current, seen)
+    takes_it()
+
+
+@pytest.mark.brokers
 def test_a_rehearsal_names_a_transaction_that_hangs(
     flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -826,9 +1005,13 @@ def test_a_partition_that_cannot_be_asked_about_does_not_cost_the_account(flow: 
 
 @pytest.mark.brokers
 def test_a_topic_that_was_taken_out_of_the_flow_is_no_part_of_its_failover(flow: Flow) -> None:
+    """Once a mirror has read that, and not before: the file of a failover may be another one by mistake."""
     other = flow.mirror_another()
     produce(flow.source, other, values(5))
     flow.mirrors(flow.topic)
+    rehearsed = flow.failover("--rehearse", code=4)
+    assert [one for one in rehearsed["warnings"] if f"by which it copied {other}, too" in one], "it ended before"
+    flow.copy()
     done = flow.failover()
     assert [partition["topic"] for partition in done["partitions"]] == [flow.topic]
 
@@ -846,6 +1029,21 @@ def test_a_topic_that_is_refused_does_not_keep_others_from_being_copied(flow: Fl
 
 
 @pytest.mark.brokers
+def test_what_copies_the_rest_lets_no_copy_keep_less(flow: Flow) -> None:
+    """The source, which is about to be lost, may have been set to delete what only the copy has then."""
+    source, target = admin_of(flow.source), admin_of(flow.target)
+    kept = target.topic_configs([flow.topic])[flow.topic]["retention.ms"]
+    wanted = {"retention.ms": "3600000", "max.message.bytes": "2000000"}
+    source.alter_configs(ConfigChange(topic=flow.topic, name=name, before=None, after=wanted[name]) for name in wanted)
+    produce(flow.source, flow.topic, values(50))
+    (one,) = flow.failover()["partitions"]
+    assert one["position"] == 150
+    assert "retention.ms" not in flow.logged
+    now = target.topic_configs([flow.topic])[flow.topic]
+    assert (now["retention.ms"], now["max.message.bytes"].value) == (kept, "2000000"), "what larger records need"
+
+
+@pytest.mark.brokers
 def test_a_topic_that_rests_is_not_copied_any_further(flow: Flow) -> None:
     """Where no mirror runs, too: it counts in what is lost, with the reason."""
     produce(flow.source, flow.topic, values(50))
@@ -853,7 +1051,10 @@ def test_a_topic_that_rests_is_not_copied_any_further(flow: Flow) -> None:
     done = flow.failover(code=4)
     assert (done["rpo"]["records"], done["partitions"][0]["position"]) == (50, 100)
     (warning,) = done["warnings"]
-    assert warning.startswith(f"{flow.topic} is paused, so that it was not copied any further")
+    assert warning == (
+        f"{flow.topic} is paused, so that it was not copied any further; `mirror failover CONFIG --undo`, and then"
+        f" `mirror resume CONFIG {flow.topic}` lets it go on"
+    )
 
 
 @pytest.mark.brokers
@@ -1006,7 +1207,7 @@ def test_groups_are_put_on_the_copy_of_now(flow: Flow) -> None:
     """The naming was changed: the journal still names the copy of before, by a name that comes later."""
     there = flow.file.read_text()
     fields = json.loads(there)
-    fields["topics"]["naming"] = {"prefix": "zz."}
+    fields["topics"]["naming"] = {"rename": {flow.topic: f"zz.{flow.topic}"}}
     flow.file.write_text(json.dumps(fields))
     flow.copy()
     flow.file.write_text(there)
@@ -1095,6 +1296,18 @@ def test_a_copy_ends_where_another_mirror_takes_the_flow(flow: Flow, monkeypatch
 
 
 @pytest.mark.brokers
+def test_a_topic_that_cannot_begin_keeps_no_other_one_from_being_copied(flow: Flow) -> None:
+    produce(flow.source, flow.topic, values(50))
+    make_topic(flow.source, other := f"{flow.topic}-b")
+    flow.mirrors(flow.topic, other)
+    prepared = prepare(config.load(flow.file), once=True)
+    delete_topics(flow.target, other)
+    (note,) = asyncio.run(drain(prepared))
+    assert note.startswith(f"{other}: what was missing could not be copied: ")
+    assert assert_same_records(flow.source, flow.target, flow.topic, 1) == 150
+
+
+@pytest.mark.brokers
 def test_what_fails_behind_the_end_of_the_flow_is_reported_in_the_account(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1107,6 +1320,51 @@ def test_what_fails_behind_the_end_of_the_flow_is_reported_in_the_account(
     done = flow.failover(code=4)
     assert done["warnings"] == ["could not follow the groups: the target is gone"]
     assert done["partitions"][0]["whole"]
+
+
+@pytest.mark.brokers
+def test_a_target_that_fails_before_the_last_check_does_not_cost_the_account(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare, check_stands = failover._FailoverRun.compare, failover._FailoverRun.check_stands
+    compared = list[bool]()
+
+    async def comparing(*args: Any, **more: Any) -> list[PartitionRpo]:
+        compared.append(True)
+        return await compare(*args, **more)
+
+    async def failing(*args: Any) -> None:
+        if compared:
+            raise ClusterUnreachable("the target is gone")
+        await check_stands(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failover._FailoverRun, "compare", comparing)
+        patch.setattr(failover._FailoverRun, "check_stands", failing)
+        done = flow.failover(code=4)
+    assert done["warnings"] == ["could not check that the failover stands: the target is gone"]
+    assert done["partitions"][0]["whole"]
+    assert flow.failover()["warnings"] == [], "the next call finishes it"
+
+
+@pytest.mark.brokers
+def test_what_a_source_that_went_away_did_not_show_is_reported(
+    flow: Flow, source_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ends were known, so that all seemed to have got over."""
+
+    async def gone(*_: object) -> None:
+        source_cluster.suspend(0)
+        raise ClusterUnreachable("no broker answered")
+
+    flow.file.write_text(json.dumps(json.loads(flow.file.read_text()) | {"groups": {"include": []}}))
+    monkeypatch.setattr(failover._FailoverRun, "miss", gone)
+    try:
+        done = flow.failover(code=ExitCode.DATA_AT_RISK)
+    finally:
+        source_cluster.resume(0)
+    (warning,) = done["warnings"]
+    assert "what was never mirrored was not looked for" in warning
 
 
 @pytest.mark.brokers
@@ -1227,7 +1485,7 @@ def test_a_source_that_goes_away_in_the_midst_is_asked_no_more(
         source_cluster.resume(0)
     assert asked[-1] is False, "what was begun is done without it"
     assert "no broker answered" in done["source_problem"]
-    assert done["warnings"] == ["groups stay where the mirror last put them, since the source cannot be asked"]
+    assert done["warnings"] == [GROUPS_STAY]
     assert done["partitions"][0]["position"] == 100
 
 

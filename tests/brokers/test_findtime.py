@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import subprocess
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +31,9 @@ from typer.testing import CliRunner, Result
 
 from mirror.cli import app
 from mirror.errors import ConfigError, ExitCode
-from mirror.kafka.queries import Dated
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.protocol import LIST_OFFSETS
+from mirror.kafka.queries import Dated, may_have_since
 from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
 from mirror.records.header import APPEND_TIME, CONTROL, TRANSACTIONAL
@@ -526,6 +530,25 @@ def test_cluster_files_and_kafka_agree(broker: Cluster, topic_name: str, tmp_pat
     for side in ("source", "target"):
         one = answers(f"{topic}:0", "--time", iso(BEGIN), "--config", config, "--side", side)
         assert one == answers(f"{topic}:0", "--time", iso(BEGIN), "--bootstrap", where)
+
+
+@pytest.mark.parametrize(
+    ("newest", "when", "may_have"),
+    [(7_000, 7_000, True), (7_000, 7_001, False), (-1, 7_000, True), (-1, NEVER, False)],
+)
+def test_a_broker_that_does_not_say_what_is_newest_may_have_what_is_no_later_than_now(
+    newest: int, when: int, may_have: bool
+) -> None:
+    """Where records come in, the newest is seldom replicated already, and is not named: for none of that time all that
+    was there was passed over.
+    """
+
+    async def call_leader(*_: Any, **more: Any) -> Any:
+        more["build"](LIST_OFFSETS.newest, 0)
+        return SimpleNamespace(timestamp=newest)
+
+    cluster: Any = SimpleNamespace(call_leader=call_leader)
+    assert asyncio.run(may_have_since(cluster, TopicPartition("orders", 0), when)) is may_have
 
 
 @pytest.mark.brokers

@@ -21,11 +21,13 @@ from confluent_kafka.admin import (
     NewPartitions,
     ResourceType,
 )
-from helpers import make_topic, produce
+from helpers import make_topic, mirror_once, produce
+from rekey_story import begun
 from syncing import awaited, delete_topics
 from typer.testing import CliRunner
 
 from mirror.cli import app
+from mirror.config import load
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
 from mirror.policy.remedies import Fix
@@ -182,6 +184,28 @@ def do_not_compact_dead_letters(one: Refused) -> Iterator[None]:
     one.set(cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
 
 
+@of(Fix.FIT_COMPACTION)
+def keep_what_a_new_key_would_supersede(one: Refused) -> Iterator[None]:
+    _compacted_by_new_keys(one)
+    yield
+    one.set(cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
+
+
+@of(Fix.FIT_COMPACTION)
+def ask_for_the_newest_of_each_new_key(one: Refused) -> Iterator[None]:
+    rule = _compacted_by_new_keys(one)
+    yield
+    rule["may_compact"] = True
+
+
+def _compacted_by_new_keys(one: Refused) -> dict[str, Any]:
+    for cluster in (one.source, one.target):
+        make_topic(cluster, one.name, 1, {"cleanup.policy": "compact"})
+    rule: dict[str, Any] = {"match": one.name, "rekey": "split(string(key), '-')[0]"}
+    one.topics["rules"] = [rule]
+    return rule
+
+
 @of(Fix.TAKE_OLD)
 def take_old(one: Refused) -> Iterator[None]:
     one.both(copy={"message.timestamp.before.max.ms": "3600000"})
@@ -247,6 +271,36 @@ def exclude_what_collides(one: Refused) -> Iterator[None]:
     one.topics["include"] = [f"{one.name}.*"]
     yield
     one.topics["exclude"] = [f"{one.name}.x"]
+
+
+@of(Fix.KEEP_NAME)
+def put_the_prefix_back(one: Refused) -> Iterator[None]:
+    topics = [f"{one.name}-a", f"{one.name}-b"]
+    for topic in topics:
+        make_topic(one.source, topic)
+    mirror_once(one.source, one.target, topics, one.flow)
+    one.topics |= {"include": topics, "naming": {"prefix": "x."}}
+    yield
+    one.topics["naming"] = "identity"
+
+
+@of(Fix.KEEP_NAME)
+def name_another_copy_on_purpose(one: Refused) -> Iterator[None]:
+    make_topic(one.source, one.name)
+    mirror_once(one.source, one.target, [one.name], one.flow)
+    one.topics["naming"] = {"prefix": "x."}
+    yield
+    one.topics["naming"] = {"prefix": "x.", "rename": {one.name: f"x.{one.name}"}}
+
+
+@of(Fix.KEEP_NAME)
+def put_the_name_of_a_re_keyed_topic_back(one: Refused) -> Iterator[None]:
+    make_topic(one.source, one.name)
+    one.topics["rules"] = [{"match": one.name, "rekey": "key"}]
+    begun(load(one.config()))
+    one.topics["naming"] = {"prefix": "x."}
+    yield
+    one.topics["naming"] = "identity"
 
 
 @of(Fix.OTHER_CLUSTER)
@@ -378,12 +432,12 @@ def recreate_the_copy_of_a_rule(one: Refused) -> Iterator[None]:
     delete_topics(one.target, one.name)
 
 
-@of(Fix.RECREATE_COPY)
-def recreate_a_foreign_copy(one: Refused) -> Iterator[None]:
+@of(Fix.NAME_COPY)
+def re_key_beside_a_foreign_copy(one: Refused) -> Iterator[None]:
     _foreign(one)
     one.topics["rules"] = [{"match": one.name, "rekey": "key"}]
     yield
-    delete_topics(one.target, one.name)
+    one.topics["naming"] = {"rename": {one.name: f"{one.name}-copy"}}
 
 
 @of(Fix.SHORTEN_FLOW)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
 import pytest
+from compared_logs import delete_before
 from confluent_kafka import Producer
-from helpers import make_topic, mirror_once, produce, stored_batches
+from crashcut import crash_and_cut_all
+from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
 from kio.schema.errors import ErrorCode
-from samerecords import assert_same_records
+from running import wait_for
+from samerecords import assert_same_records, read
 from transactional import CLEANED, transactions, wait_until_cleaned, write_over
+from watchedtask import WatchedTask
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.produce import markers_request
 from mirror.lab.embedded import Cluster
 from mirror.observability.status import PartitionStatus
 from mirror.records.header import CONTROL, records_crc
+from mirror.replication import both_logs
+from mirror.replication.partition_writer import Gap, PartitionWriter
+from mirror.replication.position import MARKERS
+from mirror.replication.writer import Writer
 from mirror.states import State
 
 pytestmark = pytest.mark.brokers
@@ -116,6 +125,99 @@ def test_a_compacted_topic_with_holes(pair: tuple[str, str], topic_name: str) ->
     found = copied(pair, topic_name)
     assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found
     assert_same_records(*pair, topic_name, 1)
+
+
+class Killed(Exception):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_the_filling_of_a_loss_goes_on_where_it_was_interrupted(
+    pair: tuple[str, str],
+    source_cluster: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_killed: bool,
+) -> None:
+    """The last markers that landed are in no journal, and the source has deleted all that shows what came before them:
+    by now it knows no leader epoch of that.
+    """
+    make_topic(pair[0], topic_name)
+    produce(pair[0], topic_name, [b"copied"] * 10)
+    copied(pair, topic_name)
+    produce(pair[0], topic_name, [b"lost"] * 2500)
+    delete_before(source_cluster, topic_name, 2510)
+    produce(pair[0], topic_name, [b"kept"] * 5)
+    filled, interrupted = Writer._filled, list[int]()
+
+    async def forgotten(*_: Any) -> None:
+        return None
+
+    def interrupt(self: Writer, writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
+        if count < MARKERS or interrupted:
+            filled(self, writer, gap, count, asked_at)
+            return
+        interrupted.append(gap.first + count)
+        if is_killed:
+            raise Killed
+        self._unsettle(writer, "the target's leader moved")
+
+    monkeypatch.setattr(both_logs, "_kept_until", forgotten)
+    monkeypatch.setattr(Writer, "_filled", interrupt)
+    with pytest.raises(ExceptionGroup) if is_killed else nullcontext():
+        copied(pair, topic_name, on_data_loss="continue")
+    assert interrupted == [1011]
+    copied(pair, topic_name, on_data_loss="continue")
+    assert [one[0] for one in read(pair[1], topic_name, 0)] == [*range(10), *range(2510, 2515)]
+
+
+def test_commit_markers_behind_the_last_known_position_whose_source_expired(
+    pair: tuple[str, str], source_cluster: Cluster, topic_name: str
+) -> None:
+    """A kill before the journal knew of them; the stamps show that all of it is ours."""
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True] * 2, size=3)
+    copied(pair, topic_name)
+    transactions(pair[0], topic_name, [True, False] * 2, size=3)
+    copied(pair, topic_name, records_runs=False)
+    transactions(pair[0], topic_name, [True], size=3)
+    delete_before(source_cluster, topic_name, 24)
+    assert copied(pair, topic_name).records == 3
+
+
+def test_a_hole_right_before_a_transaction_that_hangs_is_passed_over(target_cluster: Cluster, topic_name: str) -> None:
+    """The source lost its tail, and with it the transaction's end: no batch that a reader of committed records gets
+    shows where what the cleaner took before it ends.
+    """
+    at = TopicPartition(topic_name, 0)
+    with Cluster.start(name="hangs", config={"log.cleaner.backoff.ms": 300}) as broker:
+        pair = broker.bootstrap, target_cluster.bootstrap
+        make_topic(pair[0], topic_name, configs=CLEANED)
+        make_topic(pair[1], topic_name)
+        plain = Producer({"bootstrap.servers": pair[0], "log_level": 0})
+        held = Producer({"bootstrap.servers": pair[0], "transactional.id": topic_name, "log_level": 0})
+
+        def write(client: Producer, key: bytes, ms: int, times: int = 1) -> None:
+            for _ in range(times):
+                client.produce(topic_name, b"value", key=key, partition=0, timestamp=ms)
+            assert client.flush(20) == 0
+
+        write(plain, b"first", RECENT_MS)
+        write(plain, b"hot", RECENT_MS + 1000, times=5)  # rolls a segment, as does each later time
+        held.init_transactions(60)
+        held.begin_transaction()
+        write(held, b"held", RECENT_MS + 2000)
+        write(plain, b"hot", RECENT_MS + 2000)
+        held.commit_transaction(60)
+        wait_for(
+            lambda: [one[0] for one in read(pair[0], topic_name, 0)] == [0, 6, 7], 60, lambda: "the cleaner did not run"
+        )
+        crash_and_cut_all(broker, {at: 8}, waits=False)
+        found = copied(pair, topic_name)
+        assert (found.next_offset, found.filled) == (6, 5)
+        with WatchedTask(*pair, [at]) as task:
+            task.until(at, lambda one: "a transaction is open on the source from offset 6" in one.detail)
+        assert [one[0] for one in read(pair[1], topic_name, 0)] == [0]
 
 
 @pytest.mark.parametrize("code", [ErrorCode.unknown_server_error, ErrorCode.invalid_request], ids=str)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -33,13 +34,25 @@ from sparkless import run_once
 
 from mirror.config import ClusterSettings
 from mirror.errors import ExitCode
-from mirror.groups.decide import FURTHER, LOST_THERE, Standing
+from mirror.groups.decide import Standing
+from mirror.groups.gap import FURTHER, LOST_THERE, REKEYED, UNFOLLOWED_SHARE, UNFOLLOWED_STREAMS
 from mirror.groups.side import Side
+from mirror.groups.terms import Terms, preserved, uncut
 from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
-from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
+from mirror.kafka.groups import (
+    OFFSETS_TOPIC,
+    Committed,
+    ListedGroup,
+    commit_offsets,
+    coordinators,
+    fetch_offsets,
+    list_groups,
+)
 from mirror.lab.embedded import Cluster
-from mirror.segments.cluster_logs import OFFSETS_TOPIC, offsets_in
+from mirror.policy.rules import NO_LIMIT
+from mirror.segments.cluster_logs import offsets_in
 
 pytestmark = pytest.mark.brokers
 
@@ -192,7 +205,13 @@ def test_what_did_not_move_is_committed_again_before_a_broker_forgets_it(
         assert (await pair.sync_once()).committed == 0
         assert await pair.committed(pair.target, topic_name) == {at: Committed(15, "read here")}
 
+    async def soon(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 15, "read here")
+        assert [(await pair.sync_once()).committed for _ in range(2)] == [1, 0], "a process that lives for minutes"
+
     with_pair(source, target, topic_name, story)
+    monkeypatch.setattr("mirror.groups.sync.RENEWED_SECONDS", 3600.0)
+    with_pair(source, target, topic_name, soon)
 
 
 def test_a_group_is_never_ahead_of_the_mirror(
@@ -647,6 +666,69 @@ def test_a_share_group_is_named_where_nobody_follows_it(
         gaps, blockers = await pair.sync.gaps({}, {}, {})
         assert not [one for one in blockers if not one.passing]
         assert [(one.group, one.topic, one.partition, one.reached) for one in gaps] == [(group, topic, 0, None)]
-        assert "share groups and streams groups are not followed" in gaps[0].cause
+        assert gaps[0].cause == UNFOLLOWED_SHARE
+        pair.sync.mirrors(Terms(preserved({}), {}, lambda _: NO_LIMIT, {}, {}, uncut))
+        (gap,), _ = await pair.sync.gaps({}, {}, {}, {topic: f"{topic}.by-key"})
+        assert (gap.group, gap.topic, gap.target_topic, gap.reached) == (group, topic, f"{topic}.by-key", None)
+        assert gap.cause == REKEYED
 
     with_pair(source, target, topic, story)
+
+
+def test_a_streams_group_is_named_until_it_is_put_where_it_stands(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed from outside for a group that is not there makes a classic group of the name, in whose place
+    the application's own comes.
+    """
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 10)
+
+    async def listed(cluster: Wire, node: int) -> list[ListedGroup]:
+        groups = await list_groups(cluster, node)
+        return [replace(one, kind="Streams") for one in groups] if cluster.endpoint.alias == "eu" else groups
+
+    monkeypatch.setattr("mirror.groups.side.list_groups", listed)
+
+    async def story(pair: Pair) -> None:
+        await pair.commit(pair.source, topic_name, topic_name, 7)
+        for reached, reads_again in ((None, 7), (5, 2)):
+            if reached is not None:
+                await pair.commit(pair.target, topic_name, topic_name, reached)
+            await pair.sync_once()
+            gaps, _ = await pair.sync.gaps({}, {}, {})
+            assert [(gap.group, gap.reached, gap.reads_again) for gap in gaps] == [(topic_name, reached, reads_again)]
+            assert gaps[0].cause == UNFOLLOWED_STREAMS
+        await pair.commit(pair.target, topic_name, topic_name, 7)
+        gaps, blockers = await pair.sync.gaps({}, {}, {})
+        assert (gaps, [one for one in blockers if not one.passing]) == ([], [])
+
+    with_pair(source, target, topic_name, story)
+
+
+def test_a_group_that_moves_while_a_failover_is_rehearsed_is_not_named_for_that(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """A mirror that runs follows it meanwhile, and copies what it has read."""
+    source, target = mirrored(source_cluster, target_cluster, topic_name, 40)
+    produce(source, topic_name, values(40, 50))
+    reading, fast, ahead = (f"{topic_name}-{kind}" for kind in ("reading", "fast", "ahead"))
+
+    async def story(pair: Pair) -> None:
+        async def named() -> list[tuple[str, int, int]]:
+            gaps, _ = await pair.sync.gaps(rehearsed.stood, {}, {})
+            return [(gap.group, gap.reads_again, gap.misses) for gap in gaps]
+
+        for group, offset in ((reading, 10), (fast, 45), (ahead, 10)):
+            await pair.commit(pair.source, group, topic_name, offset)
+        await pair.commit(pair.target, ahead, topic_name, 30)
+        while not (rehearsed := await pair.sync.sync_once(rehearsing=True)).is_complete:
+            await asyncio.sleep(0.05)
+        assert await named() == [(ahead, 0, 20), (fast, 0, 0)]
+        for cluster, offset in ((pair.target, 15), (pair.source, 20)):
+            await pair.commit(cluster, reading, topic_name, offset)
+        await asyncio.to_thread(mirror_once, source, target, [topic_name], flow=topic_name)
+        assert await named() == [(ahead, 0, 20)]
+        gaps, _ = await pair.sync.gaps({}, {}, {})
+        assert [(gap.group, gap.reads_again) for gap in gaps] == [(ahead, 0), (fast, 45), (reading, 5)], "a failover"
+
+    with_pair(source, target, topic_name, story)

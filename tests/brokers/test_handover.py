@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from mirror.config import Settings
 from mirror.driver.journal_state import JournalState
-from mirror.errors import PreflightError
+from mirror.errors import FlowRuns, PreflightError
 from mirror.journal import ownership
 from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, News, Place, journal_topic
-from mirror.journal.ownership import Claims, FailedOver, Owner, Watched, reporter, take
+from mirror.journal.ownership import Claims, FailedOver, Owner, Taken, Watched, reporter, take
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
@@ -266,39 +266,36 @@ def test_who_lives_in_another_container_is_waited_for(settings: Settings, monkey
     async def story() -> None:
         async with journal_of(settings) as journal:
             await journal.append([(OWNER, older.to_json())])
-            waiting = asyncio.create_task(take(journal, "younger", asyncio.Event()))
+            waiting = asyncio.create_task(ownership.stand_by(Watched(journal), asyncio.Event()))
             for _ in range(6):
                 done, _ = await asyncio.wait([waiting], timeout=0.5)
                 assert not done, "the older one has just reported"
                 await journal.append([REPORTED])
-            taken = await asyncio.wait_for(waiting, TIMEOUT)
-            assert taken is not None
-            assert taken.owner.instance == "younger"
+            assert await asyncio.wait_for(waiting, TIMEOUT) is None
 
     asyncio.run(story())
 
 
 @pytest.mark.brokers
 def test_of_several_that_wait_one_gets_the_flow(settings: Settings) -> None:
-    """They claim at the same moment; the others go on waiting, and a bounded copy is refused by the owner's name."""
+    """They claim at the same moment, and the others are refused by the owner's name: they prepared the flow before."""
 
     async def story() -> None:
         async with journal_of(settings) as journal:
             await journal.append([OWNED])
-            stopping = asyncio.Event()
-            waiting = [asyncio.create_task(take(journal, f"one-{number}", stopping)) for number in range(3)]
-            refused = asyncio.create_task(take(journal, "bounded", stopping, waits=False))
+            waiting = [asyncio.create_task(take(journal, f"one-{number}", asyncio.Event())) for number in range(3)]
             await asyncio.wait(waiting, timeout=0.5)
-            await journal.append([REPORTED])
-            with pytest.raises(PreflightError, match=r"a mirror runs already \(pid 7 on elsewhere\).*--take-over"):
-                await asyncio.wait_for(refused, TIMEOUT)
             await journal.append([(ENDED, b'{"instance": "older"}')])
-            done, others = await asyncio.wait(waiting, timeout=TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait(others, timeout=1.0)
-            taken = [task.result() for task in waiting if task.done()]
-            assert len(taken) == len(done) == 1
-            stopping.set()
-            assert [await task for task in others] == [None, None]
+            (taken,) = [one for one in await asyncio.gather(*waiting, return_exceptions=True) if isinstance(one, Taken)]
+            assert taken.owner.instance.startswith("one-")
+            late = asyncio.create_task(take(journal, "late", asyncio.Event()))
+            await asyncio.wait([late], timeout=0.5)
+            await ownership.restate(journal, taken.owner)
+            for refused in (*waiting, late):
+                if isinstance(problem := (await asyncio.gather(refused, return_exceptions=True))[0], Taken):
+                    continue
+                assert isinstance(problem, FlowRuns)
+                assert f"a mirror runs already ({taken.owner})" in str(problem)
 
     # each instance has this process's number, so all of them would look gone to one another
     with pytest.MonkeyPatch.context() as patch:

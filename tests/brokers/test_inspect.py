@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ from mirror.commands.inspect_view import USUAL_ROWS, InspectOptions
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode
 from mirror.kafka.cluster import Cluster as WireCluster
 from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.kafka.fetch import Fetched
+from mirror.kafka.fetch import EMPTY_ANSWERS, Fetched
 from mirror.kafka.log_reader import Log
+from mirror.kafka.queries import EARLIEST_LOCAL, READ_COMMITTED
 from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
 from mirror.records.header import (
@@ -208,12 +210,20 @@ def test_nothing_is_found_behind_damage_that_would_be_damage_itself() -> None:
     assert walk.resume() is None
 
 
-def test_the_search_behind_damage_sums_up_no_more_than_it_may_look_at() -> None:
+def test_the_search_behind_damage_sums_up_no_more_than_it_may_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     bait = b"\xff" * 20 + b"".join(batch(n, crc=1, length=50_000) for n in range(1000))  # headers that only look right
     walk, _ = walked(bait + batch(5000) + bytes(60_000))
     assert walk.resume() == Found(len(bait), 5000)
     assert len(bait) < 90_000
-    assert walk.resume(90_000) is None
+    summed: list[int] = []
+
+    def counted(raw: RawBatch) -> bool:
+        summed.append(raw.header.size)
+        return crc_holds(raw)
+
+    monkeypatch.setattr("mirror.records.segment.crc_holds", counted)
+    assert walk.resume(90_000) == Found(len(bait), 5000), "what is too large for it is passed over"
+    assert sum(summed) <= 90_000
 
 
 # --- how transactions ended -------------------------------------------------------------------------------------------
@@ -563,10 +573,14 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     code = (
         "import resource, sys; from pathlib import Path; from mirror.commands.inspect import inspect_files;"
         "from mirror.commands.inspect_view import InspectOptions;"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; before = peak();"
-        "inspect_files([Path(sys.argv[1])], InspectOptions(summary=True)); print(peak() - before)"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "look = lambda path: inspect_files([Path(path)], InspectOptions(summary=True));"
+        "look(sys.argv[1]); before = peak(); look(sys.argv[2]); print(peak() - before)"
     )
-    shown = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
+    small = tmp_path / "small.log"  # for which all that it takes is loaded
+    small.write_bytes(bytes(one))
+    command = [sys.executable, "-c", code, str(small), str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert "192 batches" in shown.stdout
     assert int(shown.stdout.splitlines()[-1]) < 96 * 1024
 
@@ -694,6 +708,78 @@ def test_a_leader_that_gives_nothing_for_long_is_not_waited_for(monkeypatch: pyt
     monkeypatch.setattr("mirror.kafka.fetch.EMPTY_SECONDS", 0.1)
     with pytest.raises(ClusterUnreachable, match=r"orders-0: nothing came back for offset 3 .* ended at 6"):
         read_log(monkeypatch, [LOG[0], *[b""] * 100], end=6)
+
+
+class Leader:
+    """Of a log that ends at `end`, by what it says at once; below `local` its records are in remote storage. It gives
+    `answers`, the last one again and again.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answers: Sequence[bytes], end: int, local: int = 0) -> None:
+        self.end, self.local, self.waits = end, local, list[int]()
+        self._answers = list(answers)
+        monkeypatch.setattr("mirror.kafka.fetch.EMPTY_SECONDS", 0.3)
+        monkeypatch.setattr("mirror.kafka.fetch.fetch_at", self._fetched)
+        monkeypatch.setattr("mirror.kafka.fetch.list_offset", self._listed)
+
+    async def _fetched(self, *_: Any, max_wait_ms: int, **__: Any) -> Fetched:
+        self.waits.append(max_wait_ms)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return Fetched(PARTITION, 0, self.end, self.end, 0, None, (), memoryview(answer))
+
+    async def _listed(self, _cluster: Any, _partition: Any, when: int) -> int:
+        assert when == EARLIEST_LOCAL
+        return self.local
+
+    def read(self) -> tuple[Log, list[int]]:
+        """Its log, and the base offsets that are read of it."""
+
+        async def read() -> tuple[Log, list[int]]:
+            log = Log(Stub(), PARTITION, self.end, self.end)
+            return log, [raw.header.base_offset async for raw, _ in log.batches(0)]
+
+        return asyncio.run(read())
+
+
+def test_an_empty_answer_of_a_leader_that_has_all_is_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remote storage that is late looks like this: no error, the true end, and nothing."""
+    for local in (0, 6):
+        leader = Leader(monkeypatch, [b"", LOG[0], b"", LOG[1] + LOG[2]], end=6, local=local)
+        log, found = leader.read()
+        assert (found, log.at, log.damage) == ([0, 3, 5], 6, None)
+        assert [wait > 0 for wait in leader.waits] == [False, True, False, True]
+
+
+def test_a_hole_up_to_the_end_is_one_that_a_leaders_own_disk_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader(monkeypatch, [LOG[0], b""], end=6, local=3)
+    log, found = leader.read()
+    assert (found, log.at, log.damage, len(leader.waits)) == ([0], 6, None, 1 + EMPTY_ANSWERS)
+    with pytest.raises(ClusterUnreachable, match=r"orders-0: nothing came back for offset 3 .* begins at 4 on its own"):
+        Leader(monkeypatch, [LOG[0], b""], end=6, local=4).read()
+
+
+def test_a_hole_up_to_an_open_transaction_does_not_hide_what_is_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader(monkeypatch, [LOG[0], b""], end=6, local=3)
+
+    async def fetched(*_: Any, isolation: int, **more: Any) -> Fetched:
+        found = await leader._fetched(**more)
+        return replace(
+            found, last_stable_offset=5, records=memoryview(LOG[2]) if isolation != READ_COMMITTED else found.records
+        )
+
+    async def read() -> list[int]:
+        return [raw.header.base_offset async for raw, _ in Log(Stub(), PARTITION, 5, 6).batches(0)]
+
+    monkeypatch.setattr("mirror.kafka.fetch.fetch_at", fetched)
+    assert asyncio.run(read()) == [0, 5]
+
+
+def test_what_precedes_the_offset_that_was_asked_for_is_no_hole_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, found = Leader(monkeypatch, [LOG[0], LOG[0], LOG[1] + LOG[2]], end=6).read()
+    assert (found, log.at, log.damage) == ([0, 3, 5], 6, None)
+    log, found = Leader(monkeypatch, [LOG[0]], end=6).read()
+    assert (found, log.at) == ([0], 3)
+    assert "nothing but what precedes offset 3" in str(log.damage)
 
 
 # --- real logs -------------------------------------------------------------------------------------------------------

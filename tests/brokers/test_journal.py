@@ -316,7 +316,7 @@ async def test_a_log_that_was_cut_and_grew_again_has_lost_records(described: int
         log.described = described
         news = await ours.follow(place)
         assert news.lost is not None
-        assert (news.lost.read_until, news.lost.kept, len(news.entries)) == (27, 20, 30)
+        assert (news.lost.read_until, news.lost.kept, news.lost.new_from, len(news.entries)) == (27, 20, 20, 30)
         assert (await ours.follow(news.place)).lost is None
 
 
@@ -327,11 +327,11 @@ async def test_a_leader_that_never_had_what_was_read_has_lost_it() -> None:
         log = Log([2] * 20 + [3] * 7, described=3)
         ours = log.journal(patched)
         place = (await ours.follow(None)).place
-        log.epochs[20:] = [2] * 10
+        log.epochs[20:] = [2] * 10 + [4] * 3
         log.described = 4
         news = await ours.follow(place)
         assert news.lost is not None
-        assert (news.lost.kept, len(news.entries)) == (0, 30)
+        assert (news.lost.kept, news.lost.new_from, len(news.entries)) == (0, 30, 33)
         log.described = 5  # which wrote nothing
         assert (await ours.follow(news.place)).lost is None
 

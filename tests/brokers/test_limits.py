@@ -10,18 +10,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import psutil
 import pytest
 from helpers import make_topic, mirror_once, produce, settings_between
 from running import wait_for
+from sparkless import InThisProcess
 
 from mirror.commands.verify import verify_flow
 from mirror.config.models import LimitSettings, TopicRule
 from mirror.driver.flow import Flow
-from mirror.driver.scheduling import rates_of
+from mirror.driver.scheduling import Limits, rates_of
+from mirror.driver.topic_watcher import NewPlan
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.connection import CLIENT_ID, Connection
 from mirror.kafka.fetch import fetch_at
@@ -30,11 +32,14 @@ from mirror.lab.embedded import Cluster as Brokers
 from mirror.lab.embedded import Spec, start_many
 from mirror.observability.status import PartitionStatus, TaskStatus
 from mirror.policy.rules import Rules
-from mirror.policy.selection import rekeyed_by
+from mirror.policy.selection import Rekeying, rekeyed_by
 from mirror.records.header import split
 from mirror.replication import writer
 from mirror.replication.assignment import Assignment
 from mirror.replication.pipeline import Pipeline
+from mirror.spark.rekey.driver import Rekeyer
+from mirror.spark.rekey.queries import Queries
+from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 ALTER_QUOTAS: Final = Api(49, "alter_client_quotas", 1, 1)
@@ -190,11 +195,15 @@ def test_readers_share_a_bound(source_cluster: Brokers, topic_name: str) -> None
 
 
 def test_re_keying_gets_its_part_of_a_bound() -> None:
+    """Of the bound of now, by how many topics there are now: whatever both were at the start."""
+
     def of(topic: str) -> Assignment:
         at = TopicPartition(topic, 0)
         return Assignment(at, at, None, Rules())
 
-    rule = rekeyed_by(TopicRule(match=re.compile("c"), partitions=3), "c", "c", 3)
+    def named(topic: str) -> Rekeying:
+        return rekeyed_by(TopicRule(match=re.compile(topic), partitions=3), topic, topic, 3)
+
     flow = Flow(
         name="f",
         source=endpoint("a", "a:1"),
@@ -203,12 +212,26 @@ def test_re_keying_gets_its_part_of_a_bound() -> None:
         tasks=1,
         epoch_seconds=1,
         memory_bytes=1,
-        bytes_per_second=900,
-        rekeyed=(rule,),
     )
-    assert (flow.copy_rate, flow.rekey_rate) == pytest.approx((600, 300))
-    assert replace(flow, rekeyed=()).copy_rate == 900
-    assert replace(flow, bytes_per_second=None).rekey_rate is None
+    limits = LimitSettings(bytes_per_second=900, memory_mb=64)
+    bound = settings_between("a:1", "b:1", ["a"]).model_copy(update={"limits": limits})
+
+    async def story() -> None:
+        engine: Any = InThisProcess()
+        queries = Queries(lambda rule: Rekeyer(engine, flow, rule, frozenset()))
+        mirror = Supervisor(engine, flow, lambda _: None, queries=queries)
+        stopped = asyncio.Event()
+        stopped.set()
+        queries.start(stopped, stopped.set, mirror._journal_state, limits=mirror._rekey_limits)
+        mirror.configured(bound)
+        assert mirror._rates[0] == 900
+        for topic, rates in (("c", (600, 300)), ("d", (450, 225))):
+            mirror.rekey(NewPlan((), rekeyed=(named(topic),)))
+            assert mirror._rates == pytest.approx(rates)
+            assert {one.limits() for one in queries._rekeyers.values()} == {Limits(rates[1], 64 << 20)}
+        await queries.cancel()
+
+    asyncio.run(story())
 
 
 def test_tasks_share_a_bound_by_what_they_have_to_move() -> None:
@@ -275,6 +298,23 @@ def test_a_quota_is_no_silence(source_cluster: Brokers, target_cluster: Brokers,
     assert sum(one.records for one in report.partitions) == partitions * 60
     assert took > 10, "the quota never held us back: nothing was tried"
     assert {one.state for one in figures.values()} == {State.CAUGHT_UP}
+
+
+@pytest.mark.brokers
+def test_a_quota_that_lets_nothing_through_is_named(
+    source_cluster: Brokers, target_cluster: Brokers, topic_name: str
+) -> None:
+    """A batch is larger than the quota ever allows: a partition that had all before does not stay caught up."""
+    copy = prepared(source_cluster, target_cluster, topic_name, payload(1, 100), 1)
+    copy.until = 1 << 40
+    with copy:
+        wait_for(lambda: copy.figures.state is State.CAUGHT_UP, TIMEOUT, lambda: str(copy.figures))
+        with quota(source_cluster.bootstrap, "consumer_byte_rate", 10_000.0):
+            produce(source_cluster.bootstrap, topic_name, payload(1, 500_000))
+            wait_for(lambda: copy.figures.state is State.UNAVAILABLE, TIMEOUT, lambda: str(copy.figures))
+            figures = copy.figures
+    assert "consumer_byte_rate" in figures.detail
+    assert (figures.next_offset, figures.lag_records) == (1, None)
 
 
 @contextmanager

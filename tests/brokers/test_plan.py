@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (
 from helpers import config_file, make_topic, produce, settings_between
 from hypothesis import given as given_by
 from hypothesis import strategies as st
+from sparkless import run_once
 from syncing import delete_topics, made_by, write_journal
 from typer.testing import CliRunner
 
@@ -34,15 +36,19 @@ from mirror.failover.drain import drain
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Entry, Journal
 from mirror.journal.ownership import KEY, FailedOver, Owner
-from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, Creation, Growth
+from mirror.journal.positions import lifted_entry, stop_entry
+from mirror.kafka.admin import Admin, Creation, Growth
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint
+from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.topic_configs import ConfigChange, ConfigValue, agreed, plain_values
 from mirror.lab.embedded import Cluster
 from mirror.policy.remedies import allow
 from mirror.policy.selection import TopicPair
+from mirror.replication.assignment import KnownStop
+from mirror.states import State
 from mirror.topics.acls import Acl, given_entries, given_in, plan_acls, wanted
 from mirror.topics.apply import ensure_flow_topic
-from mirror.topics.configs import changes_to, follows
+from mirror.topics.configs import changes_to, configs_for, follows
 
 
 def value(text: str, *, default: bool = False) -> ConfigValue:
@@ -392,7 +398,8 @@ def test_topics_that_were_recreated_or_deleted_are_named(
         f"{anew}: RECREATED: the source topic was recreated: its id was {seen[anew].topic_id} and is {now}. To keep"
         " the copy and to mirror the topic into another one, name that in topics.naming.rename and send the mirror"
         f" SIGHUP. Where the new topic holds what the copy has, run `mirror adopt CONFIG {anew}`, which compares them."
-        f" To begin anew: kafka-topics.sh --bootstrap-server {target} --delete --topic {anew}"
+        f" To begin anew with what the source has now: kafka-topics.sh --bootstrap-server {target} --delete"
+        f" --topic {anew}"
     )
     assert (
         f"{gone}: the source topic was deleted, and its copy {gone} on cluster us is left as it is"
@@ -401,6 +408,47 @@ def test_topics_that_were_recreated_or_deleted_are_named(
     delete_topics(target, anew, gone)
     code, reported = planned(config)
     assert (code, reported["refused"], [one for one in reported["advice"] if gone in one]) == (ExitCode.CHANGES, [], [])
+
+
+@pytest.mark.brokers
+def test_a_stop_that_stands_is_named_until_it_is_lifted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Each partition's, in the words of `mirror status`; a policy may go on behind it, and another copy begins anew."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name, 3)
+    settings = settings_between(source, target, [topic_name], topic_name)
+    prepare(settings)
+    seen = made_by(settings, [topic_name])[topic_name]
+    cut, lost = (
+        KnownStop(
+            state=state,
+            offset=7,
+            detail="a log was cut",
+            advice="Do this",
+            source_topic_id=seen.topic_id,
+            target_topic_id=seen.target_topic_id,
+        )
+        for state in (State.TRUNCATED, State.TARGET_LOST)
+    )
+    stopped = [TopicPartition(topic_name, number) for number in (1, 2)]
+    entries = [stop_entry(at, stop) for at, stop in zip(stopped, (cut, lost), strict=True)]
+    write_journal(settings, (seen.key(topic_name), seen.to_json()), *entries)
+    goes_on = {"on_data_loss": "continue"}
+    first, second = (
+        f"{state}: {topic_name}-{number} at offset 7: a log was cut. Do this"
+        for number, state in enumerate((State.TRUNCATED, State.TARGET_LOST), 1)
+    )
+    for more, named in (({}, [first, second]), (goes_on, [first]), ({"offsets": "translate"}, [first, second])):
+        config = config_file(tmp_path, source, target, [topic_name], topic_name, **more)
+        code, reported = planned(config)
+        assert (code, reported["refused"]) == (ExitCode.PREFLIGHT, named)
+    config = config_file(tmp_path, source, target, [topic_name], topic_name)
+    write_journal(settings, lifted_entry(stopped[0]))
+    assert planned(config)[1]["refused"] == [second]
+    delete_topics(target, topic_name)
+    code, reported = planned(config)
+    assert (code, reported["refused"]) == (ExitCode.CHANGES, []), "the stop was another copy's"
 
 
 @pytest.mark.brokers
@@ -448,3 +496,95 @@ def trimmed(bootstrap: str, topic: str, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (deleted,) = admin.delete_records([Watermark(topic, 0, before)]).values()
     deleted.result(20)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "value"),
+    [
+        ("retention.ms", ["60000", "604800000"], "604800000"),
+        ("retention.bytes", ["1000", "-1", "5"], "-1"),
+        ("cleanup.policy", ["delete", "compact"], "delete"),
+    ],
+)
+def test_what_brokers_do_not_agree_on_keeps_the_most(name: str, said: list[str], value: str) -> None:
+    answers = [{name: ConfigValue(value=one, is_default=True)} for one in said]
+    assert agreed(answers) == {name: ConfigValue(value=value, is_default=True, is_disputed=True)}
+    assert agreed(answers[:1]) == answers[0]
+
+
+def test_a_copy_gets_a_value_of_its_own_where_its_brokers_do_not_agree() -> None:
+    ours, theirs = (
+        {"retention.ms": ConfigValue(value="60000", is_default=True, is_disputed=one)} for one in (False, True)
+    )
+    assert [(one.name, one.after) for one in changes_to("t", theirs, ours, SyncSettings())] == [
+        ("retention.ms", "60000")
+    ]
+    assert list(changes_to("t", ours, theirs, SyncSettings())) == []
+
+
+@pytest.mark.parametrize(("lag", "changed"), [("5", []), ("500", ["min.compaction.lag.ms"])])
+def test_what_decides_together_which_records_there_are_changes_together(lag: str, changed: list[str]) -> None:
+    """A topic became one that is deleted from while its brokers did not agree for how long: the copy was deleted from
+    at once, by a retention that it had without effect.
+    """
+    own, default = partial(ConfigValue, is_default=False), partial(ConfigValue, is_default=True)
+    theirs = {
+        "cleanup.policy": own(value="compact"),
+        "retention.ms": own(value="60000"),
+        "min.compaction.lag.ms": own(value="50"),
+        "max.message.bytes": own(value="1"),
+    }
+    ours = {
+        "cleanup.policy": own(value="compact,delete"),
+        "retention.ms": default(value="604800000", is_disputed=True),
+        "min.compaction.lag.ms": own(value=lag),
+        "max.message.bytes": own(value="2"),
+    }
+    changes = changes_to("t", theirs, ours, SyncSettings())
+    assert [one.name for one in changes] == ["max.message.bytes", *changed]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact", "delete"])
+def test_a_compacted_topic_is_compacted_when_its_source_is(policy: str) -> None:
+    """Its source's brokers had another default: the copy was compacted a day sooner."""
+    default = partial(ConfigValue, is_default=True)
+    ours, theirs = (
+        {"cleanup.policy": default(value=policy), "min.compaction.lag.ms": default(value=lag)}
+        for lag in ("86400000", "0")
+    )
+    lag = {"min.compaction.lag.ms": "86400000"} if "compact" in policy else {}
+    assert {one.name: one.after for one in changes_to("t", theirs, ours, SyncSettings())} == lag
+    defaults = plain_values(theirs)
+    made = configs_for(ours, defaults, SyncSettings())
+    assert {name: made[name] for name in made if name.startswith("min.")} == lag
+    assert "min.compaction.lag.ms" not in configs_for(ours, plain_values(ours), SyncSettings())
+
+
+@pytest.mark.brokers
+def test_what_the_source_deleted_before_it_was_mirrored_is_refused_until_it_is_accepted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """What a start may find resolved is advice alone."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"x"] * 50)
+    settings = settings_between(source, target, [topic_name], topic_name)
+    run_once(settings)
+    produce(source, topic_name, [b"x"] * 50)
+    trimmed(source, topic_name, 80)
+    assert [one.state for one in run_once(settings).stops] == [State.RETENTION_GAP]
+    config = config_file(tmp_path, source, target, [topic_name], topic_name)
+    code, reported = planned(config)
+    (refusal,) = reported["refused"]
+    assert (code, refusal.startswith(f"{topic_name}-0: RETENTION_GAP: ")) == (ExitCode.PREFLIGHT, True)
+    assert f"mirror accept CONFIG {topic_name}" in refusal
+    assert CliRunner().invoke(app, ["accept", str(config), topic_name]).exit_code == ExitCode.DONE
+    code, reported = planned(config)
+    assert (code, reported["refused"]) == (ExitCode.DONE, [])
+    stopped = next(one for one in run_once(settings).figures.values())
+    fenced = replace(stopped, state=State.FENCED, detail="another wrote")
+    write_journal(settings, (fenced.key(), fenced.to_json()))
+    code, reported = planned(config)
+    assert (code, reported["refused"]) == (ExitCode.DONE, [])
+    text = f"{topic_name}-0: FENCED: another wrote (when a mirror ran last; one that starts looks again)"
+    assert text in reported["advice"]

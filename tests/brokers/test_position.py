@@ -21,11 +21,12 @@ from mirror.cli import app
 from mirror.errors import ExitCode, MalformedBatch
 from mirror.journal.journal import journal_topic
 from mirror.kafka import log_reader, queries
-from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched, fetch_at
 from mirror.kafka.produce import append
 from mirror.kafka.queries import Producer
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster as Brokers
 from mirror.observability.status import PartitionStatus
 from mirror.records.header import CONTROL, ERAS, TRANSACTIONAL, ProducerState, restamp, split
@@ -190,6 +191,34 @@ def test_a_copy_that_is_made_to_stamp_records_while_it_is_written(
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.DIVERGED
     assert accepted("--unconfirmed") is ExitCode.DONE
     assert mirror_once(source, target, [topic_name], topic_name, offsets=offsets)[at].state is State.CAUGHT_UP
+
+
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_copy_that_is_made_to_keep_create_times_while_it_is_written(
+    source_cluster: Brokers,
+    target_cluster: Brokers,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    offsets: str,
+    is_killed: bool,
+) -> None:
+    """Its batches go as they are stored, for a broker to give them its time. It stands, and no log was cut back."""
+    ends, at = (source_cluster.bootstrap, target_cluster.bootstrap), TopicPartition(topic_name, 0)
+    make_topic(ends[0], topic_name, configs={"message.timestamp.type": "LogAppendTime"})
+    make_topic(ends[1], topic_name)
+    produce(ends[0], topic_name, values(10))
+    with monkeypatch.context() as older:
+        older.setattr("mirror.policy.rules.is_stamped", lambda _: True)
+        if is_killed:  # nothing hears of the ack
+            older.setattr("mirror.replication.writer.APPEND_TIME", 0)
+        found = mirror_once(*ends, [topic_name], topic_name, offsets=offsets)[at]
+    for _ in range(2):
+        if not is_killed:
+            assert found.state is State.DIVERGED, found
+            assert "kept the producers' create times of the batch at offset 0" in found.detail
+        found = mirror_once(*ends, [topic_name], topic_name, offsets=offsets)[at]
+        is_killed = False
 
 
 def test_a_copy_that_was_made_to_stamp_records_as_its_task_was_killed(

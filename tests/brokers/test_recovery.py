@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -24,17 +25,21 @@ from samerecords import read
 from transactional import transactions
 
 from mirror.commands import restore as command
+from mirror.commands.restore_view import Report
 from mirror.config import Settings, load
 from mirror.errors import ExitCode
-from mirror.kafka.admin import Admin, ConfigValue, Creation
-from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.admin import Admin, Creation
+from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.groups import Committed
+from mirror.kafka.topic_configs import ConfigValue
 from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
+from mirror.policy.selection import TopicPair
 from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import Commit, GroupOffsets
 from mirror.segments.file_cluster import Bounds
 from mirror.segments.restore import KEEPING, RestoredPartition, found_groups
+from mirror.spark.restore import Restored
 from mirror.topics.configs import plan_settings
 
 SETTINGS = {
@@ -68,11 +73,36 @@ def test_what_is_set_held_and_left() -> None:
     plan = plan_settings("orders", found, there, KEEPING, replicas=1, is_own=True)
     assert {one.name: one.after for one in plan.changes} == {"cleanup.policy": "compact", "segment.ms": "9"}
     assert plan.held == {"retention.ms": "7", "message.timestamp.type": "LogAppendTime"}
-    assert plan.dropped == ("retention.bytes",)
+    assert plan.by_default == ("retention.bytes",)
     assert plan.left.keys() == {"min.insync.replicas", "remote.storage.enable", "of.another.kafka", "flush.ms"}
     foreign = plan_settings("orders", found, there, KEEPING, replicas=3, is_own=False)
-    assert (foreign.changes, foreign.dropped) == ((), ())
+    assert (foreign.changes, foreign.by_default) == ((), ())
     assert foreign.held.keys() == found.keys() - {"remote.storage.enable", "of.another.kafka"}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_what_is_not_set_of_a_topic_in_part_is_said_with_its_command(
+    capsys: pytest.CaptureFixture[str], *, dry_run: bool
+) -> None:
+    """Also by a dry run, and what may never be whole is not said to come with another restore alone."""
+    at = TopicPartition("orders", 0)
+    settings = plan_settings("orders", {"cleanup.policy": "compact"}, now(), KEEPING, replicas=1, is_own=True)
+    plan: Any = SimpleNamespace(
+        pairs=[TopicPair(source="orders", target="orders", partitions=1)], creations=(), findings=(), target_topics={}
+    )
+    report = Report(plan, Endpoint("target", ()), {}, {at: []}, [], dry_run, settings={"orders": settings})
+    mine = Assignment(source=at, target=at, topic_id=None, rules=Rules())
+    report.results.append(Restored(assignment=mine, at_risk=True))
+    report.unset = command.unset_in_part(report)
+    report.print()
+    printed = " ".join(capsys.readouterr().out.split())
+    done = "would not be set" if dry_run else "not set"
+    assert f"orders: {done} as on the lost cluster: cleanup.policy=compact: the topic is not there whole" in printed
+    assert re.search(
+        "where nothing more is to be found, set them yourself. To set them: kafka-configs.*=compact", printed
+    )
+    said = report.as_dict()["settings"]["orders"]
+    assert (said["applied"], said["not_applied"]) == ({}, {"cleanup.policy": "compact"})
 
 
 def fill(bootstrap: str, topic: str, partitions: int) -> None:
@@ -208,7 +238,7 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
         assert {name: copies[topics[kind]][name].value for name in applied} == applied
         assert copies[topics[kind]]["retention.ms"].value == "-1"
     assert "retention.ms=86400000" in reported["never_expire"][topics["clicks"]]
-    assert "--delete-config retention.bytes" in reported["never_expire"][topics["clicks"]]
+    assert reported["never_expire"][topics["clicks"]].endswith(",retention.bytes=BYTES"), "the lost brokers' default"
 
     stood = {"plain": 120, "committed": 150, "aborted": 40}
     assert {kind: committed(target, groups[kind], topics["orders"]) for kind in stood} == stood

@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,17 @@ from running import TIMEOUT
 from typer.testing import CliRunner
 
 from mirror.cli import app
+from mirror.driver.journal_state import JournalState
 from mirror.driver.start import record_rekeyed
 from mirror.errors import ExitCode
+from mirror.journal.entries import Lost, forgotten_entry
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import epoch_end
 from mirror.lab.embedded import Cluster
+from mirror.observability.metrics import Metrics
+from mirror.replication.assignment import TOMBSTONES
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Stopped, lost_of
 from mirror.states import State
@@ -134,6 +139,9 @@ def test_a_source_that_was_cut_back_stays_so_whatever_it_deletes_later(
         again = story.copied()
         assert stopped(again) == cut_back
         assert again.figures[TopicPartition(topic_name, 0)].lost == 0
+        rule = story.rule
+        assert len(story.re_keyed_beside()) == 30 + 10, "what the source has left"
+        story.rule = rule
         for topic, partitions in ((topic_name, 4), (story.progress, 3)):
             story.made_anew(story.target, topic, partitions)
         assert stopped(story.copied())[0] is State.CAUGHT_UP
@@ -174,3 +182,38 @@ def test_a_failover_fences_a_re_keyed_topic_that_has_not_reported(story: Story, 
     for slot in range(2):
         with pytest.raises(Stopped, match="planned anew"):
             story.write(plan, slot)
+
+
+@pytest.mark.parametrize("is_followed", [False, True], ids=["alone", "in a flow"])
+def test_what_a_copy_may_lack_goes_on_record_again_behind_what_a_person_took_as_it_is(
+    story: Story, monkeypatch: pytest.MonkeyPatch, *, is_followed: bool
+) -> None:
+    """In the same process, too, for which the journal is what says that it is on record."""
+    story.fill(0, 50)
+    story.copied()
+    story.fill(50, 80)
+    story.rule = replace(story.rule, tombstones_ms=0)
+    monkeypatch.setattr("mirror.spark.rekey.source.hole_in", lambda _, due: due)
+
+    async def watched() -> None:
+        one = story.driver()
+        if is_followed:
+            state = JournalState(story.topic, "here", lambda _: None, lambda _: None, Metrics(story.topic))
+            one.may_lack = partial(state.may_lack, one.journal)
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            plan = await one._planned()
+            assert plan is not None
+            for accepts in (True, False):
+                found = []
+                for _ in range(2):
+                    for begin in plan.ranges:
+                        await one._side.miss_tombstones(*begin, one._is_on_record)
+                    found.append([(loss.first, loss.reason) for loss in one._side.losses])
+                    await one._record_losses()
+                assert found == [[(50, TOMBSTONES)], []]
+                if accepts:
+                    copy = TopicPartition(story.topic, 0)
+                    await one.journal.append([forgotten_entry(copy, Lost(50, 50, TOMBSTONES))])
+
+    asyncio.run(watched())

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as Confluent
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
 from groupoffsets import commit
 from helpers import config_file, make_topic, produce, settings_between
-from rekey_story import COMPACTED, Story, rekeyed_file, story
+from rekey_story import COMPACTED, Story, endpoint, rekeyed_file, story
 from rekeychecker import java_partition, read_committed
 from running import TIMEOUT, wait_for
 from syncing import awaited, delete_topics
@@ -28,16 +36,29 @@ from mirror.cli import app
 from mirror.commands.verify import _lost_by_rules
 from mirror.driver.start import record_rekeyed
 from mirror.errors import ClusterUnreachable, ExitCode, Fenced, FlowLost
-from mirror.journal.entries import FirstSeen, losses_in
+from mirror.journal.entries import FirstSeen, losses_in, pending_starts
 from mirror.journal.journal import Journal, journal_topic
-from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, listed
-from mirror.kafka.transactions import Transaction
+from mirror.kafka.topic_configs import ConfigChange
+from mirror.kafka.transactions import Transaction, awaiting_markers
 from mirror.lab.embedded import Cluster
-from mirror.spark.rekey.microbatch import Reached, Stopped, number_at, numbered, transactional_id, undecided_in
+from mirror.observability.status import PREFIX as STATE
+from mirror.observability.status import PartitionStatus
+from mirror.policy.selection import Rekeying
+from mirror.spark.rekey.microbatch import (
+    Plan,
+    Reached,
+    Stopped,
+    last_plan,
+    number_at,
+    numbered,
+    transactional_id,
+    undecided_in,
+)
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.verify import Subject, extent_of
@@ -88,6 +109,35 @@ def test_a_source_that_was_made_anew(story: Story) -> None:
     assert stop.value.state is State.RECREATED
 
 
+def test_a_source_that_is_made_anew_while_its_ends_are_asked(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker did not answer, so that metadata was asked for in the midst of the round: what was found went by the
+    other topic's id from then on, and its first 50 records were taken for those that had been re-keyed.
+    """
+    story.fill(0, 50)
+    former = story.planned()
+    story.write(former, 0)
+    story.write(former, 1)
+
+    async def anew(cluster: Any, *more: Any) -> Any:
+        monkeypatch.undo()
+        await asyncio.to_thread(story.made_anew, story.source, story.topic, 1)
+        await asyncio.to_thread(story.fill, 0, 80)
+        await cluster.refresh([story.topic])
+        return await listed(cluster, *more)
+
+    async def rounds() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            monkeypatch.setattr("mirror.spark.rekey.source.listed", anew)
+            for _ in range(2):
+                plan = await one._planned()
+                assert plan is None or plan.source_id == former.source_id
+
+    with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew"):
+        asyncio.run(rounds())
+
+
 def test_a_target_that_was_made_anew(story: Story) -> None:
     story.fill(0, 50)
     story.planned()
@@ -99,9 +149,12 @@ def test_a_target_that_was_made_anew(story: Story) -> None:
 
 @pytest.mark.parametrize("start", [EARLIEST, LATEST])
 def test_a_source_that_was_made_anew_begins_anew_with_all_it_has(story: Story, start: int) -> None:
-    """In the mirror that said so, by the one command that it advises; and wherever the flow once began."""
+    """In the mirror that said so, by the one command that it advises; and wherever the flow once began. A partition
+    that the source no longer has is reported no longer.
+    """
     story.flow = replace(story.flow, start=start)
     story.fill(0, 50)
+    grow(story.source, story.topic, 2)
 
     async def watched() -> None:
         one = story.driver()
@@ -109,6 +162,7 @@ def test_a_source_that_was_made_anew_begins_anew_with_all_it_has(story: Story, s
             assert await one._take_over() is None
             while (plan := await one._planned()) is None and not one._parts:
                 pass
+            await one._append()
             await asyncio.to_thread(story.made_anew, story.source, story.topic, 1)
             await asyncio.to_thread(story.fill, 0, 30)
             one._side._refreshed = float("-inf")
@@ -120,6 +174,8 @@ def test_a_source_that_was_made_anew_begins_anew_with_all_it_has(story: Story, s
             plan = await one._planned()
             assert plan is not None
             assert (plan.begin, plan.until) == ({0: 0}, {0: 30})
+            reports = {key for key in await one.journal.newest() if key.startswith(STATE)}
+            assert reports == {PartitionStatus.key_of(story.topic, 0)}
 
     asyncio.run(watched())
 
@@ -191,6 +247,7 @@ def test_a_target_that_lost_what_was_committed(
         assert "how many records are missing, since the target lost records that had got over" in " ".join(
             result.output.split()
         )
+        assert len(story.re_keyed_beside()) == 150
 
 
 def test_records_of_somebody_else_stop_the_topic(story: Story) -> None:
@@ -244,6 +301,51 @@ def test_a_target_that_lost_a_marker_alone(source_cluster: Cluster, topic_name: 
         assert asyncio.run(undecided_though_moved(story, at, records)).startswith(lost)
 
 
+def test_a_marker_that_is_late_is_not_lost(topic_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its coordinator has committed, and the leader has too few replicas to take the marker: nothing is lost."""
+    monkeypatch.setattr("mirror.spark.rekey.microbatch._MARKER_SECONDS", 0.5)
+    rule = Rekeying(source=topic_name, target=topic_name, partitions=1, progress=f"{topic_name}-progress")
+    at, name = TopicPartition(topic_name, 0), transactional_id(rule, 0)
+
+    async def commits(bootstrap: str, lose: Callable[[], None]) -> frozenset[TopicPartition]:
+        async with Wire(endpoint(bootstrap)) as target:
+            await target.refresh([at.topic])
+            assert not await awaiting_markers(target, name), "nobody has begun"
+            slot = await Transaction.begin(target, name)
+            await slot.join([at])
+            await slot.append({at: numbered(Reached(0))})
+            assert not await awaiting_markers(target, name)
+            await asyncio.to_thread(lose)
+            await slot.commit()
+            return await awaiting_markers(target, name)
+
+    async def undecided(bootstrap: str) -> str:
+        async with Wire(endpoint(bootstrap)) as target:
+            await target.refresh([at.topic])
+            return await undecided_in(target, {at: (target.leader(at).epoch, 1)}, {at: name})
+
+    with Cluster.start(nodes=3, name="late-marker") as target:
+        client = AdminClient({"bootstrap.servers": target.bootstrap})
+        placed = NewTopic(topic_name, 1, replica_assignment=[[target.nodes[0].id, target.nodes[1].id]])
+        client.create_topics([placed])[topic_name].result(TIMEOUT)
+
+        def lose() -> None:
+            target.kill(1)
+            awaited(lambda: len(client.list_topics(topic_name).topics[topic_name].partitions[0].isrs) == 1)
+            more = ConfigResource(ConfigResource.Type.TOPIC, topic_name)
+            more.add_incremental_config(
+                ConfigEntry("min.insync.replicas", "2", incremental_operation=AlterConfigOpType.SET)
+            )
+            client.incremental_alter_configs([more])[more].result(TIMEOUT)
+
+        assert asyncio.run(commits(target.bootstrap, lose)) == {at}
+        with pytest.raises(ClusterUnreachable, match=rf"{topic_name}-0: the coordinator of .* not written yet"):
+            asyncio.run(undecided(target.bootstrap))
+        target.restart(1)
+        monkeypatch.setattr("mirror.spark.rekey.microbatch._MARKER_SECONDS", TIMEOUT)
+        assert asyncio.run(undecided(target.bootstrap)) == ""
+
+
 async def undecided_though_moved(story: Story, at: TopicPartition, end: int) -> str:
     """What is found where the partition's leader, by what is known of it, does not answer."""
     async with Wire(story.flow.target) as target:
@@ -251,7 +353,7 @@ async def undecided_though_moved(story: Story, at: TopicPartition, end: int) -> 
         epoch, topic = target.leader(at).epoch, target.topics[at.topic]
         leaders = {**topic.leaders, at.partition: Leader(-1, epoch)}
         target.topics[at.topic] = replace(topic, leaders=leaders)
-        return await undecided_in(target, {at: (epoch, end)})
+        return await undecided_in(target, {at: (epoch, end)}, {at: transactional_id(story.rule, at.partition % 2)})
 
 
 async def raw_end(story: Story, at: TopicPartition) -> int | None:
@@ -376,6 +478,26 @@ def test_a_target_that_stamps_records(story: Story, letters: bool) -> None:
     assert found == {one.timestamp for one in read_committed(story.source, story.topic)}
 
 
+def test_a_target_that_somebody_compacts(story: Story) -> None:
+    """The query that runs stops, whatever the next start would say, and goes on once it is done as it says."""
+    admin, at = Admin(settings_between(story.source, story.target, ["x"]).target), TopicPartition(story.topic, 0)
+
+    def clean_by(policy: str) -> None:
+        admin.alter_configs([ConfigChange(topic=story.topic, name="cleanup.policy", before="", after=policy)])
+
+    story.fill(0, 20)
+    clean_by("compact")
+    with story.running() as driver:
+        wait_for(lambda: at in driver.figures and driver.figures[at].state is State.REFUSED, TIMEOUT, lambda: "not yet")
+        detail = driver.figures[at].detail
+        assert detail.startswith(f"{story.topic} is compacted, and its cleaner removes records that the source keeps")
+        assert f"--entity-name {story.topic} --add-config cleanup.policy=delete,retention.ms=-1" in detail
+        assert read_committed(story.target, story.topic) == []
+        clean_by("delete")
+        wait_for(lambda: driver.figures[at].state is State.CAUGHT_UP, TIMEOUT, lambda: driver.figures[at].detail)
+    assert len(read_committed(story.target, story.topic)) == 20
+
+
 def test_a_target_that_may_stamp_records(story: Story) -> None:
     set_type(Admin(settings_between(story.source, story.target, ["x"]).target), story.topic, "LogAppendTime")
     story.fill(0, 20)
@@ -428,6 +550,25 @@ def test_progress_that_was_made_anew(story: Story) -> None:
     with pytest.raises(Stopped, match=r"holds records and .* no plan") as stop:
         story.planned()
     assert stop.value.state is State.FENCED
+    assert len(story.re_keyed_beside()) == 50
+
+
+def test_progress_that_is_made_anew_learns_nothing_of_the_former_copy(story: Story) -> None:
+    """Whoever begins anew deletes both topics, and a driver that has not noticed yet has a plan for the former ones."""
+    story.fill(0, 50)
+
+    async def watched() -> None:
+        one = story.driver()
+        async with one._source, one._target:
+            assert await one._take_over() is None
+            await asyncio.to_thread(story.made_anew, story.target, story.progress, 3, configs=COMPACTED)
+            with pytest.raises(ClusterUnreachable, match="was deleted; it is taken over anew"):
+                await one._planned()
+            assert await last_plan(one._target, story.rule) is None
+            assert await one._take_over() is None
+            assert await one._planned() is not None
+
+    asyncio.run(asyncio.wait_for(watched(), TIMEOUT))
 
 
 def grow(bootstrap: str, topic: str, partitions: int) -> None:
@@ -518,6 +659,23 @@ def test_a_copy_that_begins_anew_takes_what_its_rule_says_by_then(story: Story) 
     assert len(written) == 50
 
 
+def test_a_plan_that_must_be_finished_fits_a_target_that_is_compacted_by_now(story: Story) -> None:
+    """Brokers refused its records without a key for ever, and nothing said which."""
+    story.fill(0, 50)
+    begun = story.planned()
+    story.write(begun, 0)
+    story.rule = replace(story.rule, compacted=True)
+
+    async def taken_over() -> Plan | None:
+        one = story.driver()
+        async with one._source, one._target:
+            return await one._take_over()
+
+    again = asyncio.run(taken_over())
+    assert again is not None
+    assert (again.number, again.rule.compacted, begun.rule.compacted) == (begun.number, True, False)
+
+
 def test_a_plan_says_what_a_target_that_grew_by_hand_stops(story: Story, tmp_path: Path) -> None:
     story.fill(0, 50)
     story.carry_out()
@@ -557,7 +715,7 @@ def test_records_of_a_plan_that_was_begun_are_deleted(story: Story, continues: b
         (reported,) = driver.unfinished
         assert "RETENTION_GAP at offset 0, the source deleted offsets 0 to 19" in reported
         assert "Set topics.on_data_loss: continue, and start the mirror again" in reported
-        assert f"--delete --topic {story.topic},{story.progress}" in reported
+        assert "--delete" not in reported, "the copy may have the only records"
         return
     assert (figures.state, figures.next_offset, figures.lost) == (State.CAUGHT_UP, 50, 20)
     held = [int(one.value or b"") for one in read_committed(story.target, story.topic)]
@@ -736,6 +894,22 @@ def test_a_later_start_is_not_settled_by_half(story: Story, monkeypatch: pytest.
 
     monkeypatch.setattr("mirror.spark.rekey.source.listed", some)
     asyncio.run(watched())
+
+
+def test_a_first_start_stands_until_there_is_a_plan(story: Story) -> None:
+    """Whatever was reported before that, and whatever the configuration says by then."""
+    story.fill(0, 50)
+    story.pauses(is_paused=True)
+    outcome = story.ended(story.settings(start="latest"))
+    assert [one.state for one in outcome.figures.values()] == [State.PAUSED]
+    assert pending_starts(story.journal())[story.topic].since == (50,)
+    story.pauses(is_paused=False)
+    story.fill(50, 70)
+    grow(story.source, story.topic, 2)
+    outcome = story.ended(story.settings(start="earliest"))
+    assert (outcome.exit_code, outcome.incomplete) == (ExitCode.DONE, "")
+    assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(50, 70)]
+    assert not pending_starts(story.journal()), "the plans say it"
 
 
 def test_a_topic_that_came_while_no_mirror_ran_begins_with_its_first_record(story: Story) -> None:

@@ -174,6 +174,33 @@ def test_the_configuration_of_another_flow_is_refused_whole(
         live.until_states({topic_name: "CAUGHT_UP"})
 
 
+def test_a_word_in_the_naming_moves_no_copies(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """A prefix would have all topics copied again by other names, and leave the copies that are in use. A new topic is
+    none of these.
+    """
+    make_topic(source_cluster.bootstrap, topic_name)
+    produce(source_cluster.bootstrap, topic_name, [b"record"])
+    live = Live(source_cluster, target_cluster, tmp_path, [topic_name])
+    live.settings["topics"]["include"] = [f"{topic_name}.*"]
+    with live.running():
+        live.until_states({topic_name: "CAUGHT_UP"})
+        live.settings["topics"]["naming"] = {"prefix": "z."}
+        live.reload()
+        until(live.logs("configuration_refused"), live.log)
+        assert (
+            f"{topic_name}: this flow mirrors it into {topic_name}, and topics.naming says z.{topic_name}" in live.log()
+        )
+        live.settings["topics"]["naming"] |= {"rename": {topic_name: topic_name}}
+        live.reload()
+        until(live.logs("configuration_read"), live.log)
+        make_topic(source_cluster.bootstrap, f"{topic_name}-new")
+        live.until_states({topic_name: "CAUGHT_UP", f"{topic_name}-new": "CAUGHT_UP"})
+    assert f"z.{topic_name}-new" in admin(target_cluster).list_topics(timeout=20).topics
+    assert f"z.{topic_name}" not in admin(target_cluster).list_topics(timeout=20).topics
+
+
 @pytest.mark.parametrize("change", ["include", "naming"])
 def test_a_failover_names_what_the_mirror_copies_by_another_configuration(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, change: str

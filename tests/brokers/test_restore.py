@@ -37,10 +37,11 @@ from mirror.errors import ConfigError, ExitCode, PreflightError
 from mirror.journal.entries import Lost, losses_in, seen_in
 from mirror.journal.journal import ENDED, OWNER, Journal, journal_topic
 from mirror.journal.ownership import KEY, FailedOver, Owner, Watched
-from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as KafkaCluster
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, delete_records, list_offset
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster
 from mirror.spark import restore as restoring
 from mirror.spark.restore import Portion
@@ -910,6 +911,26 @@ def test_folders_of_a_deleted_topic_are_left_out(
     metadata = folder / "__cluster_metadata-0"
     with pytest.raises(PreflightError, match="is left out: its topic"):  # and that none of the new one is there
         command.restore(config, [old, metadata], command.Wanted(dry_run=True), as_json=True)
+
+
+@pytest.mark.brokers
+@pytest.mark.usefixtures("without_spark")
+def test_a_partition_begins_where_the_replica_in_sync_does(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """By the metadata log, which says who was: another broker had deleted more by its own retention."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"%d" % number for number in range(9)])
+    folder, other = source_cluster.nodes[0].data, tmp_path / "other"
+    ahead = shutil.copytree(folder / f"{topic_name}-0", other / f"{topic_name}-0")
+    (ahead / "leader-epoch-checkpoint").write_text("0\n1\n0 5\n")
+    (other / "log-start-offset-checkpoint").write_text(f"0\n1\n{topic_name} 0 5\n")
+    properties = (folder / "meta.properties").read_text()
+    (other / "meta.properties").write_text(re.sub("(?m)^node.id=.*", "node.id=99", properties))
+    found = restore_here(config, folder, "--from", str(other), "--dry-run")[1]["partitions"][0]
+    assert (found["start"], found["end"], found["at_risk"]) == (0, 9, False), found
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -29,6 +30,7 @@ from running import TIMEOUT, wait_for
 from samerecords import read
 from secured import USERS, scram, spec
 from sparkless import InThisProcess, run_once
+from syncing import awaited
 from typer.testing import CliRunner
 
 from mirror import config
@@ -37,6 +39,7 @@ from mirror.commands.failover import failover
 from mirror.commands.verify import Means, verify_flow
 from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
+from mirror.driver.reports import reports_in
 from mirror.driver.topic_watcher import Deletions, Replanner
 from mirror.errors import ExitCode, MirrorError
 from mirror.journal.entries import seen_in
@@ -46,7 +49,8 @@ from mirror.lab.embedded import Cluster, start_many
 from mirror.observability import logs
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
-from mirror.spark.rekey.driver import Queries, Rekeyer
+from mirror.spark.rekey.driver import Rekeyer
+from mirror.spark.rekey.queries import Queries
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 from mirror.topics.apply import plan_topics
@@ -96,7 +100,7 @@ EXPECTED = (
     "cluster us {target}: cannot create topic {own}: Authorization failed. Grant CREATE on the topic or on the cluster",
     "cluster us {target}: cannot describe configs of topic {own}: topic_authorization_failed. Grant DESCRIBE_CONFIGS",
     "UNAUTHORIZED cluster us {target}: DescribeProducers of {own}-0 needs READ on topic {own}. Grant READ on topic",
-    "UNAUTHORIZED cluster us {target}: Produce of {own}-0 needs WRITE on topic {own}. Grant WRITE on topic {own}: ",
+    "UNAUTHORIZED cluster us {target}: Produce of {own}-0 needs WRITE on topic {own}. Grant WRITE on topic {own}; ",
     "cluster us {target}: cannot create topic mirror.{own}.offsets: Authorization failed. Grant CREATE on the topic or",
     "cluster us {target}: Fetch at offset 0 of mirror.{own}.offsets-0 needs READ on topic mirror.{own}.offsets",
     "cluster us {target}: append to the journal of mirror.{own}.offsets-0 needs WRITE on topic mirror.{own}.offsets",
@@ -134,10 +138,10 @@ class Pair(NamedTuple):
             }
         )
 
-    def allow(self, rights: Iterable[Right], own: str) -> None:
-        """These and no others; returns when the brokers know."""
+    def allow(self, rights: Iterable[Right], own: str, *sides: str) -> None:
+        """These and no others; returns when the brokers know. On both sides, if none is named."""
         wanted = list(rights)
-        for side in ("source", "target"):
+        for side in sides or ("source", "target"):
             bindings = [
                 AclBinding(
                     right.kind,
@@ -202,6 +206,37 @@ def test_the_rights_are_enough_for_equal_offsets(pair: Pair, capfd: pytest.Captu
     output = capfd.readouterr().err
     assert "journals of other flows on cluster eu may be hidden, and a loop would not be seen" in output
     assert "journals of other flows on cluster us may be hidden, and a flow that writes to the same topics" in output
+
+
+@pytest.mark.parametrize("operation", ["READ", "DESCRIBE", "DESCRIBE_CONFIGS"])
+def test_what_locks_the_mirror_out_of_a_copy_is_taken_back_when_the_source_has_it_no_more(
+    pair: Pair, operation: str
+) -> None:
+    """Copies keep the ACLs they have while they cannot be compared, and this one could not be for that very ACL."""
+    own = f"denied-{operation.lower()}"
+    sees = [Right(side, "DESCRIBE", ResourceType.BROKER, "kafka-cluster") for side in ("source", "target")]
+    pair.allow([*ALWAYS, *TO_PRESERVE, *sees], own)
+    settings = pair.settings(own, "preserve")
+    meaning = {re.compile("User:bob"): "User:alice"}
+    sync = settings.sync.model_copy(update={"acls": True, "acl_principals": meaning})
+    settings = settings.model_copy(update={"sync": sync})
+    assert run_once(settings).exit_code == ExitCode.DONE
+    literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
+    denied = AclBinding(ResourceType.TOPIC, "t", literal, "User:bob", "*", AclOperation[operation], deny)
+    source, target = pair.admin("source"), pair.admin("target")  # kept for the answers
+    source.create_acls([denied])[denied].result(20)
+    replanner, seen = Replanner(settings), seen_in(asyncio.run(read_own(settings)).newest)
+
+    def is_denied() -> bool:
+        replanner.replan((), seen)
+        found = target.describe_acls(every_acl(ResourceType.TOPIC, own)).result(20)
+        return any(one.permission_type is deny for one in found)
+
+    awaited(is_denied)
+    (removed,) = source.delete_acls([every_acl(ResourceType.TOPIC, "t")]).values()
+    removed.result(20)
+    pair.allow([one for one in [*ALWAYS, *TO_PRESERVE, *sees] if one.side == "source"], own, "source")
+    awaited(lambda: not is_denied())
 
 
 def test_where_journals_may_be_hidden_nobody_knows_of_a_way_back(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
@@ -511,6 +546,9 @@ def test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted(
     assert plan.gone == ()
     outcome = run_once(settings)
     assert (outcome.exit_code, [one.source for one in outcome.refused]) == (ExitCode.PREFLIGHT, [lost])
+    reports = {one.topic: one for one in reports_in(asyncio.run(read_own(settings)).newest)}
+    assert (reports[lost].state, reports[lost].next_offset) == (State.REFUSED, 10), "it had caught up"
+    assert "hides it now" in reports[lost].detail
     report = verify_flow(settings, means=Means(spark=False))
     assert report.gone == ()
     assert [(one.topic, one.kind) for one in report.shortfalls] == [(lost, Lack.NOT_VERIFIED)]

@@ -258,6 +258,30 @@ def test_a_time(
 
 @pytest.mark.brokers
 @MODES
+def test_a_time_of_which_the_first_records_were_deleted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str
+) -> None:
+    """A broker looks into the first segment of that time alone, and says that there is none: it begins at the log's
+    start. `offsets find` says that nobody knows.
+    """
+    time = datetime.fromtimestamp(RECENT_MS / 1000, UTC) + timedelta(milliseconds=4)
+    flow = Flow(source_cluster, target_cluster, topic_name, start=time.isoformat(), offsets=offsets)
+    make_topic(flow.source, topic_name, configs={"segment.ms": "5"})
+    for first in (0, 10, 20):
+        flow.fill(first, 10)
+    flow.trim(10)
+    figures = flow.run()[TopicPartition(topic_name, 0)]
+    assert (figures.state, figures.records) == (State.CAUGHT_UP, 20)
+    flow.assert_copied(10, 29)
+    found = CliRunner().invoke(
+        app, ["offsets", "find", topic_name, "--time", time.isoformat(), "--bootstrap", flow.source]
+    )
+    # a broker that has deleted the segment by now says which record is the first one
+    assert "begins at offset 10" in str(found.exception) or (found.exit_code == 0 and "10" in found.output)
+
+
+@pytest.mark.brokers
+@MODES
 def test_an_open_transaction_is_mirrored_whole(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str
 ) -> None:
@@ -298,6 +322,33 @@ def test_who_dies_before_the_first_append_begins_at_the_same_record(
     flow.more["start"] = "earliest"
     assert flow.run()[TopicPartition(topic_name, 0)].records == 25
     flow.assert_copied(25, 49)
+
+
+@pytest.mark.brokers
+def test_a_first_start_that_fails_beside_a_refused_topic_is_no_first_start(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that it reports of the refused topic makes the next start a later one."""
+    flow, other = Flow(source_cluster, target_cluster, topic_name, start="latest"), f"{topic_name}.other"
+    flow.topics.append(other)
+    for bootstrap, topic in ((flow.source, topic_name), (flow.source, other), (flow.target, other)):
+        make_topic(bootstrap, topic)
+    produce(flow.target, other, [b"somebody's"])
+    flow.fill(0, 25)
+
+    async def leaderless(*_: Any) -> None:
+        raise ClusterUnreachable("no leader")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mirror.driver.start.start_offsets", leaderless)
+        with pytest.raises(ClusterUnreachable, match="no leader"):
+            run_once(flow.settings())
+    flow.fill(25, 5)
+    found = run_once(flow.settings())
+    assert (found.exit_code, [one.source for one in found.refused]) == (ExitCode.PREFLIGHT, [other])
+    assert found.figures[TopicPartition(topic_name, 0)].records == 0
+    assert json.loads(flow.journal()[FirstSeen.key(topic_name)])["since"] == [30]
+    assert PartitionStatus.key_of(other, 0) in flow.journal()
 
 
 @pytest.mark.brokers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import itertools
 import json
 import os
 import pty
@@ -16,7 +17,8 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -29,7 +31,7 @@ from mirror import rendering
 from mirror.commands.status import as_dict, fitted, rendered, status
 from mirror.errors import ExitCode
 from mirror.journal.entries import FirstSeen
-from mirror.journal.journal import OWNER, Journal, journal_topic
+from mirror.journal.journal import OWNER, Entry, Journal, News, Place, journal_topic
 from mirror.journal.snapshot import STALE_MS, Follower, Pulse, Status, status_of
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as WireCluster
@@ -147,11 +149,14 @@ def test_a_partition_that_is_reported_no_more_beside_one_that_is() -> None:
 
 def test_what_an_earlier_run_reported_is_not_reported_as_this_one_s() -> None:
     before = figures(0, instance="other", age_ms=60_000), figures(1, instance="other", age_ms=60_000)
-    starting = text_of(status_in(journal(*before, figures(2))), 160)
+    starting = status_in(journal(*before, figures(2)))
     assert (
         "3 partitions: 1 CAUGHT_UP, 2 without a fresh report; lag 0 records and unknown for 2 partitions; copied by"
-        in starting
+        in text_of(starting, 160)
     )
+    totals = as_dict(starting)["totals"]
+    assert (totals["partitions"], totals["states"], totals["stale"]) == (3, {State.CAUGHT_UP: 1}, 2)
+    assert totals["records"] == figures(2).records, "of this run"
     nothing_yet = status_in(journal(before[0], age_ms=500))
     assert nothing_yet.pulse is Pulse.RUNNING
     assert "1 partition: 1 without a fresh report; lag unknown; copied by this run: 0 records" in text_of(
@@ -514,6 +519,29 @@ def test_what_arrives_shows_whether_a_mirror_elsewhere_runs(
     assert (f"; its clock is {expected} this machine's" in shown) == bool(expected), shown
     assert "2 h ago" not in shown
     assert "1 CAUGHT_UP" in shown
+
+
+def test_a_mirror_elsewhere_runs_while_it_says_again_that_it_has_the_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No task reports, as where Spark has no executors yet; the record has the time of the claim each time."""
+    monkeypatch.setattr("mirror.journal.snapshot.LISTEN_SECONDS", 0.1)
+    monkeypatch.setattr("mirror.journal.snapshot._LISTEN_PAUSE", 0.01)
+    now, numbers = int(time.time() * 1000), itertools.count(1)
+    flow, cluster = settings_between("a:1", "b:2", ["x"], "eu-to-us"), SimpleNamespace()
+    cluster.topics, cluster.cluster_id = {journal_topic("eu-to-us"): None}, None
+
+    async def shown(*, is_restated: bool) -> Status:
+        async def follow(_: object, place: Place | None) -> News:
+            known = journal(figures(at_ms=now - 60_000), host="elsewhere", age_ms=NOW - now + 60_000)
+            arrived = known.items() if place is None else [(OWNER, known[OWNER])] if is_restated else []
+            return News([Entry(next(numbers), *one) for one in arrived], Place(next(numbers), None, 1), None)
+
+        monkeypatch.setattr(Journal, "follow", follow)
+        return await Follower(flow, cast(WireCluster, cluster)).listen()
+
+    found = asyncio.run(shown(is_restated=True))
+    assert (found.pulse, found.is_unheard) == (Pulse.RUNNING, False)
+    assert "1 without a fresh report" in text_of(found)
+    assert asyncio.run(shown(is_restated=False)).pulse is Pulse.ENDED
 
 
 @pytest.mark.brokers

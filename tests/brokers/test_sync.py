@@ -26,42 +26,44 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from helpers import config_file, make_topic, mirror_once, produce, remove_topics, settings_between
+from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, remove_topics, settings_between
 from running import forked, wait_for
-from samerecords import assert_same_records
-from sparkless import InThisProcess, run_once
+from samerecords import assert_same_records, read
+from sparkless import InThisProcess, run_beside, run_once
 from syncing import TIMEOUT, admin_of, awaited, delete_topics, ends, made_by, policy, write_journal
 from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.config import Settings, load
 from mirror.config.reading import reloaded
-from mirror.driver.flow import Outcome, Refusal, prepare
+from mirror.driver.flow import Refusal, prepare
 from mirror.driver.journal_state import JournalState
+from mirror.driver.reports import left_out, reports_in
 from mirror.driver.scheduling import renewed
 from mirror.driver.topic_watcher import Deletions, NewPlan, Replanner, TopicWatcher
-from mirror.errors import ClusterUnreachable, ExitCode
-from mirror.journal.entries import FirstSeen
+from mirror.errors import BrokerError, ClusterUnreachable, ConfigError, ExitCode
+from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import OWNER, Change, Entry
 from mirror.journal.ownership import KEY as FAILOVER
 from mirror.journal.ownership import FailedOver, Owner
-from mirror.journal.positions import position_entry
-from mirror.kafka.admin import Admin, ConfigChange, Growth
+from mirror.journal.positions import position_entry, stop_entry
+from mirror.kafka.admin import Admin, Growth
 from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Rules, refused
-from mirror.replication.assignment import Assignment, LastPosition
+from mirror.replication.assignment import Assignment, KnownStop, LastPosition
 from mirror.spark.jobs import UnderWay
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 from mirror.topics.acls import Acl, AclPlan
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import ensure_flow_topic, plan_topics
-from mirror.topics.history import Own
+from mirror.topics.history import Own, read_own
 
 # --- which partitions go on (pure) ------------------------------------------------------------------------------------
 
@@ -235,6 +237,34 @@ def test_nothing_is_replanned_while_a_plan_waits_to_be_adopted() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("at_reading", [True, False])
+@pytest.mark.parametrize("failure", [ConfigError("a"), TypeError("unhashable type: 'dict'")])
+def test_a_configuration_that_is_read_again_never_ends_the_mirror(
+    failure: Exception, at_reading: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings, mirror = settings_between("a:1", "b:2", ["a"]), Adopting()
+
+    def fails(*_: Any) -> Any:
+        raise failure
+
+    monkeypatch.setattr(Growing, "refusals_of", fails)
+
+    async def story() -> None:
+        reload: Any = fails if at_reading else lambda: settings_between("a:1", "b:2", ["b"])
+        watcher = TopicWatcher(Growing(settings), reload)
+        watcher.read_again()
+        task = asyncio.create_task(watcher.run(mirror))
+        async with asyncio.timeout(TIMEOUT):
+            while not (mirror.found_at or task.done()):
+                await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(story())
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if "configuration_refused" in line)
+    assert str(failure) in line
+
+
 @pytest.mark.parametrize("fails_at", ["recorded", "created", ""])
 def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what it takes back until it is taken back: who dies in between leaves nothing that nobody knows of."""
@@ -267,13 +297,13 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
     replanner = Replanner(settings_between("a:1", "b:2", ["a"]))
     replanner._given = {less}
     monkeypatch.setattr(Gate, "held", lambda *_: {})
-    plan: Any = SimpleNamespace(pairs=())
+    plan: Any = SimpleNamespace(pairs=(), refused_pairs=[], unread=frozenset())
     history: Any = SimpleNamespace(seen={})
     if fails_at:
         with pytest.raises(ClusterUnreachable):
-            replanner._sync_acls(plan, history, ())
+            replanner._sync_acls(plan, history, (), plan)
     else:
-        replanner._sync_acls(plan, history, ())
+        replanner._sync_acls(plan, history, (), plan)
     answer = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
     assert done == {"recorded": answer[:1], "created": answer[:4], "": answer}[fails_at]
 
@@ -283,7 +313,11 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
 
 @pytest.mark.brokers
 def test_a_copy_is_deleted_only_where_that_is_safe(
-    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+    source_cluster: Cluster,
+    target_cluster: Cluster,
+    topic_name: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
     other = f"{topic_name}-other"
@@ -337,8 +371,24 @@ def test_a_copy_is_deleted_only_where_that_is_safe(
         source_next=1, target_end=1, source_topic_id=seen.topic_id, target_topic_id=seen.target_topic_id
     )
     write_journal(settings, position_entry(TopicPartition(topic_name, 0), ours))
+
+    async def disabled(*_: object) -> None:
+        raise BrokerError(73, "TOPIC_DELETION_DISABLED", f"delete topic {topic_name}")
+
+    make_topic(source, new := f"{topic_name}-new")
+    with monkeypatch.context() as refusing:
+        refusing.setattr("mirror.kafka.admin._delete_topic", disabled)
+        replanner = Replanner(settings)
+        for _ in range(2):
+            found = replanner.replan(new_plan.assignments, {topic_name: seen}, [topic_name])
+            assert [left.source.topic for left in found.assignments] == [topic_name, other, new], "the round goes on"
+    output = capfd.readouterr().err
+    assert output.count("copies_not_deleted") == 1
+    assert f"delete topic {topic_name}: the broker answered 73 TOPIC_DELETION_DISABLED: grant DELETE on it" in output
+    assert seen_in(asyncio.run(read_own(settings)).newest)[topic_name].deleted_ms == 0, "it is still there"
     found = Replanner(settings).replan(new_plan.assignments, {topic_name: seen}, [topic_name])
     assert [left.source.topic for left in found.assignments] == [other]
+    assert seen_in(asyncio.run(read_own(settings)).newest)[topic_name].deleted_ms > 0
     awaited(lambda: not admin_of(target).describe([topic_name]))
 
 
@@ -380,24 +430,96 @@ def test_a_source_that_lost_its_data_deletes_nothing(
 
 
 @pytest.mark.brokers
+def test_while_a_source_shows_that_it_lost_records_no_copy_of_what_went_is_deleted(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As one does that was put back to what it was an hour ago: topics that were new then are gone."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    names, settings, before, seen = four_copies(source, target, topic_name)
+    entries = [(FirstSeen.key(name), one.to_json()) for name, one in seen.items()]
+    write_journal(settings, (OWNER, Owner.here("this").to_json()), *entries)
+    produce(source, names[1], [b"x"] * 5)
+    ids: Any = {"source_topic_id": seen[names[1]].topic_id, "target_topic_id": seen[names[1]].target_topic_id}
+    at = TopicPartition(names[1], 0)
+    longer, as_long = (position_entry(at, LastPosition(source_next=n, target_end=n, **ids)) for n in (7, 5))
+    cut = stop_entry(at, KnownStop(state=State.TRUNCATED, offset=5, detail="it was cut back", **ids))
+    anew = replace(seen[names[1]], topic_id=uuid4())
+    delete_topics(source, names[0])
+    for change, known, reason in (
+        (
+            longer,
+            seen,
+            f"{names[1]}-0 ends at 5, and was copied up to 7 on cluster eu, as where a source lost its data",
+        ),
+        (cut, seen, f"{names[1]}-0 is TRUNCATED (it was cut back) on cluster eu"),
+        (as_long, seen | {names[1]: anew}, f"{names[1]} is another topic by that name (RECREATED) on cluster eu"),
+    ):
+        write_journal(settings, change)
+        holding = Replanner(settings)
+        left = holding.replan(before, known, names).assignments
+        assert sorted(found.target.topic for found in left) == names
+        assert f"topics are gone while {reason}" in capfd.readouterr().err
+        write_journal(settings, as_long, (cut[0], None))
+    assert holding.replan(before, seen, names).assignments == before, "what went then is held for as long as it runs"
+    delete_topics(source, names[2])
+    assert holding.replan(before, seen, names).assignments == (before[0], before[1], before[3])
+    assert sorted(admin_of(target).describe(names)) == [names[0], names[1], names[3]]
+
+
+@pytest.mark.brokers
 def test_a_topic_that_went_while_no_mirror_ran_has_not_caught_up(
     source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its last report said so, and nobody mirrors it any more who could say otherwise."""
+    """Its last report said so, and nobody mirrors it any more who could say otherwise. One that the configuration names
+    is refused as well.
+    """
     source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    names = [f"{topic_name}-{number}" for number in range(2)]
+    *gone, _ = names = [f"{topic_name}-{number}" for number in range(3)]
     for name in names:
         make_topic(source, name)
         produce(source, name, [b"x"] * 20)
+    config = config_file(tmp_path, source, target, [gone[0], f"{topic_name}-[12]"], flow=topic_name)
+    run_once(load(config))
+    assert [states(config, name) for name in gone] == [{"CAUGHT_UP"}] * 2
+    delete_topics(source, *gone)
+    for times in (2, 0):  # each is logged once, and stays so
+        capfd.readouterr()
+        outcome = run_once(load(config))
+        assert capfd.readouterr().err.count("partition_stopped") == times
+        assert [states(config, name) for name in names] == [{"RECREATED"}, {"RECREATED"}, {"CAUGHT_UP"}]
+        assert (outcome.exit_code, sorted(one.topic for one in outcome.stops)) == (ExitCode.DATA_AT_RISK, gone)
+    delete_topics(target, *gone)
+    outcome = run_once(load(config))
+    assert (outcome.exit_code, [one.source for one in outcome.refused]) == (ExitCode.PREFLIGHT, gone[:1])
+    assert [states(config, name) for name in names] == [set(), set(), {"CAUGHT_UP"}]
+
+
+@pytest.mark.brokers
+def test_what_went_from_both_clusters_while_no_mirror_ran_is_reported_no_more(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Nobody has it, so no failover may ask for it. Where only the source has fewer partitions, the copy's stop."""
+    source, target = source_cluster.bootstrap, target_cluster.bootstrap
+    gone, anew, fewer = names = [f"{topic_name}-{number}" for number in range(3)]
+    for name, partitions in zip(names, (1, 3, 3), strict=True):
+        make_topic(source, name, partitions)
+        produce(source, name, [b"x"] * 20)
     config = config_file(tmp_path, source, target, [f"{topic_name}-.*"], flow=topic_name)
     run_once(load(config))
-    assert states(config, names[0]) == {"CAUGHT_UP"}
-    delete_topics(source, names[0])
-    for times in (1, 0):  # it is logged once, and stays so
-        capfd.readouterr()
+
+    def reported(topic: str) -> dict[int, str]:
+        known = asyncio.run(read_own(load(config))).newest
+        return {one.partition: str(one.state) for one in reports_in(known) if one.topic == topic}
+
+    assert [len(reported(name)) for name in names] == [1, 3, 3]
+    delete_topics(source, *names)
+    delete_topics(target, gone, anew)
+    for name in (anew, fewer):
+        make_topic(source, name)
+        produce(source, name, [b"y"] * 20)
+    for _ in range(2):
         run_once(load(config))
-        assert capfd.readouterr().err.count("partition_stopped") == times
-        assert [states(config, name) for name in names] == [{"RECREATED"}, {"CAUGHT_UP"}]
+        assert [reported(name) for name in names] == [{}, {0: "CAUGHT_UP"}, dict.fromkeys(range(3), "RECREATED")]
 
 
 @pytest.mark.brokers
@@ -514,6 +636,58 @@ def test_a_topic_whose_copy_is_gone_and_cannot_be_made_anew_is_refused_until_it_
     again = renewal.replan((), seen)
     assert ([one.place for one in again.assignments], again.refused) == ([one.place for one in begun], ())
     assert again.anew == {topic}
+
+
+@pytest.mark.brokers
+def test_partitions_that_are_refused_of_a_topic_that_goes_on_are_reported(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else had given the copy more of them: the source's new one was mirrored nowhere, and shown nowhere. They
+    alone, also in a round that deletes a copy.
+    """
+    make_topic(source_cluster.bootstrap, topic_name)
+    settings = settings_between(source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
+    renewal = Replanner(settings)
+    begun, seen = renewal.replan((), {}).assignments, made_by(settings, [topic_name])
+    for cluster, partitions in ((target_cluster, 3), (source_cluster, 2)):
+        growth = Growth(topic=topic_name, before=1, partitions=partitions)
+        admin_of(cluster.bootstrap).create_partitions([growth])
+    awaited(lambda: len(ends(target_cluster.bootstrap, topic_name)) == 3)
+    awaited(lambda: len(ends(source_cluster.bootstrap, topic_name)) == 2)
+    produce(target_cluster.bootstrap, topic_name, [b"stranger"] * 5, partition=1)
+    new_plan = renewal.replan(begun, seen)
+    assert [one.source for one in new_plan.assignments] == [(topic_name, 0)]
+    (refused,) = new_plan.refused
+    (report,) = left_out(refused, {}, settings.flow, "an instance")
+    assert (report.state, report.partition, report.target_topic) == (State.REFUSED, 1, topic_name)
+    gone = {"gone": one("gone")}
+    monkeypatch.setattr(Deletions, "due", lambda *_: gone)
+    monkeypatch.setattr(Deletions, "delete", lambda *_: gone.keys())
+    assert renewal.replan([*begun, *gone.values()], seen) == NewPlan(
+        begun, refused=(refused,), origins=new_plan.origins
+    )
+
+
+@pytest.mark.brokers
+def test_a_name_that_is_somebody_elses_is_refused_before_it_is_taken_over(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str
+) -> None:
+    """Half of it would hold: the old copy would go on, and commands would know the new name alone."""
+    source, target, other = source_cluster.bootstrap, target_cluster.bootstrap, f"{topic_name}-other"
+    for bootstrap, name in ((source, topic_name), (source, f"{topic_name}-b"), (target, other)):
+        make_topic(bootstrap, name)
+        produce(bootstrap, name, [b"x"])
+    settings = settings_between(source, target, [topic_name], topic_name)
+    run_once(settings)
+    seen = seen_in(asyncio.run(read_own(settings)).newest)
+    names = {"rename": {topic_name: other}}
+    renamed = settings_between(source, target, [topic_name], topic_name, naming=names)
+    (refusal,) = Replanner(settings).refusals_of(renamed, seen)
+    assert refusal.startswith(f"{other}: holds records on cluster us")
+    produce(target, other, [b"y"])
+    assert Replanner(renamed).refusals_of(renamed, seen) == [], "it is refused by what holds now as well"
+    more = settings_between(source, target, [f"{topic_name}(-b)?"], topic_name)
+    assert Replanner(settings).refusals_of(more, seen) == []
 
 
 @pytest.mark.brokers
@@ -847,21 +1021,51 @@ def test_what_is_added_joins_the_epoch_under_way(
     def theirs_end(topic: str) -> int:
         return ends(target, topic).get(0, 0)
 
-    async def run() -> Outcome:
-        task = asyncio.create_task(mirror.run())
-        try:
-            await asyncio.to_thread(story)
-        finally:
-            mirror._stop()
-            outcome = await task
-        return outcome
-
-    figures = asyncio.run(run()).figures
+    figures = run_beside(mirror, story).figures
     assert reported.count("plan_changed") == 2
     assert "epoch_ended" not in reported
     assert figures[TopicPartition(second, 0)].records == figures[TopicPartition(first, 16)].records == 20
     assert assert_same_records(source, target, first, 17) == 60
     assert assert_same_records(source, target, second, 1) == 20
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("offsets", ["preserve", "translate"])
+def test_a_copy_stamps_records_no_more_once_its_source_does_not(
+    source_cluster: Cluster, target_cluster: Cluster, topic_name: str, offsets: str
+) -> None:
+    """Between two epochs: under a task, what it leaves to the target to stamp would get its producers' times. Left as
+    it was, all that follows would get the target's.
+    """
+    source, target, at = source_cluster.bootstrap, target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    ours, kind = admin_of(source), "message.timestamp.type"
+    make_topic(source, topic_name, configs={kind: "LogAppendTime"})
+    produce(source, topic_name, [b"stamped"] * 20)
+    settings = policy(settings_between(source, target, [topic_name], topic_name, offsets=offsets), interval_s=0.5)
+    settings = settings.model_copy(update={"topics": settings.topics.model_copy(update={"append_time": "target"})})
+    flow = replace(prepare(settings), epoch_seconds=600.0, tasks=1)
+    context: Any = InThisProcess()
+    mirror = Supervisor(
+        context, flow, lambda _: None, topic_watcher=TopicWatcher(Replanner(settings), lambda: settings)
+    )
+
+    def kind_there() -> str:
+        return admin_of(target).topic_configs([topic_name])[topic_name][kind].value
+
+    def story() -> None:
+        awaited(lambda: ends(target, topic_name)[0] == 20)
+        assert kind_there() == "LogAppendTime"
+        produce(source, topic_name, [b"on its way"] * 20)
+        ours.alter_configs([ConfigChange(topic=topic_name, name=kind, before=None, after="CreateTime")])
+        awaited(lambda: kind_there() == "CreateTime")
+        produce(source, topic_name, [b"as its producer says"] * 20, begin_ms=RECENT_MS)
+        awaited(lambda: ends(target, topic_name)[0] == 60)
+
+    outcome = run_beside(mirror, story)
+    assert outcome.figures[at].state is State.CAUGHT_UP, outcome.figures[at].detail
+    theirs, copies = (list(read(side, topic_name, 0)) for side in (source, target))
+    assert [one[3:] for one in copies] == [one[3:] for one in theirs]
+    assert [one[1:3] for one in copies[40:]] == [one[1:3] for one in theirs[40:]], "times and their type"
 
 
 @pytest.mark.brokers

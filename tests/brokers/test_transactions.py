@@ -34,6 +34,7 @@ from one_cluster import a_cluster, end_offset
 from proxy import Proxy
 from releases import NotFetched
 from secured import scram, spec
+from syncing import delete_topics
 from transactional import CLEANED
 
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Fenced, MalformedBatch
@@ -216,6 +217,29 @@ def test_a_fenced_holder_cannot_commit_what_was_acknowledged(target_cluster: Bro
             await Transaction.begin(cluster, topic_name)
             with pytest.raises(Fenced, match=f"EndTxn to commit: .* transactional id {topic_name}"):
                 await old.commit()
+            await settled(cluster, at)
+
+    asyncio.run(story())
+    assert seen(bootstrap, at) == {at: []}
+
+
+def test_what_a_topic_was_given_that_was_made_anew_is_not_committed(target_cluster: Brokers, topic_name: str) -> None:
+    """An append finds the topic by its name (T4)."""
+    bootstrap, at = target_cluster.bootstrap, TopicPartition(topic_name, 0)
+    make_topic(bootstrap, topic_name)
+
+    async def story() -> None:
+        async with connected(bootstrap) as cluster:
+            await cluster.refresh([topic_name])
+            transaction = await Transaction.begin(cluster, topic_name)
+            await transaction.join([at])
+            await asyncio.to_thread(delete_topics, bootstrap, topic_name)
+            appending = asyncio.create_task(transaction.append({at: made(b"of the former one")}))
+            await asyncio.to_thread(make_topic, bootstrap, topic_name)
+            assert await appending == {at: 0}
+            with pytest.raises(ClusterUnreachable, match=f"not committed, since topic {topic_name} was deleted"):
+                await transaction.commit()
+            await transaction.abort()
             await settled(cluster, at)
 
     asyncio.run(story())

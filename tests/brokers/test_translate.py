@@ -26,6 +26,7 @@ from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.policy.rules import NEEDS_ALTER, Severity
 from mirror.replication import offset_map
 from mirror.states import State
+from mirror.topics.adoption import tails
 from mirror.topics.apply import plan_topics
 from mirror.topics.plan import plan_flow
 
@@ -328,6 +329,35 @@ def write(bootstrap: str, flow: str, entries: dict[bytes, bytes]) -> None:
     for key, value in entries.items():
         client.produce(journal_topic(flow), value, key=key, partition=0)
     client.flush(20)
+
+
+def test_a_target_that_lost_more_than_the_newest_runs_cover_is_no_strangers(
+    pair: tuple[str, str], topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever only looks at it finds what a task would: nobody is to delete a good copy that goes on by itself."""
+    monkeypatch.setattr(offset_map, "RUNS_IN_A_RECORD", 4)
+    make_topic(pair[0], topic_name)
+    transactions(pair[0], topic_name, [True] * 10)
+    copied(pair, topic_name)
+    transactions(pair[0], topic_name, [True] * 4, name="lost")  # as if their copies had been there, too
+    runs = f"runs/{topic_name}/0/"
+    lost = {
+        f"{runs}40": b'{"source":48,"target":40,"runs":[5,1,5,1,5,1,5],"next":72}',
+        f"{runs}60": b'{"source":72,"target":60,"runs":[5,1,5],"next":84}',
+    }
+    write(pair[1], topic_name, {key.encode(): value for key, value in lost.items()})
+    assert index_of(pair, topic_name).end == 70
+
+    settings = settings_between(*pair, [topic_name], flow=topic_name, offsets="translate")
+    plan = plan_topics(Admin(settings.source), Admin(settings.target), settings)
+    assert asyncio.run(tails(settings, plan.pairs, plan, {})) == {}
+    assert asked(pair, topic_name, 58, offsets="translate") == 49
+    with pytest.raises(ConfigError, match="not mirrored yet"):
+        asked(pair, topic_name, 72, offsets="translate")
+    report = verified(pair, topic_name)
+    assert (report.topics[0].records, [*report.differences]) == (50, [])
+    copied(pair, topic_name)
+    assert assert_translated(pair, topic_name) == 70
 
 
 # --- `mirror offsets translate` -------------------------------------------------------------------------------------

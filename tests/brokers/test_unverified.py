@@ -24,7 +24,7 @@ from mirror.verify import flow, ranges
 from mirror.verify import report as signoff
 from mirror.verify.flow import Found, Proof, run_proof
 from mirror.verify.ranges import Share
-from mirror.verify.report import Gone, Unread
+from mirror.verify.report import Gone, Lack, Shortfall, Unread
 
 NOWHERE = Endpoint("none", (("127.0.0.1", 1),))
 SILENT = Unread(PAIR, "cluster eu: no leader")
@@ -88,6 +88,18 @@ def test_a_verdict_says_what_it_does_not_cover() -> None:
         "gone from the source",
     ]
     assert "verdict warn" in {item.get("class") for _, item in seen.tags}
+
+
+def test_what_several_losses_are_about_counts_once() -> None:
+    """As where a person accepts a loss, and the target loses more of the same before that is copied again."""
+
+    def lost(partition: int, first: int, following: int) -> Shortfall:
+        place = Shortfall(kind=Lack.LOST, topic="orders", target="orders", partition=partition)
+        return replace(place, first=first, next_offset=following, offsets=following - first)
+
+    spans = [lost(0, 40, 80), lost(0, 20, 90), lost(0, 85, 95), lost(1, 10, 20), lost(1, 30, 31)]
+    report = report_of(compared(THREE, THREE), shortfalls=tuple(spans))
+    assert signoff.lacking(report) == "86 offsets accepted loss (2 partitions)"
 
 
 @pytest.mark.brokers

@@ -110,8 +110,8 @@ def test_a_loss_of_another_topic_by_that_name_does_not_count() -> None:
     known = dict(map(loss_entry, lost)) | {FirstSeen.key("orders"): seen.to_json()}
     assert [(one.first, one.next_offset) for one in losses_in(known)[at]] == [(10, 20), (30, 31)]
     standing = standing_in(known)
-    assert standing.lost_of(at, now) == ((10, 20), (30, 31))
-    assert standing.lost_of(at, former) == ((0, 5), (30, 31))
+    assert standing.lost_of(at, now, None) == ((10, 20), (30, 31))
+    assert standing.lost_of(at, former, None) == ((0, 5), (30, 31))
     assert standing.handed(Assignment(at, at, now, Rules())).losses == ((10, 20), (30, 31))
 
 
@@ -122,6 +122,10 @@ def test_a_loss_of_a_former_copy_does_not_count() -> None:
     known = {FirstSeen.key("orders"): seen.to_json()}
     assert losses_in(known | dict([loss_entry(lost[0])])) == {}
     assert losses_in(known | dict([loss_entry(lost[1])])) == {at: (Lost(0, 5, "retention", source, copy),)}
+    for one, found in zip(lost, ((), ((0, 5),)), strict=True):
+        standing = standing_in(known | dict([loss_entry(one)]))
+        assert standing.lost_of(at, source, copy) == found
+        assert standing.handed(Assignment(at, at, source, Rules(), target_topic_id=copy)).losses == found
 
 
 def test_a_loss_of_a_topic_that_was_copied_before_it_was_re_keyed_counts() -> None:

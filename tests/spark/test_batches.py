@@ -19,11 +19,13 @@ from typing import Any
 import pyarrow.fs
 import pytest
 from confluent_kafka import Producer
+from guarded import delete_records
 from helpers import RECENT_MS, make_topic, produce
 from hypothesis import given
 from hypothesis import strategies as st
 from inspecting import ABORT, lines, marker, transactional
 from inspecting import run as inspected
+from padded import trimmed
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan
@@ -38,8 +40,9 @@ from zstandard import ZstdCompressor
 
 from mirror.cli import app
 from mirror.commands.census import as_dict, page, ratio, summary_lines
-from mirror.errors import BadRecords, ConfigError, ExitCode
+from mirror.errors import BadRecords, BrokerError, ConfigError, ExitCode
 from mirror.host import find
+from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 from mirror.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, declared_size
 from mirror.records.header import APPEND_TIME, DELETE_HORIZON
@@ -48,7 +51,7 @@ from mirror.spark.census import Census, Group, Sums, taken
 from mirror.spark.datasource import plan, records
 from mirror.spark.datasource.options import Wanted, milliseconds, parse
 from mirror.spark.datasource.plan import FileSlice, planned
-from mirror.spark.datasource.source import narrowed
+from mirror.spark.datasource.source import BatchStream, narrowed
 
 MANUAL = Path(__file__).parents[2] / "docs" / "batches.md"
 
@@ -359,6 +362,22 @@ def filled(source_cluster: Cluster) -> str:
     return topic
 
 
+def test_what_is_deleted_before_it_is_read(source_cluster: Cluster, topic_name: str) -> None:
+    """A census counts what is there; whoever asks for records is to know that some are gone."""
+    make_topic(source_cluster.bootstrap, topic_name)
+    produce(source_cluster.bootstrap, topic_name, [b"%d" % number for number in range(10)])
+    where = {"bootstrap.servers": source_cluster.bootstrap, "topic": topic_name}
+    asked = [parse(where | more) for more in ({}, {"deleted": "skip"})]
+    (failing,), (skipping,) = (planned(one, one.wanted) for one in asked)
+    produce(source_cluster.bootstrap, topic_name, [b"later"])
+    trimmed(source_cluster, topic_name, 9)
+    with pytest.raises(BrokerError, match="offset_out_of_range"):
+        list(failing.read())
+    assert sum(made.num_rows for made in skipping.read()) == 1
+    trimmed(source_cluster, topic_name, 11)
+    assert sum(made.num_rows for made in skipping.read()) == 0
+
+
 def of_files(spark: SparkSession, cluster: Cluster, **options: str) -> DataFrame:
     return spark.read.format("kafka-batches").options(**options).load(str(cluster.nodes[0].data))
 
@@ -519,6 +538,32 @@ def test_a_stream_reads_each_batch_once(
         assert caught_up() == [(0, 0), (0, 10), (0, 20), (0, 30), (1, 0)]
     finally:
         running.stop()
+
+
+@pytest.mark.brokers
+def test_a_stream_reads_what_is_new_from_where_its_log_begins(source_cluster: Cluster, topic_name: str) -> None:
+    """A restart reads the same again, though the first records were deleted since."""
+    make_topic(source_cluster.bootstrap, topic_name, partitions=2)
+    at, options = TopicPartition(topic_name, 1), {"bootstrap.servers": source_cluster.bootstrap, "topic": topic_name}
+    produce(source_cluster.bootstrap, topic_name, [b"%d" % n for n in range(30)], partition=1)
+    delete_records(source_cluster, at, 10)
+    stream, before = BatchStream(parse(options)), {f"{topic_name}:0": 0}
+    first = stream.latestOffset(before, None)
+
+    def bases(start: dict[str, int], end: dict[str, int]) -> list[int]:
+        parts = BatchStream(parse(options)).partitions(start, end)
+        return [row["base_offset"] for one in parts for rows in stream.read(one) for row in rows.to_pylist()]
+
+    assert bases(before, first) == [10, 20]
+    assert stream.latestOffset(first, None) == first
+    produce(source_cluster.bootstrap, topic_name, [b"more"], partition=1)
+    second = stream.latestOffset(first, None)
+    assert (bases(first, second), sorted(second)) == ([30], [f"{topic_name}:{number}" for number in (0, 1)])
+    delete_records(source_cluster, at, 20)
+    with pytest.raises(BrokerError):
+        bases(before, first)
+    since = BatchStream(parse({**options, "from": "25"})).latestOffset(before, None)
+    assert bases(before, since) == [20, 30], "the batch that holds 25, and the next"
 
 
 @pytest.mark.spark

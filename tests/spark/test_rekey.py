@@ -36,10 +36,11 @@ from mirror.cli import app
 from mirror.config import ClusterSettings, Settings, load
 from mirror.driver.flow import Flow, prepare
 from mirror.errors import ConfigError, ExitCode, MirrorError
-from mirror.kafka.admin import Admin, ConfigChange
+from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.produce import append
+from mirror.kafka.topic_configs import ConfigChange
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability import logs
 from mirror.records.codecs import compress
@@ -237,17 +238,19 @@ def test_a_copy_that_stamps_records(
     assert (reported["different"], reported["rekeyed"][0]["own_timestamps"]) == (200, 50), reported
 
 
-@pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_a_copy_whose_cleaner_took_records(
-    source_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here, policy: str
+    source_cluster: Cluster, topic_name: str, tmp_path: Path, here: Here
 ) -> None:
-    """They may be gone where the source is compacted, too, and their keys have what is newest."""
+    """They may be gone where the rule asks for that, and their keys have what is newest."""
     source = source_cluster.bootstrap
     (cluster,) = start_many([Spec(name="cleaned", config={"log.cleaner.backoff.ms": 300})])
     with cluster:
         target = cluster.bootstrap
-        make_topic(source, topic_name, 1, {"cleanup.policy": policy})
-        rules = [{"match": topic_name, "rekey": "string(key)", "partitions": 1}]
+        make_topic(source, topic_name, 1, {"cleanup.policy": "compact"})
+        rule = {"match": topic_name, "rekey": "string(key)", "partitions": 1}
+        (tmp_path / "unasked").mkdir()
+        unasked = config_file(tmp_path / "unasked", source, target, [topic_name], topic_name, rules=[rule])
+        rules = [{**rule, "may_compact": True}]
         config = config_file(tmp_path, source, target, [topic_name], topic_name, rules=rules)
         for _ in range(3):
             ten_keys(source, topic_name)
@@ -267,13 +270,11 @@ def test_a_copy_whose_cleaner_took_records(
 
         wait_for(rolled, TIMEOUT, lambda: "the cleaner did not run")
         code, reported = here.proved(config)
-        if policy == "compact":
-            assert (code, reported["whole"]) == (ExitCode.DONE, True), reported
-        else:
-            assert code == ExitCode.DIFFERENT, reported
-            assert {one["kind"] for one in reported["differences"]} == {"missing"}
-            assert reported["different"] >= 20
-            return
+        assert (code, reported["whole"]) == (ExitCode.DONE, True), reported
+        code, reported = here.proved(unasked)
+        assert code == ExitCode.DIFFERENT, reported
+        assert {one["kind"] for one in reported["differences"]} == {"missing"}
+        assert reported["different"] >= 20
 
         # another topic by the name, whose keys have what is oldest
         remove_topics(admin, topic_name)
@@ -529,8 +530,11 @@ def test_a_record_that_is_too_large_for_the_target(
     config.write_text(json.dumps(content))
     with running(config, tmp_path / "log") as mirror:
         mirror.until("Raise max.message.bytes of")
+        since = reported_ms(config)
+        wait_for(lambda: reported_ms(config) > since + 2 * 5_000, TIMEOUT, lambda: mirror.log)  # and meets it again
         mirror.process.terminate()
         assert mirror.ended() == ExitCode.DATA_AT_RISK, mirror.log
+        assert mirror.log.count("partition_stopped") == 1, mirror.log
     result = CliRunner().invoke(app, ["status", str(config), "--json"])
     (one,) = json.loads(result.stdout)["partitions"]
     assert one["state"] == "REFUSED", one
@@ -539,6 +543,14 @@ def test_a_record_that_is_too_large_for_the_target(
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DONE, log
     assert Counter(one.value for one in read_committed(target, topic_name)) == Counter([*small, large])
+
+
+def reported_ms(config: Path) -> int:
+    """When a flow's one partition was reported last."""
+    shown = json.loads(CliRunner().invoke(app, ["status", str(config), "--json"]).stdout)
+    (one,) = shown["partitions"]
+    reported: int = shown["at_ms"] - one["age_ms"]
+    return reported
 
 
 @pytest.mark.parametrize("is_foreign", [False, True], ids=["recreated", "diverged"])
@@ -629,7 +641,10 @@ def test_a_target_that_was_made_anew(
     wait_for(lambda: topic_name not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: "still there")
     code, log = rekeyed(tmp_path, config)
     assert code == ExitCode.DATA_AT_RISK, log
-    assert f"the target topic {topic_name} was deleted and made anew. To begin anew delete" in log
+    assert (
+        f"the target topic {topic_name} was deleted and made anew. To begin anew with what the source has now, delete"
+        in log
+    )
 
 
 def test_a_topic_that_appears_while_no_mirror_runs_of_a_flow_that_re_keys(

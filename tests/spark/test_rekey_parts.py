@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 import uuid
 from collections import Counter
@@ -27,6 +28,7 @@ from rekeychecker import java_partition
 from mirror.driver.flow import Flow
 from mirror.errors import AccessDenied, ConfigError, NotAuthenticated
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic
+from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.records import columns
 from mirror.records.codecs import compress
@@ -38,6 +40,7 @@ from mirror.spark.rekey.driver import ORDER, Rekeyer
 from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
 from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, naming_denials, numbered, reached_in
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
+from mirror.spark.rekey.source import Standing
 from mirror.spark.session import failure_text
 from mirror.states import REKEYED_BY, Remedy, State
 
@@ -453,10 +456,25 @@ def idle_driver(**parts: Any) -> Rekeyer:
         """There is nothing new."""
 
     made._refresh, made._newest, made._target_seen = refreshed, 1, time.monotonic()
+    made._plans = SimpleNamespace(slots=3)
     made._side.until = lambda number, _: made._parts[number].at
     made._parts.update({int(number.removeprefix("p")): part for number, part in parts.items()})
     driver: Rekeyer = made
     return driver
+
+
+@pytest.mark.parametrize(("partitions", "offsets"), [(1, 20_000), (3, 20_000), (50, 1_200), (5_000, 100)])
+def test_a_first_micro_batch_is_no_larger_than_its_slots_can_have_done(partitions: int, offsets: int) -> None:
+    driver: Any = idle_driver(**{f"p{number}": Standing(5) for number in range(partitions)})
+    asked = list[int]()
+
+    def until(number: int, most: int) -> int:
+        asked.append(most)
+        return int(driver._parts[number].at)
+
+    driver._side.until = until
+    assert asyncio.run(driver._planned()) is None
+    assert asked == [offsets] * partitions
 
 
 def test_a_stop_is_checked_again_after_a_while() -> None:
@@ -474,6 +492,53 @@ def test_a_stop_is_checked_again_after_a_while() -> None:
     assert asyncio.run(stops()) == [True, True, True]
     driver._stops_since -= 61.0
     assert asyncio.run(stops()) == [False, False, True]
+
+
+def test_a_micro_batch_that_takes_very_long_is_named_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not as a failure where the mirror ends."""
+    monkeypatch.setattr(rekey_driver, "OVERDUE_SECONDS", 0.02)
+    monkeypatch.setattr(rekey_driver, "STILL_SECONDS", 0.01)
+    parts = {f"p{number}": Standing(5, end=9, has_end=True) for number in range(5)}
+    driver: Any = idle_driver(**parts)
+    plan = replace(work(RULE, 5, 9).plan, begin=dict.fromkeys(range(5), 5), until=dict.fromkeys(range(5), 9))
+    ended, said = threading.Event(), list[PartitionStatus]()
+
+    def hangs(_: Work) -> list[Any]:
+        assert ended.wait(20)
+        return []
+
+    async def last_word() -> None:
+        said.extend(driver.figures.values())
+        ended.set()
+
+    driver._in_spark, driver._last_word = hangs, last_word
+    assert asyncio.run(driver._carry_out(plan, asyncio.Event())) == []
+    assert {one.state for one in said} == {State.UNAVAILABLE}
+    assert "5 to 8 of partition 0, 5 to 8 of partition 1, 5 to 8 of partition 2 and 2 more" in said[0].detail
+    assert {one.state for one in driver.figures.values()} == {State.MIRRORING}
+
+
+def test_a_job_that_the_end_cuts_short_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, stopping = idle_driver(p0=Standing(5, end=9, has_end=True)), asyncio.Event()
+
+    async def nothing(*_: Any) -> None:
+        """Nobody is asked."""
+
+    async def lives(_: Any) -> bool:
+        return True
+
+    async def go_on(*_: Any) -> None:
+        stopping.set()
+        raise OSError("job group was cancelled")
+
+    for name in ("__aenter__", "__aexit__"):
+        monkeypatch.setattr(Cluster, name, nothing)
+    monkeypatch.setattr(rekey_driver, "may_live", lives)
+    monkeypatch.setattr(driver, "_session", SimpleNamespace(sparkContext=None))
+    monkeypatch.setattr(driver, "_go_on", go_on)
+    monkeypatch.setattr(driver, "_last_word", nothing)
+    asyncio.run(driver.run("here", stopping, tuple))
+    assert [one.state for one in driver.figures.values()] == [State.MIRRORING]
 
 
 def test_a_login_that_was_mended_lets_a_query_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from mirror.kafka.cluster import Endpoint
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.packing import BURIED
-from mirror.spark.rekey.verify import _DDL, Extent, Subject, _judged
+from mirror.spark.rekey.verify import _DDL, Extent, Subject, _behind, _judged
 from mirror.verify.report import Kind, Lack, RekeyedReport, Shortfall
 
 pytestmark = pytest.mark.spark
@@ -21,8 +21,10 @@ NOWHERE = Endpoint("none", ())
 SUBJECT = Subject(flow="f", rule=RULE, source=NOWHERE, target=NOWHERE)
 EXTENT = Extent(
     begin={0: 0, 1: 0},
+    reached={0: 9, 1: 9},
     done={0: 9, 1: 9},
     end={0: 9, 1: 9},
+    written={0: 9, 1: 9},
     target_begin={0: 0, 1: 0},
     target_end={0: 9, 1: 9},
     dead_begin={0: 0},
@@ -151,9 +153,21 @@ def test_what_the_cleaner_may_have_taken(spark: SparkSession) -> None:
     ahead: list[Wanted] = [*wanted, (0, 0, 5, "a", "4", False), (1, 0, 6, "c", "", False)]
     report, _ = judged(spark, ahead, [(0, 5, "a", "4")], subject=both)
     assert kinds(report) == [], "superseded by what is ahead of the plan"
-    for alone in (replace(RULE, compacted=True), replace(RULE, tombstones_ms=1)):
+    by_new_key = replace(both.rule, rekey="other")
+    for alone in (replace(RULE, compacted=True), replace(RULE, tombstones_ms=1), by_new_key):
         report, _ = judged(spark, wanted, newest, subject=replace(SUBJECT, rule=alone))
-        assert report.different == 3, "what one side keeps"
+        assert report.different == 3, "what the source keeps"
+        asked = replace(SUBJECT, rule=replace(alone, may_compact=True))
+        assert judged(spark, wanted, newest, subject=asked)[0].different == (0 if alone.compacted else 3)
+
+
+def test_what_the_cleaner_of_the_source_alone_may_have_taken(spark: SparkSession) -> None:
+    copy: list[Stored] = [(0, 0, "a", "1"), (0, 1, "a", "2")]
+    for compacted in (False, True):
+        rule = replace(RULE, rekey="other", tombstones_ms=1, compacted=compacted)
+        report, lacks = judged(spark, [(0, 0, 1, "a", "2", True)], copy, subject=replace(SUBJECT, rule=rule))
+        known = (kinds(report), [(one.kind, one.offsets) for one in lacks])
+        assert known == (([Kind.EXTRA], []) if compacted else ([], [(Lack.NOT_VERIFIED, 1)]))
 
 
 def test_records_of_several_origins_supersede_each_other(spark: SparkSession) -> None:
@@ -188,3 +202,12 @@ def test_stamped_records_keep_their_order(spark: SparkSession) -> None:
     times: tuple[list[Dated], list[Dated]] = [(1, True), (2, True)], [(8, True), (9, True)]
     assert not judged(spark, wanted, [(0, 0, "a", "0"), (0, 1, "a", "1")], times=times)[0].different
     assert kinds(judged(spark, wanted, [(0, 0, "a", "1"), (0, 1, "a", "0")], times=times)[0]) == [Kind.ORDER]
+
+
+def test_what_the_source_deleted_before_it_was_re_keyed_is_said() -> None:
+    """What is on record as lost is said as that."""
+    extent = replace(EXTENT, begin={0: 7, 1: 0}, reached={0: 2, 1: 9})
+    for losses, lacking in (({}, [(0, 2, 7)]), ({0: ((2, 5),)}, [(0, 5, 7)]), ({0: ((0, 7),)}, [])):
+        found = list(_behind(replace(SUBJECT, losses=losses), extent))
+        assert [(one.partition, one.first, one.next_offset) for one in found] == lacking
+        assert all(one.kind is Lack.NOT_VERIFIED for one in found)

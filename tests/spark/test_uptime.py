@@ -147,6 +147,26 @@ def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path) -> None:
     ]
 
 
+def test_scratch_folders_are_made_again_where_no_epoch_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A flow whose topics are all re-keyed has none, and Spark remembers the folders of its shuffles."""
+    monkeypatch.setattr(session, "ASK_SECONDS", 0.01)
+    own = tmp_path / "spark-1" / "pyspark-1"
+    own.mkdir(parents=True)
+    context: Any = SimpleNamespace(_temp_dir=str(own), master="local[4,4]")
+    monkeypatch.setattr(session, "is_alive", lambda _: True)
+
+    async def run() -> None:
+        watching = asyncio.create_task(Engine(context).watch())
+        for _ in range(2):
+            shutil.rmtree(tmp_path / "spark-1")
+            async with asyncio.timeout(TIMEOUT):
+                while not own.is_dir():
+                    await asyncio.sleep(0.01)
+        watching.cancel()
+
+    asyncio.run(run())
+
+
 def test_a_user_without_a_name_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_: int) -> Any:
         raise KeyError("getpwuid(): uid not found: 12345")

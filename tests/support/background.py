@@ -41,11 +41,18 @@ class BackgroundServers(ABC):
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        while others := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+        for _ in range(3):  # what was accepted begins: a task that is cancelled before that leaves its socket open
+            await asyncio.sleep(0)
+        while True:  # what was accepted a moment ago begins meanwhile
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            every = tuple(self._loop._transports.values())  # type: ignore[attr-defined] # asyncio names it nowhere else
+            left = [one for one in every if not one.is_closing()]
+            if not others and not left:
+                break
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0)
-        for left in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
-            left.abort()  # a task that was cancelled before it began has closed nothing
-        await asyncio.sleep(0)
+            for one in left:
+                one.abort()  # a task that was cancelled before it began has closed nothing
+            for _ in range(3):  # closed at the next turn
+                await asyncio.sleep(0)

@@ -37,7 +37,7 @@ class Gate(BackgroundServers):
         super().__init__()
         self._to, self.port = port, 0
         self.shut: set[int] = set()
-        self._open: list[tuple[int | None, asyncio.StreamWriter]] = []
+        self._open: list[tuple[int, asyncio.StreamWriter]] = []
 
     async def _listen(self) -> list[asyncio.Server]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -48,7 +48,7 @@ class Gate(BackgroundServers):
         port = writer.get_extra_info("peername")[1]
         way = port, self.port
         pid = next((one.pid for one in psutil.net_connections("tcp") if one.pid and _way(one) == way), None)
-        if pid in self.shut:
+        if pid is None or pid in self.shut:  # whoever is not known could not be shut out later: it connects again
             writer.transport.abort()
             return
         try:

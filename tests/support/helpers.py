@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.start import recorded
+from mirror.errors import BrokerError
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import OffsetMapStore
@@ -66,8 +67,15 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[
     """Create a topic and wait until its partitions have leaders."""
     admin = Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
     creation = Creation(topic=name, partitions=partitions, replication_factor=1, configs=configs or {})
-    assert not admin.create_topics([creation])
     deadline = time.monotonic() + 20
+    while True:
+        try:
+            assert not admin.create_topics([creation])
+            break
+        except BrokerError as error:  # a broker whose beat came late under load is fenced for a moment
+            if error.name != "INVALID_REPLICATION_FACTOR" or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.2)
     while not (found := admin.describe([name])) or any(one.leader < 0 for one in found[name].partitions):
         assert time.monotonic() < deadline, f"{name} was not created"
         time.sleep(0.02)

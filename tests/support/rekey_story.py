@@ -18,12 +18,13 @@ from confluent_kafka import OFFSET_END, Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
 from helpers import config_file, make_topic, settings_between
+from rekeychecker import read_committed
 from running import TIMEOUT, wait_for
 from sparkless import InThisProcess
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.flow import Flow, Outcome, prepare
-from mirror.journal.entries import pause_entry, resume_entry
+from mirror.journal.entries import PendingStart, pause_entry, resume_entry
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
@@ -34,12 +35,14 @@ from mirror.lab.embedded import Cluster
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
-from mirror.spark.rekey.driver import ORDER, Queries, Rekeyer
+from mirror.spark.rekey.driver import ORDER, Rekeyer
 from mirror.spark.rekey.microbatch import Plan, Reached, Work, numbered, transactional_id
 from mirror.spark.rekey.packing import SLICE, Packer
+from mirror.spark.rekey.queries import Queries
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.writing import _write
 from mirror.spark.supervisor import Supervisor
+from mirror.topics.rekeyed import progress_topic
 
 COMPACTED = {"cleanup.policy": "compact"}
 
@@ -88,8 +91,8 @@ class Story:
     def driver(self, *, is_first: bool = True) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
         made = Rekeyer(nowhere, self.flow, self.rule, frozenset())
-        if not is_first:
-            made._side.start = EARLIEST
+        if is_first and self.flow.start != EARLIEST:
+            made._side.start = PendingStart(self.topic, None, self.flow.start)
         return made
 
     def stopped(self, *, is_first: bool = True) -> PartitionStatus:
@@ -120,6 +123,17 @@ class Story:
         driver = self.here(replace(self.flow, once=True))
         asyncio.run(driver.run("here", asyncio.Event(), tuple))
         return driver
+
+    def re_keyed_beside(self) -> list[bytes | None]:
+        """All of the source, into another topic, which is made for that: what it has then. The copy stays as it is."""
+        before, other = read_committed(self.target, self.topic), f"{self.topic}-now"
+        progress = progress_topic(self.topic, other)
+        make_topic(self.target, other, 4)
+        make_topic(self.target, progress, 3, COMPACTED)
+        self.rule = replace(self.rule, target=other, progress=progress)
+        self.copied()
+        assert read_committed(self.target, self.topic) == before
+        return [one.value for one in read_committed(self.target, other)]
 
     @contextmanager
     def running(self) -> Iterator[Rekeyer]:

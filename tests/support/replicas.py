@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from rawbatches import batch
 
 from mirror.records.header import CONTROL, TRANSACTIONAL
@@ -41,3 +45,18 @@ def flipped(data: bytes, at: int) -> bytes:
     found = bytearray(data)
     found[at] ^= 1
     return bytes(found)
+
+
+def fail_at(patch: pytest.MonkeyPatch, file: Path, byte: Callable[[], int]) -> None:
+    """One sector of a file cannot be read."""
+    inode, preadv = file.stat().st_ino, os.preadv
+
+    def failing(descriptor: int, buffers: list[memoryview], position: int) -> int:
+        at = byte()
+        if os.fstat(descriptor).st_ino == inode and position < at + 512 and position + len(buffers[0]) > at:
+            if position >= at:
+                raise OSError(errno.EIO, "Input/output error")
+            buffers = [buffers[0][: at - position]]
+        return preadv(descriptor, buffers, position)
+
+    patch.setattr(os, "preadv", failing)

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 
 from mirror.config import Settings
 from mirror.driver.flow import Outcome, prepare
-from mirror.spark.rekey.driver import check_rules, queries_for
+from mirror.spark.rekey.queries import check_rules, queries_for
 from mirror.spark.supervisor import Supervisor
 
 
@@ -54,6 +54,21 @@ class InThisProcess:
     def collect(self) -> list[Any]:
         """Do it."""
         return self._job()
+
+
+def run_beside(mirror: Supervisor, story: Callable[[], None]) -> Outcome:
+    """Run a mirror for as long as a story takes, in a thread of its own. Raises as either does."""
+
+    async def run() -> Outcome:
+        running = asyncio.create_task(mirror.run())
+        try:
+            await asyncio.to_thread(story)
+        finally:
+            mirror._stop()
+            outcome = await running
+        return outcome
+
+    return asyncio.run(run())
 
 
 def run_once(settings: Settings, context: SparkContext | None = None) -> Outcome:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import mmap
+import os
 import resource
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
+from tempfile import gettempdir
 from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from old_messages import message, wrapper
 from rawbatches import batch
-from replicas import ABORT, COMMIT, TOPIC_ID, flipped, marker, replica
+from replicas import ABORT, COMMIT, TOPIC_ID, fail_at, flipped, marker, replica
 
-from mirror.errors import ConfigError
+from mirror.commands.inspect import inspect_files
+from mirror.commands.inspect_view import InspectOptions
+from mirror.errors import BrokerError, ConfigError, ExitCode
 from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import fetch_below
+from mirror.kafka.queries import EARLIEST, EARLIEST_LOCAL, LATEST, list_offset
 from mirror.records.header import CONTROL, TRANSACTIONAL, split
-from mirror.records.segment import Walk
+from mirror.records.segment import Found, Walk
+from mirror.replication.fetcher import Cursor, Fetcher
 from mirror.segments.cluster_logs import batches_of
-from mirror.segments.replica import GRAIN, Turn, scan
+from mirror.segments.file_cluster import FileCluster
+from mirror.segments.files import segments_of
+from mirror.segments.replica import GRAIN, Turn, oldest_of, scan
 from mirror.segments.replica_sets import PartitionLog, load, merged, mixed_in, partitions_in
 
 
@@ -115,6 +128,39 @@ def test_a_leader_epoch_that_falls_back_was_none(tmp_path: Path) -> None:
     lying = replica(tmp_path / "a", (0, batches(0, 20) + batches(20, 30, epoch=512) + batches(30, 40)))
     longer = replica(tmp_path / "b", (0, batches(0, 60)))
     assert load([lying, longer]).end == 60
+    last = replica(tmp_path / "c", (0, batches(0, 20) + batches(20, 30, epoch=512)))
+    history(last, (0, 0))
+    assert (load([last, longer]).end, load([last, longer]).at_risk) == (60, False), "its broker knew of none"
+    alone = replica(tmp_path / "d", (20, batches(20, 30, epoch=512)))
+    history(alone, (0, 20))
+    assert load([alone, longer]).end == 60
+    history(last, (0, 0), (512, 20))
+    assert load([last, longer]).end == 30
+
+
+def test_a_hole_in_files_right_before_an_open_transaction_is_one(tmp_path: Path) -> None:
+    """As the cleaner leaves it, and a crash that took the transaction's end: files are asked as a broker is."""
+    data = batches(0, 40) + transactional(50, 7) + batches(51, 61)
+    log = load([replica(tmp_path, (0, data))])
+    assert (log.stable, log.end) == (50, 61)
+    at = TopicPartition("orders", 0)
+
+    async def read() -> Cursor:
+        async with FileCluster("files", {at: log}) as cluster:
+            assert [await list_offset(cluster, at, when) for when in (EARLIEST, EARLIEST_LOCAL, LATEST)] == [0, 0, 61]
+            with pytest.raises(BrokerError):
+                await list_offset(cluster, at, 1_700_000_000_000)
+            assert not (await fetch_below(cluster, at, 40, 50)).records
+            async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+                fetcher = Fetcher(cluster, lambda _: 1 << 20, tasks.create_task, 1 << 20)
+                fetcher.start(cursor := Cursor(at, None, 40, until=50))
+                async for arrival in fetcher:
+                    assert not arrival.batches
+                    if arrival.hole_until == 50:
+                        fetcher.finish()
+            return cursor
+
+    assert asyncio.run(read()).is_done
 
 
 def test_the_longest_replica_is_taken(tmp_path: Path) -> None:
@@ -139,12 +185,42 @@ def test_a_history_names_an_epoch_whose_records_are_damaged(tmp_path: Path) -> N
     assert (log.end, log.folders, log.at_risk) == (40, (stale,), True)
 
 
+@pytest.mark.parametrize("knows_committed", [True, False])
+def test_a_leader_that_died_before_anybody_followed_it_cuts_nobody_off(
+    tmp_path: Path, *, knows_committed: bool
+) -> None:
+    """Its entry in its own history stays, since it never came back: a newer leader's history says what counts."""
+    tail = batches(0, 120, epoch=6) + batches(120, 500, epoch=8)
+    dead = replica(tmp_path / "a", (0, batches(0, 100, epoch=6)))
+    stale = replica(tmp_path / "d", (0, batches(0, 130, epoch=6)))
+    led, followed = (replica(tmp_path / name, (0, tail)) for name in "bc")
+    history(dead, (6, 0), (7, 100))
+    for one in (led, followed):
+        history(one, (6, 0), (8, 120))
+    (tmp_path / "a" / "replication-offset-checkpoint").write_text("0\n1\norders 0 100\n")
+    for broker in ("b", "c"):
+        checkpoint = tmp_path / broker / "replication-offset-checkpoint"
+        checkpoint.write_text("0\n1\norders 0 500\n") if knows_committed else checkpoint.unlink()
+    for folders in ([dead, led, followed], [followed, dead], [led, stale, dead]):
+        log = load(folders)
+        assert (log.end, log.at_risk) == (500, False)
+        assert any(f"{stale}: offsets 120 to 129 are of an older" in note for note in log.notes) == (stale in folders)
+    history(dead, (6, 0), (9, 100))
+    log = load([dead, led, followed])
+    assert log.end == 100, "an unclean election: what was committed before it would have been cut back"
+    assert f"{led}: offsets 100 to 499 are of an older leader epoch" in "".join(log.notes)
+    if knows_committed:
+        assert "offsets 100 to 499 were committed, a broker's checkpoint says, and are in no file of" in str(log.notes)
+
+
 def test_lost_first_files_are_lent_by_another_replica(tmp_path: Path) -> None:
     longer = replica(tmp_path / "a", (40, batches(40, 90)))
     lender = replica(tmp_path / "b", (0, batches(0, 60)))
     log = load([longer, lender])
     assert (log.start, log.end, log.folders) == (0, 90, (lender, longer))
     assert offsets(log, 1 << 20) == [*range(0, 90, 10)]
+    assert log.at_risk
+    assert "offsets 0 to 39 are in older files alone" in log.notes[0], "no history says that they were not deleted"
 
 
 def test_another_log_lends_nothing(tmp_path: Path) -> None:
@@ -160,6 +236,98 @@ def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
     start_at(tmp_path / "a", 40)
     log = load([longer, lender])
     assert (log.start, log.folders) == (40, (longer,))
+
+
+def test_what_retention_deleted_stays_deleted(tmp_path: Path) -> None:
+    """Though a broker that died before has it: as one that others went on without, and as one that nobody needed to."""
+    dead = replica(tmp_path / "a", (0, batches(0, 40)), (40, batches(40, 60)))
+    current = replica(tmp_path / "b", (40, batches(40, 60) + batches(60, 90, epoch=1)))
+    history(dead, (0, 0))
+    history(current, (0, 40), (1, 60))
+    for folders in ([current, dead], [dead, current]):
+        log = load(folders)
+        assert (log.start, log.folders, log.notes, log.at_risk) == (40, (current,), (), False)
+    idle = replica(tmp_path / "c", (0, batches(0, 90)))
+    asked = replica(tmp_path / "d", (60, batches(60, 90)))
+    history(idle, (0, 0))
+    history(asked, (0, 60))
+    for folders in ([idle, asked], [asked, idle]):
+        log = load(folders, in_sync=[asked])
+        assert (log.start, offsets(log), log.at_risk) == (60, [60, 70, 80], False)
+        assert f"{idle}: offsets 0 to 59 were deleted, a broker's checkpoint says" in log.notes[0]
+
+
+def test_what_one_replica_alone_deleted_is_restored_and_reported(tmp_path: Path) -> None:
+    """Each broker runs retention by itself, and the leader served what a follower had deleted. Who was in sync has
+    deleted what the leader had, so that the least of these is the leader's; else the disks do not tell.
+    """
+    led = replica(tmp_path / "a", (40, batches(40, 90)))
+    ahead = replica(tmp_path / "b", (60, batches(60, 90)))
+    dead = replica(tmp_path / "c", (0, batches(0, 70)))
+    for folder, start in ((led, 40), (ahead, 60), (dead, 0)):
+        history(folder, (0, start))
+    for folders in permutations([led, ahead, dead]):
+        log = load(folders, in_sync=[led, ahead])
+        assert (log.start, log.end, log.folders, log.at_risk) == (40, 90, (led,), False)
+        log = load(folders)
+        assert (log.start, log.end, log.at_risk, log.lacks) == (0, 90, True, False)
+        assert f"{ahead}: offsets 0 to 59 were deleted there, its leader-epoch-checkpoint says" in log.notes[0]
+    log = load([ahead, dead], in_sync=[led])
+    assert (log.start, log.at_risk) == (0, True), "nobody here is known to be in sync"
+    for path in led.glob("*.log"):
+        path.rename(path.with_name(f"{80:020}.log"))
+        (path.with_name(f"{80:020}.log")).write_bytes(batches(80, 90))
+    log = load([led, ahead], in_sync=[led, ahead])
+    assert (log.start, log.at_risk) == (60, True)
+    assert "offsets 40 to 59 were not deleted, a broker's checkpoint says, and are in no file" in "".join(log.notes)
+
+
+def test_a_log_starts_where_histories_say_though_a_followers_files_begin_before(tmp_path: Path) -> None:
+    """The other checkpoint of that follower comes up to a minute later."""
+    led = replica(tmp_path / "a", (40, batches(40, 60) + batches(60, 90, epoch=1)))
+    followed = replica(tmp_path / "b", (30, batches(30, 60) + batches(60, 90, epoch=1)))
+    dead = replica(tmp_path / "c", (0, batches(0, 60)))
+    history(dead, (0, 0))
+    for one in (led, followed):
+        history(one, (0, 40), (1, 60))
+    for start in (0, 20, 40):
+        start_at(tmp_path / "b", start)
+        for folders in permutations([led, followed, dead]):
+            assert (load(folders).start, load(folders).at_risk) == (40, False)
+        log = load([dead, followed])
+        assert (log.start, log.at_risk) == ((40, False) if start == 40 else (30, True)), "never what is on other disks"
+        assert (start == 40) == ("offsets 30 to 39 were deleted there" not in "".join(log.notes))
+
+
+def test_a_history_that_was_lost_and_began_anew_deletes_nothing(tmp_path: Path) -> None:
+    """A broker that recovers without its own writes one from what it recovers on, and says nothing of what precedes."""
+    anew = replica(tmp_path / "a", (0, batches(0, 90)))
+    history(anew, (0, 70))
+    log = load([anew])
+    assert (log.start, log.at_risk) == (0, True)
+    assert f"{anew}: offsets 0 to 69 were deleted there, its leader-epoch-checkpoint says" in log.notes[0]
+    other = replica(tmp_path / "b", (0, batches(0, 90)))
+    history(other, (0, 0))
+    assert (load([anew, other]).start, load([anew, other], in_sync=[anew, other]).at_risk) == (0, False)
+    history(other, (0, 70))
+    assert (load([anew, other]).start, load([anew, other]).at_risk) == (70, False), "both: they were asked to"
+
+
+def test_records_older_than_leader_epochs_were_not_deleted(tmp_path: Path) -> None:
+    """Brokers began to keep histories long after the log began: that they begin later says nothing."""
+    whole = replica(tmp_path / "a", (0, batches(0, 40, epoch=-1) + batches(40, 90, epoch=5)))
+    short = replica(tmp_path / "b", (60, batches(60, 90, epoch=5)))
+    for one in (whole, short):
+        history(one, (5, 40))
+    for folders in ([whole, short], [short, whole]):
+        assert (load(folders).start, load(folders).at_risk) == (0, False)
+    dead = replica(tmp_path / "c", (0, batches(0, 60, epoch=-1)))
+    begun = replica(tmp_path / "d", (20, batches(20, 40, epoch=-1) + batches(40, 90, epoch=5)))
+    history(begun, (5, 40))
+    assert (load([begun]).start, load([begun]).at_risk) == (20, False)
+    log = load([begun, dead])
+    assert (log.start, log.at_risk) == (0, True)
+    assert "offsets 0 to 19 are in older files alone" in log.notes[-1]
 
 
 def test_files_that_do_not_join_are_reported(tmp_path: Path) -> None:
@@ -251,6 +419,75 @@ def test_one_flipped_bit_takes_one_batch(tmp_path: Path, at: int) -> None:
         assert (goes_on.start, goes_on.end, goes_on.at_risk) == (0, 90, True)
 
 
+def test_damage_in_front_of_a_compressed_set_of_an_old_magic_takes_nothing_of_it(tmp_path: Path) -> None:
+    sets = [wrapper(first + 9, 1, [message(at, 1) for at in range(10)]) for first in (0, 10, 20)]
+    log = load([replica(tmp_path, (0, sets[0] + flipped(sets[1], 40) + sets[2]))], skips_damage=True)
+    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(10, 20)]
+    assert (offsets(log), log.end) == ([9, 29], 30)
+
+
+def test_what_only_looks_like_a_large_batch_does_not_end_the_search() -> None:
+    """In random bytes there are lengths of any size: only what is summed up counts, and the search goes on behind what
+    is too large for it.
+    """
+    alike = batch(1 << 60, length=1500) + batch(3, length=1500, crc=5)
+    data = flipped(batch(0, count=10, payload=alike) + batches(10, 500), 11)
+    walk = Walk(memoryview(data))
+    assert (list(walk), walk.announced is None or walk.announced < len(data) - 1500) == ([], True)
+    assert walk.resume(1000) == Found(len(batch(0, count=10, payload=alike)), 10)
+
+
+def test_what_a_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sector of one replica: another replica has it, or that batch is lost, at a file's end as well."""
+    data = batches(0, 300, payload=b"x" * 500)
+    at, size = 2 * mmap.PAGESIZE, len(data) // 30
+    bad, good = (replica(tmp_path / name, (0, data)) for name in "ab")
+    fail_at(monkeypatch, bad / f"{0:020}.log", lambda: at)
+    assert oldest_of(bad) == oldest_of(good)
+    log = load([bad, good])
+    assert (offsets(log), log.at_risk) == ([*range(0, 300, 10)], False)
+    log = load([bad], skips_damage=True)
+    lost = range(at // size * 10, -(-(at + mmap.PAGESIZE) // size) * 10, 10)
+    assert (offsets(log), log.at_risk) == ([one for one in range(0, 300, 10) if one not in lost], True)
+    assert f"{mmap.PAGESIZE:,} bytes cannot be read in this file" in "".join(log.notes)
+    assert inspect_files(segments_of(bad), InspectOptions(as_json=True)) is ExitCode.DATA_AT_RISK
+    at = len(data) - 10
+    log = load([bad])
+    assert log.at_risk, "no crash leaves that"
+    assert "cannot be read" in "".join(log.notes)
+
+
+@pytest.mark.parametrize("at", [0, 2 * mmap.PAGESIZE])
+def test_a_full_temporary_folder_takes_nothing_that_another_replica_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """What is behind a bad sector is not to be had then, and is not given up as damage either."""
+    data, more = batches(0, 300, payload=b"x" * 500), batches(300, 330)
+    bad, good, last = (replica(tmp_path / name, (0, data), (300, more)) for name in "abc")
+    (last / f"{300:020}.log").unlink()
+    for folder in (bad, last):
+        fail_at(monkeypatch, folder / f"{0:020}.log", lambda: at)
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", is_full)
+    sound = [*range(0, at // (len(data) // 30) * 10, 10)]
+    for folders in ([bad, good], [last, good]):
+        for skips_damage in (False, True):
+            log = load(folders, skips_damage=skips_damage)
+            assert (offsets(log), log.at_risk) == ([*range(0, 330, 10)], False)
+    for folder in (bad, last):
+        log = load([folder])
+        assert (offsets(log), log.at_risk) == (sound, True)
+        assert f"the temporary folder {gettempdir()} takes no copy" in log.notes[0]
+    assert offsets(load([last], skips_damage=True)) == sound, "a repeated restore goes on there"
+    with pytest.raises(ConfigError, match=r"the temporary folder .* takes no copy .*set TMPDIR"):
+        load([bad], skips_damage=True)
+    with pytest.raises(ConfigError, match=r"the temporary folder .* takes no copy .*set TMPDIR"):
+        inspect_files(segments_of(bad), InspectOptions(as_json=True))
+
+
 def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
     folder = replica(tmp_path, (0, batches(0, 20) + b"?" * 90), (30, bytes(5000)), (50, b"!" * 500 + batches(60, 90)))
     log = load([folder], skips_damage=True)
@@ -307,6 +544,23 @@ def test_damage_among_transactions(tmp_path: Path) -> None:
     assert (log.stable, log.aborted) == (14, ((1, 2, 3),))
 
 
+@pytest.mark.parametrize("last", [b"", marker(61, 1, ABORT)], ids=["open", "aborted"])
+def test_a_marker_in_a_missing_file_ended_its_own_transaction(tmp_path: Path, last: bytes) -> None:
+    """The next one of its producer, aborted or open behind that file, is none with the one before; where no replica has
+    the file, how that one ended is not known.
+    """
+    head = batches(0, 20) + b"".join(map(batch, range(20, 29))) + transactional(29, 1)
+    lost = (30, marker(30, 1, COMMIT) + b"".join(map(batch, range(31, 40))) + batches(40, 60))
+    tail = (60, transactional(60, 1) + (last or batch(61)) + batch(62))
+    holed, whole = replica(tmp_path / "a", (0, head), tail), replica(tmp_path / "b", (0, head), lost, tail)
+    for folders in ([whole], [holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.stable, log.aborted, log.at_risk) == ((63, ((1, 60, 61),), False) if last else (60, (), True))
+    alone = load([holed])
+    assert (alone.stable, alone.aborted, alone.at_risk) == (29, ((1, 60, 61),) if last else (), True)
+    assert "a transaction that begins at offset 29 may have its end among what is" in "".join(alone.notes)
+
+
 def test_what_was_committed_and_is_in_no_file_is_reported(tmp_path: Path) -> None:
     """A lost last file leaves nothing behind that says so, but for the broker's checkpoint."""
     folder = replica(tmp_path, (0, batches(0, 20)))
@@ -333,7 +587,7 @@ def test_a_first_file_that_is_missing_is_reported(tmp_path: Path) -> None:
     assert (log.start, log.end, log.at_risk) == (40, 90, True)
     assert "offsets 10 to 39 were not deleted" in log.notes[0]
     lender = replica(tmp_path / "b", (0, batches(0, 60)))
-    assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (0, False)
+    assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (10, False)
     start_at(tmp_path / "a", 40)
     assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to show"
 
@@ -412,6 +666,20 @@ def test_a_file_that_one_replica_lost_is_taken_from_another(tmp_path: Path, end:
         assert [raw.header.base_offset for raw in batches_of(log)] == [*range(0, end, 10)]
     alone = load([holed])
     assert (alone.at_risk, "offsets 30 to 59" in alone.notes[0]) == (True, True)
+
+
+def test_a_lender_that_lost_a_file_itself_keeps_no_other_from_lending(tmp_path: Path) -> None:
+    """Whichever is named first; what no replica has is reported all the same."""
+    holed = replica(tmp_path / "a", (0, batches(0, 30)), (60, batches(60, 90)))
+    lender = replica(tmp_path / "b", (0, batches(0, 40)), (50, batches(50, 90)))
+    whole = replica(tmp_path / "c", (0, batches(0, 90)))
+    for folders in permutations([holed, lender, whole]):
+        log = load(folders)
+        assert (offsets(log), log.notes, log.at_risk) == ([*range(0, 90, 10)], (), False)
+    for folders in permutations([holed, lender]):
+        log = load(folders)
+        assert (offsets(log), log.at_risk) == ([0, 10, 20, 30, 50, 60, 70, 80], True)
+        assert "offsets 40 to 49 are in no file" in log.notes[0]
 
 
 @pytest.mark.parametrize("end", [90, 100])

@@ -296,6 +296,44 @@ async def test_a_broken_connection_is_made_anew() -> None:
 
 
 @in_loop
+async def test_a_broker_that_moved_is_asked_where_it_is_now() -> None:
+    """Two brokers came back with each other's old addresses. Who waits for an answer gets it before."""
+    async with a_cluster(2) as (cluster, metadata, (one, two)):
+        await cluster.refresh(["orders"])
+        busy, idle = await cluster.connection(2, "busy"), await cluster.connection(2, "idle")
+        two.script[LIST_OFFSETS.key] = lambda call: None
+        request = list_offsets_request(busy.version(LIST_OFFSETS), {ORDERS: 0}, LATEST, 0)
+        asking = asyncio.create_task(busy.call(LIST_OFFSETS, request, 20))
+        (call,) = await two.called(LIST_OFFSETS)
+        metadata.brokers = {1: two.address, 2: one.address}
+        await cluster.refresh(["orders"])
+        assert (await cluster.connection(2, "idle")).address == one.address
+        assert not idle.is_open
+        assert await cluster.connection(2, "busy") is busy
+        call.answer(end_offset(7)(call))
+        assert (await asking).topics[0].partitions[0].offset == 7
+        assert (await cluster.connection(2, "busy")).address == one.address
+
+
+@in_loop
+async def test_a_connection_that_leads_to_another_broker_is_made_anew() -> None:
+    """Who answers is not the leader, and metadata says again that it is."""
+    async with a_cluster() as (cluster, _, (broker,)):
+        await cluster.refresh(["orders"])
+        misled = await cluster.connection(1), await cluster.connection(1, "fetch")
+        mistaken = {call.connection for call in broker.calls}
+        broker.script[LIST_OFFSETS.key] = lambda call: end_offset(error=6 * (call.connection in mistaken))(call)
+        assert await end_of(cluster) == 500
+        assert (await cluster.connection(1, "fetch")) is not misled[1]
+        assert not any(connection.is_open for connection in misled)
+        broker.script[LIST_OFFSETS.key] = end_offset(error=6)
+        late = await cluster.connection(1), await cluster.connection(1, "fetch")
+        with pytest.raises(ClusterUnreachable):
+            await end_of(cluster, 1.0)
+        assert await cluster.connection(1, "fetch") is late[1], "it may be the one, which is late"
+
+
+@in_loop
 async def test_a_failed_attempt_is_not_kept() -> None:
     async with a_cluster() as (cluster, _, (broker,)):
         await cluster.refresh(["orders"])

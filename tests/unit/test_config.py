@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address
+from mirror.config.models import Section
+from mirror.config.reading import check
+from mirror.config.yaml_tree import Tree, line_of
 from mirror.errors import ConfigError, ExitCode
 
 Load = Callable[[str], Settings]
@@ -86,6 +90,7 @@ def test_quickstart_is_valid_and_shows_the_defaults(load_text: Load, monkeypatch
         ("identity", {"orders": "orders"}),
         ('{prefix: "eu."}', {"orders": "eu.orders"}),
         ("{rename: {orders: copy}}", {"orders": "copy", "clicks": "clicks"}),
+        ("{prefix: eu., rename: {orders: copy}}", {"orders": "copy", "clicks": "eu.clicks"}),
     ],
 )
 def test_naming(load_text: Load, naming: str, expected: dict[str, str]) -> None:
@@ -144,8 +149,14 @@ zzz: 1
         ("[orders]", f"[{'a' * 499}]", "4: topics.include.0: a pattern must be text of 1 to 498 characters"),
         ("[orders]", "[a], naming: {prefx: a}", "4: topics.naming.prefx: unknown key; did you mean prefix?"),
         ("[orders]", "[a], naming: {prefix: 'a b'}", "4: topics.naming.prefix: may hold"),
-        ("[orders]", "[a], naming: {prefix: a, rename: {}}", "4: topics.naming: must be identity"),
+        ("[orders]", "[a], naming: {}", "4: topics.naming: must be identity"),
         ("[orders]", "[a], naming: {rename: {a: 'b c'}}", "4: topics.naming.rename.a: may hold"),
+        (
+            "topics:",
+            "sync: {acl_principals: [User: app]}\ntopics:",
+            "4: sync.acl_principals: each pattern of a list must be",
+        ),
+        ('"a:1"}', '"a:1", security.protocol: SASL_SSL, sasl.mechanism: [PLAIN]}', "2: source.sasl.mechanism: must be"),
         ("[orders]", "[a], offsets: keep", "4: topics.offsets: must be 'preserve' or 'translate'"),
         ('"a:1"', '"a"', "2: source.bootstrap.servers: each address must be host:port"),
         ('"a:1"', '"a:0"', "2: source.bootstrap.servers: a port must be a number from 1 to 65535"),
@@ -168,6 +179,39 @@ def test_each_mistake_is_named_with_its_line(load_text: Load, old: str, new: str
     assert old in SMALLEST
     found = problems(load_text, SMALLEST.replace(old, new, 1))
     assert any(problem.startswith(expected) for problem in found), found
+
+
+def places(section: type[Section] = Settings, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key that a configuration may have, with those around it."""
+    for name, keys in section.keys().items():
+        kinds = (section.model_fields[name].annotation, *get_args(section.model_fields[name].annotation))
+        yield from ((*where, key) for key in keys)
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, Section):
+                yield from places(kind, (*where, keys[0]))
+
+
+def with_value(where: tuple[str, ...], value: str) -> str:
+    """A configuration with this value, as YAML, at one place."""
+    data: dict[str, Any] = {"source": {"security.protocol": "SASL_SSL"}}
+    at = data
+    for key in where[:-1]:
+        at = at.setdefault(key, [{}])[0] if key == "rules" else at.setdefault(key, {})
+    at[where[-1]] = "the value"
+    return line_of(data).replace('"the value"', value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    "{a: b}|[a: b]|[[a]]|{a: {b: c}}|{a: [b]}|{'(': b}|[null]|!!binary YQ==|!!set {a}|2026-01-31|.nan|'[::1'|'https://['"
+    f"|{'9' * 5000}".split("|"),
+)
+def test_any_value_of_any_key_is_taken_or_refused_by_name(value: str) -> None:
+    """A list with a map in it, by one blank too many, ended a running mirror with a trace when it was read again."""
+    every = list(places())
+    assert len(every) > 70
+    for where in every:
+        check(Tree(with_value(where, value), Path()), Path())
 
 
 @pytest.mark.parametrize("text", ["yesterday", "31.01.2026", "1769860800000", "2026-01-31T25:00:00Z", "true"])

@@ -101,6 +101,14 @@ def test_tasks_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, t
     assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == tasks
 
 
+@pytest.mark.parametrize(
+    ("cores", "wanted", "tasks"), [(8, 8, 6), (8, 2, 2), (4, 4, 2), (3, 3, 2), (2, 2, 1), (1, 4, 1)]
+)
+def test_tasks_leave_cores_for_re_key_queries(cores: int, wanted: int, tasks: int) -> None:
+    """Else a micro-batch gets some only between two epochs."""
+    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted, is_shared=True)) == tasks
+
+
 def test_one_machine_runs_all_tasks() -> None:
     assert asyncio.run(epochs(InThisProcess())[0].slots(64)) == 64
 

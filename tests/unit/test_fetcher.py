@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rawbatches import batch
+from rawbatches import batch, raw
 
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Leader, TopicPartition
+from mirror.kafka.fetch import EMPTY_ANSWERS, Ask
 from mirror.kafka.queries import EpochEnd
-from mirror.replication import fetcher
+from mirror.records.header import RawBatch
+from mirror.replication import both_logs, fetcher
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher, Request
+from mirror.states import State
 
 AT = TopicPartition("orders", 0)
 BATCH = 1000
@@ -264,6 +268,98 @@ def test_a_leader_that_keeps_no_leader_epochs_is_asked_without(
     assert sum(len(one.batches) for one in arrivals) == (0 if is_astray else 3)
 
 
+@pytest.mark.parametrize(("behind", "end"), [(5, 8), (2, 8), (5, 3)], ids=["hole", "another log", "cut back"])
+def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_it(
+    behind: int, end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica made since knows its log's epochs by the batches that are left."""
+    is_hole = (behind, end) == (5, 8)
+
+    class Diverging(Fetcher):
+        async def _fetch(self, _node: int, request: Request) -> Any:
+            (ask,) = request.asks
+            await asyncio.sleep(0)
+            given = answered(AT, batch(8, leader_epoch=7))
+            if ask.last_epoch == 5:
+                given = answered(AT, b"")
+                given.partitions[0].diverging_epoch = SimpleNamespace(epoch=4, end_offset=end)
+            return SimpleNamespace(__version__=12, error_code=0, responses=(given,))
+
+    async def batch_at(*_: object, **__: object) -> RawBatch:
+        return raw(batch(behind, count=9 - behind, leader_epoch=4))
+
+    async def read() -> Arrival:
+        async with asyncio.TaskGroup() as tasks:
+            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+            one = Diverging(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            one.start(Cursor(AT, None, 5, last_epoch=5))
+            async for arrival in one:
+                one.finish()
+                return arrival
+        raise AssertionError("nothing arrived")
+
+    monkeypatch.setattr(both_logs, "batch_at", batch_at)
+    arrival = asyncio.run(read())
+    assert (arrival.stop is None, arrival.cursor.last_epoch) == (is_hole, 7 if is_hole else 5)
+    if arrival.stop is not None:
+        assert arrival.stop.state is State.TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("until", "records", "epoch_ends", "goes_on_at", "last_epoch"),
+    [
+        (None, b"", EpochEnd(3, 9), 9, 3),
+        (None, b"", EpochEnd(3, 7), 9, -1),  # what follows is of a later one
+        (7, b"", EpochEnd(3, 9), 7, 3),
+        (None, b"there", EpochEnd(3, 9), 5, 3),
+        (None, b"", EpochEnd(3, 4), 5, 3),  # cut back, as the next fetch shows
+        (None, b"", EpochEnd(2, 9), 5, 3),
+    ],
+)
+def test_a_hole_up_to_the_last_stable_offset_is_passed_over_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+    until: int | None,
+    records: bytes,
+    epoch_ends: EpochEnd,
+    goes_on_at: int,
+    last_epoch: int,
+) -> None:
+    """A broker gives bytes in the order of the asks: who comes behind one that got some may have been left short."""
+    full, hollow, short = (TopicPartition("orders", number) for number in (1, 0, 2))
+    asked: list[tuple[TopicPartition, int, int]] = []
+
+    async def fetch_below(_: object, at: TopicPartition, offset: int, end: int) -> Any:
+        asked.append((at, offset, end))
+        return SimpleNamespace(records=records)
+
+    async def epoch_end(*_: object) -> EpochEnd:
+        return epoch_ends
+
+    def fetched(at: TopicPartition, records: bytes = b"") -> Any:
+        return SimpleNamespace(partition=at, error_code=0, records=records)
+
+    async def read() -> tuple[Cursor, list[Arrival]]:
+        async with asyncio.TaskGroup() as tasks:
+            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+            one = Fetcher(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            one._cursors = {at: Cursor(at, None, 5, last_epoch=3, until=until) for at in (full, hollow, short)}
+            for cursor in one._cursors.values():
+                cursor.sees(9, 20, 1)
+            asks = [Ask(at, None, 0, 5, 3, PARTITION_BYTES) for at in (hollow, full, short)]
+            for _ in range(EMPTY_ANSWERS):
+                assert not asked
+                one._find_holes(asks, [fetched(hollow), fetched(full, b"records"), fetched(short)])
+            one._find_holes(asks, [fetched(hollow), fetched(full), fetched(short)])  # it is being looked at
+        return one._cursors[hollow], list(one._arrivals)
+
+    monkeypatch.setattr(fetcher, "fetch_below", fetch_below)
+    monkeypatch.setattr(fetcher, "epoch_end", epoch_end)
+    cursor, arrivals = asyncio.run(read())
+    assert asked == [(hollow, 5, until or 9)]
+    assert (cursor.next_offset, cursor.last_epoch, cursor.not_before) == (goes_on_at, last_epoch, 0.0)
+    assert [one.hole_until for one in arrivals] == ([goes_on_at] if goes_on_at > 5 else [])
+
+
 def test_where_a_source_ends_it_said_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is suspended finds the answer waiting when it goes on, and what was deleted since is not in it."""
     now = [1000.0]
@@ -286,3 +382,41 @@ def test_where_a_source_ends_it_said_when_it_was_asked(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(fetcher, "time", SimpleNamespace(time=lambda: now[0], monotonic=lambda: now[0]))
     assert asyncio.run(read()) == 1_000_000
+
+
+def test_a_quota_that_lets_nothing_through_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A muted answer names no partition: where the log ends is not known for as long, and a partition that seems to
+    have all must not stay so. One that is answered now and then only waits.
+    """
+    answers = iter(["heard", 5, 5, 30, 5, "heard", 5, 5, "heard", "empty", "heard"])
+
+    class Muted(Log):
+        async def _fetch(self, _node: int, _request: Request) -> Any:
+            await asyncio.sleep(0)
+            given = next(answers, "heard")
+            if given == "empty":
+                monkeypatch.setattr(fetcher, "UNHEARD_SECONDS", -1.0)
+            heard = answered(AT, b"")
+            heard.partitions[0].last_stable_offset = 7
+            parts = (heard,) if given == "heard" else ()
+            seconds = timedelta(seconds=given if isinstance(given, int) else 0)
+            return SimpleNamespace(__version__=12, error_code=0, responses=parts, throttle_time=seconds)
+
+    async def read() -> list[str]:
+        async with asyncio.TaskGroup() as tasks:
+            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+            one = Muted(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            one.start(Cursor(AT, None, 7))
+            found: list[str] = []
+            async for arrival in one:
+                found.append(arrival.trouble)
+                if len(found) == 6:
+                    one.finish()
+            return found
+        raise AssertionError("nothing arrived")
+
+    first, quota, second, third, unnamed, last = asyncio.run(read())
+    assert (first, second, third, last) == ("", "", "", "")
+    assert "orders-0 at offset 7: a quota" in quota
+    assert "consumer_byte_rate" in quota
+    assert "its answers do not name it" in unnamed

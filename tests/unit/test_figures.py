@@ -156,7 +156,7 @@ def test_totals() -> None:
         lost=2,
         verdicts={"PASS/clean": 3, "DROP/control": 1},
     )
-    assert Totals.of([]).lag_ms is None
+    assert (Totals.of([]).lag_ms, Totals.of([]).lag_records) == (None, None)
     partly = Totals.of([one(lag_records=4), one(state=State.PAUSED, lag_records=None)])
     assert (partly.lag_records, partly.lag_unknown) == (4, 1)
     unknown = Totals.of([one(state=State.UNAVAILABLE, lag_records=None)])

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.groups.decide import Agreement, CopyEnds, Decision, Standing, decide
+from mirror.groups.decide import Agreement, Decision, Standing, decide
+from mirror.groups.gap import FURTHER, CopyEnds, Stand
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 
 OFFSETS = st.integers(0, 12)  # few values, so that they meet
@@ -157,9 +159,36 @@ def test_no_group_is_put_below_the_log_start(
 def test_what_a_group_reads_again_or_misses(
     wanted: int, reached: int | None, ends: CopyEnds, gap: tuple[int, int] | None
 ) -> None:
-    assert ends.gap(wanted, reached) == gap
+    assert ends.gap(ends.due(wanted), reached) == gap
 
 
-def test_what_the_source_does_not_have_either_is_no_gap() -> None:
-    ends = CopyEnds(start=90, end=100, source_start=90, source_end=100)
-    assert (ends.within(10), ends.within(95), ends.within(1000)) == (90, 95, 100)
+@pytest.mark.parametrize(
+    ("start", "offset", "reached", "said"),
+    [
+        (40, 50, 50, None),
+        (80, 50, 80, None),
+        (40, 50, 45, (5, 0, "its offset was not committed there")),
+        (150, 50, 150, (0, 50, "the target deleted its next records, of which the source still has 50")),
+        (40, 50, 120, (0, 20, FURTHER)),
+        (40, 50, None, (10, 200, "its offset was not committed there")),
+        (40, 1000, 300, None),
+    ],
+    ids=["there", "at-the-copy's-start", "behind", "expired", "ahead", "none", "in-a-tail-that-the-source-lost"],
+)
+def test_what_the_source_does_not_have_either_is_no_gap(
+    start: int, offset: int, reached: int | None, said: tuple[int, int, str] | None
+) -> None:
+    """The source deleted what lies below offset 100: a group that stood before that has not read it, and nobody misses
+    it who passes over it.
+    """
+    gap = Stand(
+        group="g",
+        at=TopicPartition("t", 0),
+        target_topic="t",
+        source_offset=offset,
+        wanted=offset,
+        reached=reached,
+        ends=CopyEnds(start=start, end=300, source_start=100, source_end=300),
+        holds=300,
+    ).gap()
+    assert (gap and (gap.reads_again, gap.misses, gap.cause)) == said

@@ -13,8 +13,9 @@ import pytest
 from fakebroker import in_loop
 from kio.schema.errors import ErrorCode
 
-from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost
+from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, ConnectionLost
 from mirror.groups import follower as groupfollower
+from mirror.groups import side as side_of
 from mirror.groups.decide import Standing
 from mirror.groups.follower import GroupFollower
 from mirror.groups.side import Blocker, Side
@@ -22,8 +23,8 @@ from mirror.groups.sync import GroupSync, SyncResult
 from mirror.groups.terms import is_verified, preserved
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import read_cut
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.groups import ListedGroup, Refusal
+from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
+from mirror.kafka.groups import Coordinators, ListedGroup, Refusal
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.replication.offset_map import Cut
@@ -56,10 +57,12 @@ class Results:
         self.left = list(results)
         self.made = 0
         self.behind: list[str] = []
+        self.renewed: list[bool] = []
         self.detector = SuspensionDetector()
 
-    async def sync_once(self, **_: object) -> SyncResult:
+    async def sync_once(self, *, renewing: bool = False, **_: object) -> SyncResult:
         self.made += 1
+        self.renewed.append(renewing)
         found = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         if isinstance(found, Exception):
             raise found
@@ -178,7 +181,19 @@ async def test_the_last_round_is_a_complete_one() -> None:
     away = result(Blocker("away", passing=True))
     following, sync, journal = follower(away, away, result(synced=1))
     assert await following.finish(asyncio.Event()) == ""
-    assert (sync.made, len(journal.values)) == (3, 1)
+    assert (sync.made, len(journal.values)) == (4, 1)
+
+
+@in_loop
+async def test_a_bounded_copy_ends_with_all_offsets_committed_again() -> None:
+    """The process of each night is gone before an hour is over, and brokers forget what nobody commits again."""
+    following, sync, _ = follower(result(Blocker("away", passing=True)), result(synced=1))
+    await following._step()
+    await following.finish(asyncio.Event())
+    stopping = asyncio.Event()
+    stopping.set()
+    await following.finish(stopping)
+    assert sync.renewed == [False, False, True, False], "a mirror that is to stop has a second for all"
 
 
 @in_loop
@@ -236,6 +251,13 @@ async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch
 
 
 @in_loop
+async def test_groups_that_a_stop_left_unasked_are_unknown_and_not_done() -> None:
+    stopping = asyncio.Event()
+    stopping.set()
+    assert "unknown which stay behind" in await follower(result(active=1))[0].finish(stopping)
+
+
+@in_loop
 async def test_nothing_is_done_until_a_group_is_asked_for() -> None:
     following, sync, journal = follower(result())
     asked_for, sync.include = sync.include, ()
@@ -282,6 +304,84 @@ def test_what_a_broker_refuses(code: int, partition: TopicPartition | None, caus
     side = Side(Cluster(Endpoint("us", ())), "READ")
     side.refused([Refusal("readers", ErrorCode(code), partition)])
     assert side.blockers == [Blocker(f"cluster us: {cause}", "readers", passing)]
+
+
+@in_loop
+async def test_a_broker_that_is_silent_does_not_keep_groups_from_their_coordinators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Any broker knows them; all that cannot be asked are reported once."""
+    answering = {2}
+
+    async def coordinators(_: Cluster, node: int, groups: Iterable[str]) -> Coordinators:
+        if node not in answering:
+            raise ConnectionLost(f"broker {node} is silent")
+        return Coordinators(dict.fromkeys(groups, node))
+
+    monkeypatch.setattr(side_of, "coordinators", coordinators)
+    monkeypatch.setattr(Cluster, "nodes", (1, 2, 3))
+    side = Side(Cluster(Endpoint("us", ())), "READ")
+    assert await side.coordinators({"readers"}) == {"readers": 2}
+    assert (await side.denied(["readers"]), side.blockers) == (frozenset(), [])
+    answering.clear()
+    assert await side.coordinators({"readers"}) == {}
+    assert [one.cause for one in side.blockers] == ["cluster us: a broker does not answer"]
+
+
+@pytest.mark.parametrize(
+    ("leaders", "causes"),
+    [
+        (
+            {0: 1, 1: -1, 2: 3},
+            ["cluster us: the groups in partition 1, 2 of __consumer_offsets are unknown, since no broker leads it"],
+        ),
+        ({0: 1, 1: 2}, []),
+        (None, []),
+        (AccessDenied("no DESCRIBE right"), []),
+        (ClusterUnreachable("nobody"), ["cluster us: it cannot be asked"]),
+    ],
+)
+@in_loop
+async def test_groups_without_a_coordinator_are_listed_by_nobody(
+    leaders: dict[int, int] | ClusterError | None, causes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the only replica of their offsets is on a broker that is away, or that lost its controllers (K4)."""
+
+    async def describe(_: Cluster, name: str) -> Topic | None:
+        if isinstance(leaders, ClusterError):
+            raise leaders
+        return leaders if leaders is None else Topic(name, None, {at: Leader(node, 0) for at, node in leaders.items()})
+
+    monkeypatch.setattr(Cluster, "describe", describe)
+    monkeypatch.setattr(Cluster, "nodes", (1, 2))
+    side = Side(Cluster(Endpoint("us", ())), "READ")
+    await side.miss_unlisted()
+    assert [one.cause for one in side.blockers] == causes
+    assert not any(one.passing for one in side.blockers if "unknown" in one.cause), "the others are followed"
+
+
+@pytest.mark.parametrize(("include", "asked"), [([".*"], True), (["readers", "r.*"], True), (["readers"], False)])
+@in_loop
+async def test_each_round_asks_whether_groups_have_no_coordinator(
+    include: list[str], asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that ends asks in its last round, whatever that looks at; who names all misses no others."""
+
+    async def nothing(*_: object) -> dict[int, Any]:
+        return {}
+
+    async def unknown(side: Side) -> None:
+        side.blocked("unknown", "")
+
+    for name in ("listed", "coordinators", "fetched"):
+        monkeypatch.setattr(Side, name, nothing)
+    monkeypatch.setattr(Side, "miss_unlisted", unknown)
+    where = Cluster(Endpoint("us", ()))
+    sync = GroupSync(where, where, [re.compile(one) for one in include], preserved({}), {}, lambda _: True)
+    for whole in (True, False):
+        sync._source.blockers.clear()
+        await sync._followed(whole=whole)
+        assert bool(sync._source.blockers) is asked
 
 
 def test_what_concerns_a_whole_cluster() -> None:

@@ -12,9 +12,10 @@ import pytest
 FORKING = """
 import os, subprocess
 from mirror.commands.run import end_on_signals
-where, number, parent, sent = {where!r}, {number}, os.getpid(), []
+where, number, parent, sent, forks = {where!r}, {number}, os.getpid(), [], []
+os.register_at_fork(before=lambda: forks.append(1))
 def send():
-    if not sent:
+    if not sent and len(forks) == 1:
         sent.append(1)
         os.kill(os.getpid() if where == "after_in_child" else parent, number)
         if where == "after_in_child":

@@ -17,6 +17,7 @@ from mirror.config import Settings, load
 from mirror.errors import ConfigError
 from mirror.mm2.importing import UNKNOWN, Imported, imported, strays
 from mirror.mm2.properties import Translator, variable_name
+from mirror.policy.selection import selects
 
 #: An active/passive pair, as operators write it.
 PASSIVE = """\
@@ -84,7 +85,15 @@ def test_an_active_passive_pair(tmp_path: Path) -> None:
         "target": {"alias": "secondary", "bootstrap.servers": "s1:9092"},
         "topics": {
             "include": ["orders.*", "billing", "customers"],
-            "exclude": [".*-tmp", "__.*", r".*[\-\.]internal", r"(?:.*\.)?heartbeats", r"mirror\..*"],
+            "exclude": [
+                ".*-tmp",
+                "__.*",
+                r".*[\-\.]internal",
+                r"mirror\..*",
+                "heartbeats",
+                r"primary\.heartbeats",
+                r"secondary\.heartbeats",
+            ],
             "naming": "identity",
             "offsets": "translate",
         },
@@ -192,6 +201,27 @@ def test_two_directions_with_names_that_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("topic", "is_mirrored"),
+    [
+        ("device.heartbeats", True),
+        ("eu.device.heartbeats", True),
+        ("heartbeats", False),
+        ("eu.heartbeats", False),
+        ("us.heartbeats", False),
+        ("eu.orders-internal", False),
+    ],
+)
+def test_what_an_application_calls_heartbeats_is_mirrored(topic: str, is_mirrored: bool, tmp_path: Path) -> None:
+    """MirrorMaker mirrors it; only the topics of its own are left out, unless they are named one by one."""
+    text = ACTIVE.replace("separator=_", "separator=.").replace("us->eu.enabled=true\n", "")
+    (every,) = imported(text.replace("shop-.*", ".*").encode(), "mm2.properties")
+    assert selects(topic, loaded(every, tmp_path).topics) is is_mirrored
+    (named,) = imported(text.replace("shop-.*", topic).encode(), "mm2.properties")
+    is_cycle = topic.startswith("us.") or topic.endswith("internal")
+    assert selects(topic, loaded(named, tmp_path).topics) is not is_cycle
+
+
+@pytest.mark.parametrize(
     ("policy", "naming"),
     [
         ("org.apache.kafka.connect.mirror.DefaultReplicationPolicy", {"prefix": "primary."}),
@@ -233,6 +263,10 @@ def test_the_most_specific_setting_of_a_client_holds(line: str, key: str, value:
         (PASSIVE.replace("billing,", "(a+)+,"), "primary->secondary.topics: cannot be taken over: a repeated group"),
         (PASSIVE.replace(".*-tmp", "["), "primary->secondary.topics.exclude: cannot be taken over: not a regular"),
         (ACTIVE.replace("separator=_", "separator=/"), "cannot be taken over: may hold letters"),
+        (
+            PASSIVE.replace("billing,", "mirror.a,"),
+            "primary->secondary.topics: cannot be taken over: mirror.a: no topic",
+        ),
     ],
 )
 def test_what_cannot_be_taken_over_is_an_error(text: str, complaint: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -97,6 +98,43 @@ async def test_an_answer_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConnectionLost, match="takes longer"):
             await client(url).token()
         enough.set()
+
+
+@in_loop
+async def test_connections_that_give_up_waiting_for_a_token_leave_one_request_behind() -> None:
+    """Not one, and a thread, for each of them, however often they try."""
+    goes_on, asked = threading.Event(), list[str]()
+
+    def hangs(handler: BaseHTTPRequestHandler) -> None:
+        goes_on.wait()
+        sends(b'{"access_token": "late", "expires_in": 60}')(handler)
+
+    before = threading.active_count()
+    with provider(hangs, asked) as url:
+        try:
+            for _ in range(5):
+                tries = [asyncio.wait_for(client(url).token(), 0.05) for _ in range(20)]
+                assert {type(one) for one in await asyncio.gather(*tries, return_exceptions=True)} == {TimeoutError}
+            assert threading.active_count() <= before + 3, "the provider's two and one that asks"
+        finally:
+            goes_on.set()
+        assert (await client(url).token()).get_secret_value() == "late"
+        assert len(asked) == 1
+
+
+@in_loop
+async def test_a_token_is_asked_for_again_where_no_thread_was_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever came later waited for a request that was never sent."""
+
+    async def none_left(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with provider(sends(b'{"access_token": "a", "expires_in": 60}')) as url:
+        with monkeypatch.context() as patch:
+            patch.setattr(auth, "in_background", none_left)
+            with pytest.raises(ConnectionLost, match="can't start new thread"):
+                await client(url).token()
+        assert (await client(url).token()).get_secret_value() == "a"
 
 
 @in_loop

@@ -42,7 +42,17 @@ def alerts() -> list[dict[str, Any]]:
 
 
 #: PromQL's own words that these expressions use; everything else in them is a metric or a label.
-_FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "last_over_time", "topk", "vector"}
+_FUNCTIONS = {
+    "sum",
+    "max",
+    "rate",
+    "increase",
+    "histogram_quantile",
+    "last_over_time",
+    "max_over_time",
+    "topk",
+    "vector",
+}
 _WORDS = _FUNCTIONS | {"by", "on", "and", "or", "unless", "offset"}
 _LABEL_LISTS = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 _SELECTOR = re.compile(r"([a-zA-Z_:]\w*)\s*(?:\{([^}]*)\})?")

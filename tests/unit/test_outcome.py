@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -14,12 +14,15 @@ from fakebroker import HOST
 from sparkless import InThisProcess
 
 from mirror.driver.flow import Flow, Outcome
+from mirror.driver.journal_state import JournalState
 from mirror.driver.topic_watcher import NewPlan
 from mirror.errors import ExitCode
+from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.observability.logs import Log
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
-from mirror.replication.assignment import Assignment
+from mirror.replication.assignment import Assignment, KnownStop
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark.supervisor import IDLE_PAUSE, Supervisor
 from mirror.spark.task import TaskResult
@@ -114,9 +117,29 @@ def test_epochs_that_failed_as_a_whole_say_nothing_about_headway() -> None:
     assert Scripted(epochs, once=True).outcome().exit_code == ExitCode.DONE
 
 
+def test_an_epoch_that_failed_says_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = list[tuple[Any, Any]]()
+
+    def log(_: object, level: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "epoch_ended":
+            logged.append((fields["lag_records"], fields["lag_unknown"]))
+
+    monkeypatch.setattr(Log, "_emit", log)
+    Scripted([[figures(State.CAUGHT_UP, 500)], [], [figures(State.CAUGHT_UP, 600)]]).outcome()
+    assert logged[:3] == [(0, 0), (None, 1), (0, 0)]
+
+
 def test_a_stop_is_over_and_reported_by_its_code() -> None:
     outcome = Scripted([[figures(State.CORRUPT, 500)]], once=True).outcome()
     assert outcome.exit_code == ExitCode.DATA_AT_RISK
+
+
+def test_a_copy_whose_padding_stands_is_not_done() -> None:
+    """That of a source that is empty reaches as far as the source does."""
+    padded, done = figures(State.PADDING, 1000), figures(State.CAUGHT_UP, 1000)
+    scripted = Scripted([[padded], [done]], once=True)
+    assert (scripted.outcome().exit_code, len(scripted.left)) == (ExitCode.DONE, 0)
+    assert "orders-0 up to offset 1000" in Scripted([[padded]] * 3, once=True).outcome().incomplete
 
 
 @pytest.mark.parametrize("offset", [500, 2000])
@@ -163,6 +186,37 @@ def test_a_stop_that_only_the_live_figures_reported_is_not_lost() -> None:
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK
 
 
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [(State.DIVERGED, State.UNAVAILABLE), (State.DIVERGED, None), (State.RETENTION_GAP, None)],
+)
+def test_a_pause_hides_no_stop_of_a_former_process(
+    state: State, found: State | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No task looks at it: one that stands is in the journal, and of another one the last report is."""
+    written = list[PartitionStatus]()
+
+    async def append_all(_: object, changes: Iterable[tuple[bytes, bytes]]) -> None:
+        written.extend(PartitionStatus.from_json(value) for _, value in changes)
+
+    monkeypatch.setattr(Journal, "append_all", append_all)
+    scripted, stop = Scripted([], once=True), figures(state, 7)
+    scripted._journal_state.paused.add(AT.topic)
+    scripted._reports_before = {stop.key(): stop.to_json()}
+    if state is State.DIVERGED:
+        scripted._journal_state.standing.stops[AT] = KnownStop(state=state, offset=7, detail="why", advice="do this")
+        if found:
+            scripted._journal_state.live[AT] = figures(found, 7)
+    outcome = scripted.outcome()
+    assert outcome.exit_code == ExitCode.DATA_AT_RISK
+    assert {(one.state, one.next_offset) for one in written} == {(state, 7)}
+    scripted = Scripted([], once=True)  # somebody lifted what stood; the task that comes looks again
+    scripted._journal_state.paused.add(AT.topic)
+    lifted = figures(State.DIVERGED, 7)
+    scripted._reports_before = {lifted.key(): lifted.to_json()}
+    assert scripted.outcome().figures[AT].state is State.PAUSED
+
+
 # --- a source that is silent ------------------------------------------------------------------------------------------
 
 
@@ -195,14 +249,20 @@ async def silent() -> AsyncIterator[tuple[Endpoint, asyncio.Event]]:
 @pytest.mark.parametrize(
     "other", [(), (Assignment(TopicPartition("new", 0), TopicPartition("new", 0), None, Rules()),)]
 )
-def test_a_silent_source_does_not_hold_up_an_end(other: tuple[Assignment, ...]) -> None:
+def test_a_silent_source_does_not_hold_up_an_end(
+    other: tuple[Assignment, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is asked for leaders after an epoch, and for new topics before the next: a failover waits for neither."""
+
+    async def readable(*_: object) -> bool:
+        return True
 
     async def run() -> None:
         async with silent() as (source, asked):
             mirror = Unpatched([[figures(State.MIRRORING, 5)]], source=source, epoch_seconds=1000.0)
             if other:
                 mirror._next = NewPlan((*mirror._assignments, *other))
+                monkeypatch.setattr(JournalState, "read", readable)  # its cluster is nowhere
             ending = asyncio.create_task(mirror._epochs())
             async with asyncio.timeout(TIMEOUT):
                 await asked.wait()

@@ -16,12 +16,13 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.protocol import LIST_OFFSETS
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, RawBatch, parse_header
-from mirror.replication.assignment import Assignment
+from mirror.replication.assignment import Assignment, LastPosition, Loss
 from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.replication.fetcher import Arrival, Cursor
-from mirror.replication.partition_writer import FENCE, LONGEST_GAP, Gap, PartitionWriter, PendingBatch
+from mirror.replication.offset_map import OffsetMap, OffsetRanges
+from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline
-from mirror.replication.position import Position
+from mirror.replication.position import FENCE, Position
 from mirror.replication.writer import Writer
 from mirror.states import State
 
@@ -51,6 +52,35 @@ def stamps(one: PartitionWriter) -> list[tuple[int, int, int]]:
             count = waiting.next_offset - waiting.first
             found += [(waiting.first + n, waiting.stamp.then(n).epoch, -1) for n in range(count)]
     return found
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_no_leader_epoch_is_said_to_reach_over_what_is_of_none_that_is_known(is_moved: bool) -> None:
+    """What is left out may be of a later one: the source would seem to be cut back."""
+    position = Position(100, ProducerState(7 << 20, 4, 50), True, 3, last=LastPosition(source_next=100, target_end=100))
+    one = PartitionWriter(AT, AT, position, offset_map=OffsetMap() if is_moved else None)
+    if one.offset_map is not None:
+        one.offset_map.restart(OffsetRanges(100, 100), [])
+
+    def reached() -> tuple[int, int, int]:
+        while one.queue:
+            out = one.queue.popleft()
+            if isinstance(out, PendingBatch):
+                one.landed(out)
+            else:
+                one.marked(out, out.next_offset - out.first)
+        assert one.last is not None
+        return one.last.source_next, one.last.source_epoch, one.last.epoch_until
+
+    one.append(raw(batch(100, count=10, leader_epoch=3)), OWN_PRODUCER)
+    one.fill(115, epoch=3)
+    one.fill(120)
+    assert reached() == (120, 3, 115)
+    one.append(raw(batch(120, count=10, leader_epoch=3)), OWN_PRODUCER)
+    one.lose(Loss(AT, AT, 130, 140, "too_large"))
+    assert reached() == (140, 3, 130)
+    one.append(raw(batch(145, count=5, leader_epoch=5)), OWN_PRODUCER)
+    assert reached() == (150, 5, 150)
 
 
 def test_batches_in_a_row_count_sequences_up() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,17 +12,21 @@ from rawbatches import batch, raw
 
 from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.produce import Ack
 from mirror.observability.status import Totals
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
+from mirror.replication import pipeline as pipelines
 from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
+from mirror.replication.classifier import OWN_PRODUCER, TOO_LARGE
 from mirror.replication.fetcher import Arrival, Cursor
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.offset_map_recovery import holding
-from mirror.replication.partition_writer import PartitionWriter
+from mirror.replication.partition_task import PartitionTask
+from mirror.replication.partition_writer import PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import Position
-from mirror.states import State
+from mirror.states import Remedy, State
 
 AT = TopicPartition("orders", 0)
 
@@ -32,8 +38,8 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     assignment = Assignment(AT, AT, None, Rules(), until=20)
     pipeline = Pipeline("any", nowhere, nowhere, [assignment], 1 << 26)
     (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = PartitionWriter(AT, AT, Position(10, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=20, unrelayed=unrelayed)
+    partition_task.partition_writer = PartitionWriter(AT, AT, Position(20, ProducerState(1 << 52), True, -1))
+    partition_task.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=30, unrelayed=unrelayed)
     pipeline._changed(partition_task.partition_writer)
     assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
 
@@ -92,6 +98,96 @@ def test_damage_is_looked_at_on_the_side_where_it_is(alias: str, inspected: str)
     damaged = MalformedBatch(f"{source if alias == 'eu' else target}: nothing can be read at offset 7", 0, 7)
     pipeline._stop(partition_task, pipeline._damaged(partition_task, damaged))
     assert (partition_task.state, inspected in partition_task.advice) == (State.CORRUPT, True), partition_task.advice
+
+
+def bounded(until: int) -> tuple[Pipeline, PartitionTask, PartitionWriter, Cursor]:
+    """A bounded copy from offset 0 on."""
+    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+    mine = Assignment(AT, AT, None, Rules(), until=until, until_ms=123_456)
+    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
+    (partition_task,) = pipeline._partition_tasks.values()
+    partition_task.partition_writer = writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
+    partition_task.cursor = cursor = Cursor(AT, None, 0, until=until)
+    partition_task.resumed(0, 0)
+    pipeline._writer.begin(writer)
+    return pipeline, partition_task, writer, cursor
+
+
+@pytest.mark.parametrize("acked", [10, 30])
+def test_a_bounded_copy_that_is_ended_has_what_was_acknowledged_alone(acked: int) -> None:
+    """What was read and waits to be sent is forgotten; what is on its way is still acknowledged."""
+
+    async def ended() -> None:
+        pipeline, partition_task, writer, cursor = bounded(30)
+        partition_task.tombstones.caught_up_ms = 7
+        cursor.next_offset = cursor.readable_until = 30
+        for first in (0, 10, 20):
+            writer.append(raw(batch(first, count=10)), OWN_PRODUCER)
+        for _ in range(acked // 10):
+            out = writer.queue.popleft()
+            assert isinstance(out, PendingBatch)
+            writer.in_flight.append(out)
+        pipeline.finish()
+        pipeline._writer.finish()
+        while writer.in_flight:
+            pipeline._writer._acknowledged(writer, Ack(AT, 0, "", writer.in_flight[0].target_offset, -1), 0.0)
+        (figures,) = pipeline.figures("here")
+        has_all = acked == 30
+        assert (partition_task.finished, figures.next_offset, figures.lag_records) == (has_all, acked, 30 - acked)
+        assert figures.state is (State.CAUGHT_UP if has_all else State.MIRRORING)
+        assert figures.caught_up_ms == (123_456 if has_all else 7)
+
+    asyncio.run(ended())
+
+
+def test_a_bounded_copy_reaches_its_end_where_compaction_took_what_was_there() -> None:
+    """Else it would be begun again and again, and nothing would come. What was there may have been tombstones (L4)."""
+
+    async def relayed() -> None:
+        pipeline, partition_task, writer, cursor = bounded(30)
+        partition_task.tombstones.keeps(60_000)
+        partition_task.tombstones.caught_up_ms = 1
+        cursor.next_offset = 10
+        pipeline._fetcher._deliver(Arrival(cursor, (raw(batch(0, count=10)),)))
+        cursor.next_offset = 30  # the next batch is behind it
+        pipeline._fetcher._deliver(Arrival(cursor))
+        for expected in (10, 30):
+            arrival = pipeline._fetcher._arrivals.popleft()
+            await pipeline._relay(arrival)
+            pipeline._relayed(arrival)
+            assert (writer.next_offset, partition_task.tombstones.may_lack) == (expected, expected == 30)
+
+    asyncio.run(relayed())
+
+
+def test_a_loss_is_put_on_record_by_a_writer_alone_that_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a cluster does not say whether the target takes more by now, nobody knows whether it is one."""
+    recorded: list[Loss] = []
+
+    async def on_loss(loss: Loss) -> None:
+        recorded.append(loss)
+
+    async def carried_out(problem: Exception | None) -> bool:
+        async def asked(*_: object) -> bool:
+            if problem is not None:
+                raise problem
+            return False
+
+        def too_large(_verdict: object, _raws: object, partition_writer: PartitionWriter) -> Iterator[None]:
+            yield
+            raise partition_writer.unwritable(0, 1, "too_large", "", Remedy.FIT_TARGET)
+
+        pipeline, partition_task, writer, _ = bounded(30)
+        pipeline._on_loss = on_loss
+        monkeypatch.setattr(pipelines, "may_take_more", asked)
+        monkeypatch.setattr(pipeline._writer, "carrying_out", too_large)
+        partition_task.assignment = replace(partition_task.assignment, rules=Rules(skips_too_large=True))
+        return await pipeline._carry_out(partition_task, writer, TOO_LARGE, (raw(batch(0)),))
+
+    assert not asyncio.run(carried_out(ClusterUnreachable("a broker was shut down")))
+    assert recorded == []
+    assert asyncio.run(carried_out(None))
+    assert [loss.reason for loss in recorded] == ["too_large"]
 
 
 def test_a_hole_that_may_have_held_a_tombstone_goes_on_record_where_the_journal_was_away_at_first() -> None:

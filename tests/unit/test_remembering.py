@@ -10,8 +10,9 @@ import pytest
 
 from mirror.config import ClusterSettings
 from mirror.kafka import remembering_admin as remembering
-from mirror.kafka.admin import Admin, ConfigChange, ConfigValue, PartitionInfo, TopicInfo
+from mirror.kafka.admin import Admin, PartitionInfo, TopicInfo
 from mirror.kafka.remembering_admin import RememberingAdmin
+from mirror.kafka.topic_configs import ConfigChange, ConfigValue
 
 
 def topic(name: str, partitions: int = 1) -> TopicInfo:
@@ -39,7 +40,7 @@ class Kafka:
         self._described += asked
         return {name: self.topics[name] for name in asked if name in self.topics}
 
-    def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
+    def topic_configs(self, names: Iterable[str], _: object = None) -> dict[str, dict[str, ConfigValue]]:
         asked = list(names)
         self._configured += asked
         held = {name: self.configs[name] for name in asked if name in self.topics}
@@ -56,8 +57,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     """Five topics, of which two are described at a time."""
     made = Kafka("abcde")
     monkeypatch.setattr(remembering, "AT_ONCE", 2)
-    for name in ("partition_counts", "describe", "topic_configs"):
-        method = getattr(made, name)
+    for name in ("partition_counts", "describe", "topic_configs", "topic_configs_now"):
+        method = getattr(made, name.removesuffix("_now"))
         monkeypatch.setattr(Admin, name, lambda _, *names, method=method: method(*names))
     monkeypatch.setattr(
         Admin, "alter_configs", lambda _, changes, *_more: [made.configs.update({c.topic: c.after}) for c in changes]
@@ -128,6 +129,14 @@ def test_other_configs_and_a_topic_made_anew_are_reported_when_their_turn_comes(
 def test_what_was_changed_from_here_is_asked_for_again(kafka: Kafka, admin: RememberingAdmin) -> None:
     admin.alter_configs([ConfigChange(topic="b", name="retention.ms", before="1", after="3")])
     assert admin.topic_configs("b")["b"]["retention.ms"].value == "3"
+    assert kafka.asked() == ([], ["b"])
+
+
+def test_what_a_change_rests_on_is_asked_for_anew_and_remembered(kafka: Kafka, admin: RememberingAdmin) -> None:
+    kafka.configs["b"] = "2"
+    assert admin.topic_configs("b")["b"]["retention.ms"].value == "1"
+    for configs in (admin.topic_configs_now("b"), admin.topic_configs("b")):
+        assert configs["b"]["retention.ms"].value == "2"
     assert kafka.asked() == ([], ["b"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight, preflight_rekeyed
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight, preflight_rekeyed, shortened
 from mirror.policy.selection import TopicPair
 
 PAIR = TopicPair(source="orders", target="orders-copy", partitions=3)
@@ -173,6 +173,33 @@ def test_partition_counts_must_be_equal(partitions: int, expected: str, remedy: 
     (finding,) = find(partitions=partitions)
     assert finding.severity is Severity.REFUSE
     assert f"has {expected} where orders has 3; {remedy}" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        ({"retention.ms": "-1"}, {"cleanup.policy": "compact"}, "cleanup.policy=compact"),
+        ({}, {"cleanup.policy": "compact,delete"}, "cleanup.policy=compact,delete"),
+        ({"retention.ms": "-1"}, {}, "retention.ms=604800000"),
+        (
+            {"cleanup.policy": "compact"},
+            {"retention.ms": "1000"},
+            "retention.ms=1000 and cleanup.policy=delete",
+        ),
+        (
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": str(NO_LIMIT)},
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": "0"},
+            "min.compaction.lag.ms=0",
+        ),
+        ({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}, ""),
+        ({"cleanup.policy": "compact"}, {"cleanup.policy": "compact", "min.compaction.lag.ms": "1"}, ""),
+        ({}, {"retention.ms": "-1"}, ""),
+    ],
+)
+def test_what_a_copy_keeps_no_more_by_other_settings(before: dict[str, str], after: dict[str, str], named: str) -> None:
+    """Compaction as well: it removes what a copy with every version of a key holds, and its source has no more."""
+    said = shortened(NEW_TOPIC | before, NEW_TOPIC | after)
+    assert said.startswith(f"gets {named} as its source has, and deletes") if named else said == ""
 
 
 def test_every_finding_is_reported_refusals_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -180,8 +181,15 @@ def test_a_replica_of_which_nobody_knows_the_broker_is_in_sync_by_no_guess(
     assert at == TopicPartition("orders", 0)
     assert f"nobody knows of which broker {nameless} is" in text
     assert "those of brokers 2 were in sync" in text
-    replica(tmp_path / "node-2", (0, b""))
-    assert not scan_folders([tmp_path / "node-2", nameless], groups=False).behind
+    there = replica(tmp_path / "node-2", (0, b""))
+    disks = scan_folders([tmp_path / "node-2", nameless], groups=False)
+    assert (disks.behind, disks.in_sync) == ({}, {at: [there]})
+    in_sync = {0: InSync(frozenset({2, 3}), 0, former=frozenset({2}))}
+    known = replace(known, in_sync=in_sync)
+    reported = ClusterTopics(topics={"orders": known}, voters=frozenset({2}))
+    assert scan_folders([tmp_path / "node-2"], groups=False).in_sync == {at: []}, "it missed what was deleted since"
+    reported = replace(reported, voters=frozenset({2, 3, 4}))
+    assert scan_folders([tmp_path / "node-2"], groups=False).in_sync == {}, "others may know better"
 
 
 def test_a_metadata_log_that_cannot_be_read_is_reported_and_one_that_is_not_there_is_said(tmp_path: Path) -> None:

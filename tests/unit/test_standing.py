@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from contextlib import nullcontext
 from dataclasses import fields, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -33,15 +37,16 @@ from mirror.journal.positions import (
 )
 from mirror.journal.snapshot import status_of
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.status import PartitionStatus
+from mirror.observability.status import Contact, PartitionStatus
 from mirror.policy.rules import Rules
-from mirror.records.header import ProducerState
+from mirror.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ProducerState, RawBatch
+from mirror.replication import position
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
-from mirror.replication.both_logs import Logs, producer_id
+from mirror.replication.both_logs import Logs, Unconfirmed, producer_id
 from mirror.replication.fetcher import Cursor
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionCounters, PartitionWriter
-from mirror.replication.position import Position
+from mirror.replication.position import FENCE, Position
 from mirror.states import State
 
 AT = TopicPartition("orders.eu/1", 12)
@@ -178,6 +183,7 @@ def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> No
         way_back=((6, 7),),
         target_topic_id=OTHER,
         caught_up_ms=8,
+        contact=Contact(30, 7),
         tombstones_ms=9,
         waits_for="cluster eu is away",
         may_lack=True,
@@ -186,7 +192,8 @@ def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> No
     assert not unset, "this test is about every field: give these a value"
     known, copy = Standing(), full.target
     assert known.updated(full) == full
-    report = replace(paused_report(full, None, "flow", "mine"), caught_up_ms=80, tombstones_ms=None)
+    report = paused_report(full, None, "flow", "mine")
+    report = replace(report, caught_up_ms=80, tombstones_ms=None, log_end=40, contact_ms=70)
     last, stop = replace(last, source_next=21), replace(stop, offset=4)
     for entry in (
         (report.key(), report.to_json()),
@@ -197,7 +204,7 @@ def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> No
     ):
         assert known.learn(Entry(0, *entry))
     since = replace(full, last=last, stop=stop, losses=((4, 5), (8, 9)), way_back=((60, 70),))
-    assert known.updated(full) == replace(since, caught_up_ms=80, tombstones_ms=None)
+    assert known.updated(full) == replace(since, caught_up_ms=80, tombstones_ms=None, contact=Contact(40, 70))
 
 
 def test_a_stop_stands_for_the_target_topic_that_it_was_met_with() -> None:
@@ -260,6 +267,37 @@ def test_what_is_waited_for_is_reported_in_the_next_epoch_too() -> None:
     assert standing_of(one)[:2] == (State.MIRRORING, "")
 
 
+def test_every_report_says_when_the_source_was_there_last() -> None:
+    """The journal keeps the newest one alone, and a source is away for as long as it takes."""
+    counters = PartitionCounters(latency_ms=30)
+
+    def reported(one: PartitionTask, state: State) -> PartitionStatus:
+        one.state = state
+        return one.figures("flow", "mine", 9_000, counters)
+
+    mine = Assignment(AT, AT, None, Rules())
+    one, cursor = PartitionTask(mine), Cursor(AT, None, 10)
+    one.cursor, one.partition_writer = cursor, cast(PartitionWriter, SimpleNamespace(acked=10, is_idle=True))
+    assert reported(one, State.MIRRORING).contact_ms == 0, "it has not answered yet"
+    cursor.readable_until = 50
+    assert reported(one, State.MIRRORING).contact_ms == 0, "where limits bound it its end is asked for, and read later"
+    cursor.sees(50, 50, 5_000)
+    assert reported(one, State.MIRRORING).contact == (50, 4_970)
+    assert reported(one, State.CAUGHT_UP).contact == (50, 5_000)
+    waits = reported(one, State.UNAVAILABLE)
+    known = standing_in({waits.key(): waits.to_json()})
+    begun = PartitionTask(known.handed(mine))
+    for state in (State.STARTING, State.UNAVAILABLE, State.MIRRORING, State.UNAUTHORIZED):
+        found = reported(begun, state)
+        assert (found.contact, found.lag_records) == ((50, 5_000), None), "a task that has not come to it"
+    (refused,) = left_out(
+        Refusal(AT.topic, AT.topic, 1, "why"), {waits.key_of(AT.topic, 0): waits.to_json()}, "flow", "mine"
+    )
+    paused = paused_report(known.handed(mine), None, "flow", "mine")
+    assert refused.contact == paused.contact == paused_report(mine, waits, "flow", "mine").contact == (50, 5_000)
+    assert replace(waits, contact_ms=0).contact is None, "an older mirror does not say"
+
+
 def test_a_copy_that_may_lack_deletions_is_found_once_and_only_behind_what_it_has() -> None:
     old, cursor = Assignment(AT, AT, None, Rules(tombstones_ms=60_000), caught_up_ms=1), Cursor(AT, None, 10)
     one, known = PartitionTask(old), PartitionTask(replace(old, may_lack=True))
@@ -292,6 +330,20 @@ def test_a_copy_had_all_when_the_source_said_last_where_it_ends() -> None:
     cursor.seen_ms = seen_ms
     one.reads([raw(batch(10, count=2))], cursor)
     assert one.tombstones.seen_end == (seen_ms, 12), "and what waited to be relayed was read before that"
+
+
+def test_a_clock_that_was_ahead_does_not_hide_deletions() -> None:
+    """What it said of when the copy had all is to come yet: that is not known, until somebody else sees it."""
+    day, now = 86_400_000, int(time.time() * 1000)
+    ahead = Assignment(AT, AT, None, Rules(tombstones_ms=day), caught_up_ms=now + 365 * day)
+    one, cursor = PartitionTask(ahead), Cursor(AT, None, 10)
+    one.resumed(10, 10)
+    assert one.reads([raw(batch(12))], cursor) == 10
+    one.tombstones.had_all(now)
+    assert one.tombstones.caught_up_ms == now
+    assert not one.tombstones.may_miss(now + day)
+    assert one.tombstones.may_miss(now + day + 1)
+    assert not one.tombstones.may_miss(now - 1_000), "clocks in order differ, too"
 
 
 @pytest.mark.parametrize(("state", "caught_up_ms"), [(State.CAUGHT_UP, 9), (State.MIRRORING, 0)])
@@ -363,3 +415,89 @@ def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
     assert (shown.state, shown.detail) == (State.DIVERGED, "somebody wrote. Begin anew")
     (shown,) = status_of("flow", "us", {report.key(): report.to_json()}, 2).figures
     assert shown.state is State.STARTING
+
+
+@pytest.mark.parametrize(("attributes", "is_truncated"), [(0, True), (DELETE_HORIZON, False)])
+def test_a_last_batch_that_a_cleaner_wrote_anew_shows_no_other_log(
+    monkeypatch: pytest.MonkeyPatch, attributes: int, is_truncated: bool
+) -> None:
+    """To note in it when its tombstones go: its records are the same, and its CRC is another."""
+    mirrored, stored = batch(10, count=3), batch(10, count=3, attributes=attributes, base_timestamp=1_800_000_000_000)
+
+    async def batch_at(*_: object, **__: object) -> RawBatch:
+        return raw(stored)
+
+    monkeypatch.setattr(position, "batch_at", batch_at)
+    kept = position.kept_batch(raw(mirrored), 10, raw(mirrored).header.crc)
+    last = LastPosition(source_next=13, target_end=13, batch=kept)
+    logs = Logs(AT, 0, 20, 13, 13, None, ProducerState(1 << 52), last=last)
+    nowhere: Any = None
+    with pytest.raises(PartitionStop, match="had CRC") if is_truncated else nullcontext():
+        asyncio.run(position._check_last_batch(logs, nowhere))
+
+
+_KIN = producer_id("flow", AT)
+
+
+def behind(*batches: tuple[bool, int, int], producer: int = _KIN) -> list[RawBatch]:
+    """Batches behind offset 100, each as (whether it is a marker, epoch, sequence); one with records has two."""
+    found, at = list[RawBatch](), 100
+    for is_marker, epoch, sequence in batches:
+        made = batch(
+            at,
+            count=1 if is_marker else 2,
+            attributes=CONTROL | TRANSACTIONAL if is_marker else 0,
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        found.append(raw(made))
+        at = found[-1].header.next_offset
+    return found
+
+
+_MARKERS = behind((True, 1008, -1), (True, 1009, -1))
+_MIXED = behind((False, 7, 20), (True, 8, -1), (True, 9, -1), (False, 10, 0), (True, 10 + FENCE, -1))
+_STRANGE = behind((True, 1009, -1), producer=1)
+_LOST, _SAME, _OTHER = ((100, 500),), 500, 100
+
+
+@pytest.mark.parametrize(
+    ("found", "losses", "compared_from", "kept_until", "is_believed"),
+    [
+        (_MARKERS, _LOST, 600, _OTHER, True),
+        (_MARKERS, ((50, 101),), 101, _OTHER, True),  # the rest was compared
+        (_MARKERS, (), 600, _SAME, True),
+        (_MARKERS, (), 600, _OTHER, False),
+        (_MARKERS, ((100, 101),), 600, _OTHER, False),
+        (_MARKERS, ((101, 500),), 600, _OTHER, False),
+        ([_MARKERS[0], *_STRANGE], _LOST, 600, _SAME, False),
+        (behind((True, 1008, -1), producer=1) + _MARKERS[1:], _LOST, 600, _SAME, False),
+        (_MARKERS[1:], _LOST, 600, _SAME, False),  # nobody knows what was before it
+        (_MIXED, (), 600, _SAME, True),
+        (_MIXED, _LOST, 600, _OTHER, False),
+        (behind((False, 7, 22), (True, 8, -1)), (), 600, _SAME, False),  # in the place of the one before it
+        (behind((True, 1008, -1), (True, 1008, -1), (False, 1009, 0)), (), 600, _SAME, False),  # one twice
+        (behind((True, 1010, -1), (False, 1012, 0)), (), 600, _SAME, False),
+    ],
+)
+def test_what_nobody_can_compare_is_believed_where_it_is_ours_by_its_stamps_or_markers_of_a_recorded_loss(
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[RawBatch],
+    losses: tuple[tuple[int, int], ...],
+    compared_from: int,
+    kept_until: int,
+    is_believed: bool,
+) -> None:
+    async def batches(*_: object) -> Any:
+        for one in found:
+            yield one, False
+
+    monkeypatch.setattr(position, "batches", batches)
+    last = LastPosition(source_next=100, target_end=100, source_epoch=3, epoch_until=100, stamp=(_KIN, 7, 20))
+    end = found[-1].header.next_offset
+    own = ProducerState(_KIN)
+    logs = Logs(AT, 500, 600, 0, end, found[-1], own, last=last, losses=losses, kept_until=kept_until)
+    nowhere: Any = None
+    with nullcontext() if is_believed else pytest.raises(Unconfirmed, match="the journal keeps 100"):
+        asyncio.run(position.confirm(logs, nowhere, nowhere, AT, ProducerState(_KIN, 9999), end, compared_from))

@@ -44,6 +44,7 @@ class Target:
         self.now = Leader(1, 0)
         self.sent: list[tuple[Api, Any]] = []
         self.over: list[str] = []
+        self.misled: set[str] = set()
         self.answers: list[asyncio.Future[Any]] = []
         self.changed: list[PartitionWriter] = []
         for name, stand_in in (
@@ -62,11 +63,19 @@ class Target:
     def leader(self, _: TopicPartition) -> Leader:
         return self.now
 
+    def disowned(self, *_: object) -> None:
+        """Who answers is the leader."""
+
+    def is_misled(self, _: int, connection: Any) -> bool:
+        return connection.purpose in self.misled
+
     def topic_id(self, _: str) -> None:
         return None
 
     async def connection(self, _: int, purpose: str) -> Any:
+        self.misled.discard(purpose)
         return SimpleNamespace(
+            purpose=purpose,
             is_open=True,
             unsent=0,
             request_timeout=None,
@@ -245,6 +254,13 @@ async def test_a_partition_stays_on_its_connection_while_batches_are_in_flight(t
     target.writer._queued[AT] = one
     await target.flush()
     assert target.over[3:] == ["produce-1"], "nothing is in flight, and it has large batches"
+    await target.answer(3, 30)
+    one.append(raw(batch(40, count=10, payload=bytes(3 * LARGE))), OWN_PRODUCER)
+    target.writer._queued[AT] = one
+    former, target.misled = target.writer._channels[1, 1].connection, {"produce-1"}
+    await target.flush()
+    assert target.over[4:] == ["produce-1"]
+    assert target.writer._channels[1, 1].connection is not former, "K5: it led to another broker"
 
 
 @in_loop

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,8 +64,13 @@ class Identity:
             return None
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal; nothing happens when the process is gone."""
+        """Sends a signal; nothing happens when the process is gone. Returns from SIGSTOP when it has stopped: where the
+        processors are busy, it would go on to answer for a while.
+        """
         _send(self.handle(), number)
+        if number == signal.SIGSTOP:
+            while (handle := self.handle()) and handle.status() != psutil.STATUS_STOPPED:
+                time.sleep(0.001)
 
 
 def stop_all(identities: Iterable[Identity], grace: float) -> None:

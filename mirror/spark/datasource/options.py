@@ -9,6 +9,7 @@
     data                true: the bytes of each batch in column data
     uncompressed        none, stated (the default; by a payload's framing) or measured (by decompressing it)
     damage              fail (the default) or flag, where bytes come that are no batch
+    deleted             fail (the default) or skip, where a cluster deletes records that were to be read
     bytes_per_second    what each task may read of a cluster; without it there is no bound
     pushdown            true: a query's filters narrow what is read, for a DataFrame that serves one query alone
 
@@ -27,8 +28,7 @@ from typing import Final, Literal, TypeVar
 from mirror import config as configuration
 from mirror.config import ClusterSettings, Settings
 from mirror.errors import ConfigError
-from mirror.names import did_you_mean
-from mirror.policy.selection import INTERNAL_PREFIX
+from mirror.names import INTERNAL_PREFIX, did_you_mean
 from mirror.records.header import DELETE_HORIZON, LAST_OFFSET, BatchHeader
 
 # --- Which batches are asked for --------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Wanted:
 _WHERE: Final = ("path", "config", "bootstrap.servers")
 _OWN: Final = (
     *("path", "config", "side", "topic", "partition", "from", "before", "since", "until"),
-    *("data", "uncompressed", "damage", "bytes_per_second", "pushdown"),
+    *("data", "uncompressed", "damage", "deleted", "bytes_per_second", "pushdown"),
 )
 _SWITCH: Final = {"true": True, "false": False}
 _CLUSTER: Final = tuple(key for keys in ClusterSettings.keys().values() for key in keys if key != "alias")
@@ -114,11 +114,14 @@ class Sizes(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What a row holds besides the header's fields; `flags` damage as a row of its own instead of failing."""
+    """What a row holds besides the header's fields; `flags` damage as a row of its own instead of failing, and `skips`
+    what is deleted before it is read.
+    """
 
     data: bool = False
     sizes: Sizes = Sizes.STATED
     flags: bool = False
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +171,7 @@ def parse(given: Mapping[str, str]) -> Options:
             data=_one(values, "data", _SWITCH, False),
             sizes=_one(values, "uncompressed", {one.value: one for one in Sizes}, Sizes.STATED),
             flags=_one(values, "damage", {"fail": False, "flag": True}, False),
+            skips=_one(values, "deleted", {"fail": False, "skip": True}, False),
         ),
         pushdown=_one(values, "pushdown", _SWITCH, False),
         bytes_per_second=_read(values, "bytes_per_second", _positive, "a number above 0"),

@@ -18,16 +18,16 @@ import pyarrow as pa
 from pyarrow import ArrowException
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from mirror.errors import BadRecords, ConfigError
+from mirror.errors import BadRecords, BrokerError, ConfigError
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import Log, driven
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset
 from mirror.policy.rules import Rules
 from mirror.policy.selection import selects
-from mirror.records.header import LAST_OFFSET
+from mirror.records.header import LAST_OFFSET, RawBatch
 from mirror.records.segment import SPAN, Damage, Walk
-from mirror.records.transactions import Outcomes, TransactionScan
+from mirror.records.transactions import Outcome, Outcomes, TransactionScan
 from mirror.segments.files import (
     LEFT_ASIDE,
     PARTITION_FOLDER,
@@ -194,13 +194,28 @@ class LogSlice:
             await cluster.refresh([self.partition.topic])
             log = Log(cluster, self.partition, self.stable, self.end)
             rows = Rows(self.place, self.rules, self.detail)
-            async for raw, outcome in log.batches(self.begin):
+            async for raw, outcome in self._read(cluster, log):
                 if self.wanted.has(raw.header):
                     rows.take(raw, outcome)
                     if rows.full:
                         yield rows.drain()
             for made in _ended(rows, self.place, self.detail, log.damage, log.at):
                 yield made
+
+    async def _read(self, cluster: Cluster, log: Log) -> AsyncGenerator[tuple[RawBatch, Outcome], None]:
+        """What is there when it is read: retention may delete the first of it at any time."""
+        begin = self.begin
+        while True:
+            try:
+                async for one in log.batches(begin):
+                    yield one
+                return
+            except BrokerError as problem:
+                if not self.detail.skips or problem.code != OFFSET_OUT_OF_RANGE:
+                    raise
+                begin = await list_offset(cluster, self.partition, EARLIEST)
+                if begin <= log.at:  # it was cut back
+                    raise
 
 
 def _ended(
@@ -320,8 +335,7 @@ async def _ranges(cluster: Cluster, extent: Extent, wanted: Wanted) -> list[tupl
     """Ranges of one partition about equal in bytes, cut behind batches."""
     partition, begin, end = extent.partition, max(extent.start, wanted.first), min(extent.end, wanted.before)
     if wanted.since is not None:
-        found = await list_offset(cluster, partition, max(0, wanted.since))
-        begin = max(begin, found if found >= 0 else end)
+        begin = await begin_since(cluster, partition, max(0, wanted.since), begin, end)
     if begin >= end:
         return []
     return list(pairwise(await cuts(cluster, partition, begin, end, await measured(cluster, partition, begin, end))))

@@ -2,14 +2,15 @@
 
 An offset of Spark's is the next offset of each partition. Only what is decided is read, up to the last stable offset,
 so that each batch's outcome is known; a range is read again as it was, since brokers do not change what is decided.
-Partitions that are added are read from their beginning.
+Partitions that are added are read from where their logs begin when a stream first sees them, which its offsets of that
+time hold, too: a log need not begin at 0.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -33,7 +34,7 @@ from pyspark.sql.types import StructType
 
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import list_offset
+from mirror.kafka.queries import begin_since
 from mirror.policy.rules import Rules
 from mirror.spark.datasource.options import Options, Wanted, parse
 from mirror.spark.datasource.plan import Extent, chosen, extents, planned, rules_of, slice_of
@@ -114,6 +115,8 @@ def narrowed(wanted: Wanted, filters: Iterable[Filter]) -> Wanted:
 
 #: How long to wait where nothing is new: Spark asks again after 10 ms.
 _PAUSE: Final = 0.2
+#: Ends the key of where a partition begins that is new in an offset of Spark's.
+_BEGIN: Final = ":begin"
 
 
 class BatchStream(DataSourceStreamReader):
@@ -128,24 +131,28 @@ class BatchStream(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 -- Spark's name
         """Where the logs begin, or what is wanted of them does."""
-        return {_key(one): one.start for one in asyncio.run(self._extents(from_start=True))}
+        return {_key(one): one.start for one in asyncio.run(self._extents({}))}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002, N802 -- Spark's; no limits
         """The last stable offsets of now; of no partition behind where it was."""
-        found = asyncio.run(self._extents())
-        latest = start | {_key(one): max(one.stable, start.get(_key(one), 0)) for one in found}
-        if latest == start:
+        known = {key: at for key, at in start.items() if not key.endswith(_BEGIN)}
+        found = asyncio.run(self._extents(known))
+        latest = known | {_key(one): max(one.stable, known.get(_key(one), one.start)) for one in found}
+        if latest == known:
             time.sleep(_PAUSE)
-        return dict(sorted(latest.items()))
+            return start
+        begun = {f"{_key(one)}{_BEGIN}": one.start for one in found if _key(one) not in known}
+        return dict(sorted((latest | begun).items()))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """A range of each partition that has something new."""
-        missing = {_partition(key).topic for key in end} - self._rules.keys()
+        until_of = {key: until for key, until in end.items() if not key.endswith(_BEGIN)}
+        missing = {_partition(key).topic for key in until_of} - self._rules.keys()
         if missing:
             self._rules = {**self._rules, **rules_of(self._options, sorted(missing))}
         made = []
-        for key, until in end.items():
-            begin = start.get(key, 0)
+        for key, until in until_of.items():
+            begin = start.get(key, end.get(f"{key}{_BEGIN}", 0))
             if begin < until:
                 partition = _partition(key)
                 extent = Extent(partition, 0, until, until)
@@ -157,20 +164,17 @@ class BatchStream(DataSourceStreamReader):
         """The rows of one range."""
         return iter(partition.value.read())
 
-    async def _extents(self, *, from_start: bool = False) -> list[Extent]:
+    async def _extents(self, known: Collection[str]) -> list[Extent]:
+        """All partitions of now; those that are not `known` from the first offset that is wanted."""
         wanted = self._options.wanted
         async with Cluster(self._endpoint) as cluster:
             found = await extents(cluster, chosen(self._options, wanted), wanted)
-            if not from_start:
-                return found
-            return [await self._begun(cluster, one) for one in found]
+            return [one if _key(one) in known else await self._begun(cluster, one) for one in found]
 
     async def _begun(self, cluster: Cluster, extent: Extent) -> Extent:
-        """From the first offset that is wanted."""
         wanted, start = self._options.wanted, extent.start
         if wanted.since is not None:
-            at = await list_offset(cluster, extent.partition, max(0, wanted.since))
-            start = max(start, at if at >= 0 else extent.stable)
+            start = await begin_since(cluster, extent.partition, max(0, wanted.since), start, extent.stable)
         return replace(extent, start=max(start, min(wanted.first, extent.stable)))
 
 

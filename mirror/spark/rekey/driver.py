@@ -16,15 +16,20 @@ D5  a target topic that was deleted and made anew under the query is RECREATED, 
 D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records
     these were but by re-keying all of them. Each round asks for that, and each slot behind its last acknowledgment,
     before it commits where its logs end from then on; nothing is acknowledged below where they ended. So is a target
-    that lost a commit's marker alone, which each slot looks for before it begins
+    that lost a commit's marker alone, which each slot looks for before it begins; one that the coordinator still has
+    to write is late, and UNAVAILABLE
 D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
     aborted records alone, which a driver looks at as it starts and every few seconds, and each slot before it commits
-D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for
-    (REFUSED): its settings are asked before each micro-batch, and a slot aborts its transaction where an ack says so
+D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for,
+    nor to a target whose cleaner would remove what the source keeps (REFUSED): its settings are asked before each
+    micro-batch, now and then where nothing is new, and a slot aborts its transaction where an ack says so
 D9  the target has the number of partitions by which plans say where keys go, each time that one is made: another
     number is FENCED, and a topic that begins anew takes what its rule says then
 D10 each partition that the source has is reported, also before the plans are known, then with what was reported last: a
-    right that is missing as UNAUTHORIZED, a source topic that is gone as RECREATED, a pause as PAUSED to the end
+    right that is missing as UNAUTHORIZED, a source topic that is gone as RECREATED, a pause as PAUSED to the end; what
+    is written behind a transaction that is open on the source is lag. A micro-batch that is not carried out within
+    `OVERDUE_SECONDS` is UNAVAILABLE, with its offsets: it is waited for, since Spark cannot end an expression that
+    takes very long for a record
 """
 
 from __future__ import annotations
@@ -34,30 +39,36 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from mirror.config import Settings
 from mirror.driver.flow import Flow
-from mirror.driver.journal_state import JournalState
+from mirror.driver.scheduling import Limits
 from mirror.driver.start import record_rekeyed
-from mirror.errors import AccessDenied, ClusterError, EngineLost, FlowLost, MirrorError, PreflightError, WireError
-from mirror.journal.entries import forgotten_entry, loss_entry
+from mirror.errors import (
+    AccessDenied,
+    ClusterError,
+    ClusterUnreachable,
+    EngineLost,
+    FlowLost,
+    MirrorError,
+    PreflightError,
+    WireError,
+)
+from mirror.journal.entries import PendingStart, forgotten_entry, loss_entry, start_entry
 from mirror.journal.journal import Journal
 from mirror.journal.positions import Standing as CopyStates
 from mirror.journal.positions import StandingLog, lifted_entry, standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import EARLIEST
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
-from mirror.policy.selection import Rekeying, rekeyed_by
+from mirror.policy.selection import Rekeying
 from mirror.records.recipe import opened_by
 from mirror.replication.assignment import KnownStop
 from mirror.replication.position import inspecting
@@ -69,8 +80,8 @@ from mirror.spark.rekey.microbatch import (
     Work,
     advice_values,
     denied,
+    misfit_in,
     naming_denials,
-    stamping_in,
 )
 from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
@@ -111,7 +122,8 @@ def slices_of(session: SparkSession, work: Work, used: frozenset[str]) -> DataFr
 #: Between two polls of the source while there is nothing new.
 POLL_SECONDS: Final = 0.2
 REPORT_SECONDS: Final = 1.0
-#: Offsets of one source partition in the first micro-batch, and at most; between them the time that one takes decides.
+#: Offsets of a slot in the first micro-batch, and of one source partition at most; between them the time that one takes
+#: decides. A slot whose part takes longer than its transaction may can never have it done once another has committed.
 FIRST_OFFSETS: Final = 20_000
 FEWEST_OFFSETS: Final = 100
 MOST_OFFSETS: Final = 2_000_000
@@ -128,6 +140,15 @@ _EXHAUSTED: Final = re.compile(
 WATCH_SECONDS: Final = 1.0
 #: Failures in a row after which a bounded copy gives up.
 FAILURES: Final = 5
+#: After so long a micro-batch is reported for what it is, and again each so many seconds.
+OVERDUE_SECONDS: Final = 60.0
+#: The same where `limits.bytes_per_second` bounds what it reads: the first one may have much.
+BOUNDED_SECONDS: Final = 10 * OVERDUE_SECONDS
+#: How often the settings of the target are asked for while nothing is to be written.
+SETTINGS_SECONDS: Final = 10.0
+STILL_SECONDS: Final = 5.0
+#: Partitions that its report names.
+_NAMED: Final = 3
 #: What a micro-batch that is given up may still take.
 CANCEL_SECONDS: Final = 5.0
 
@@ -146,6 +167,10 @@ class Rekeyer:
         self._standing = StandingLog()
         #: Whether the flow is this mirror's, by what its journal says now.
         self.has_flow: Callable[[], Awaitable[bool]] = always
+        #: Whether its journal says now that a copy, of the topics with these ids, may lack deletions.
+        self.may_lack: Callable[[TopicPartition, uuid.UUID | None, uuid.UUID | None], Awaitable[bool]] = self._may_lack
+        #: What it may use now.
+        self.limits: Callable[[], Limits] = partial(Limits, flow.bytes_per_second, flow.memory_bytes)
         self._committed, self._newest = NOTHING, NOTHING
         self._target_id: uuid.UUID | None = None  # of the last plan
         self._partitions = 0  # of the target, by the last plan, or for the first one (D9)
@@ -156,7 +181,7 @@ class Rekeyer:
         self._offsets = FIRST_OFFSETS
         self._waiting, self._is_paused = "", False
         self._stop: Stopped | None = None  # of the whole topic
-        self._reported = self._target_seen = float("-inf")
+        self._reported = self._target_seen = self._checked = float("-inf")
         self._failures, self._backoff = 0, _retry_backoff()
         self._trial: Plan | None = None  # the plan whose job runs or ran last
         self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
@@ -168,6 +193,11 @@ class Rekeyer:
     def recall(self, reports: Mapping[bytes, bytes]) -> None:
         """What was reported last, by the journal's keys: it stands until the plans are known."""
         self._side.reports = reports
+
+    @property
+    def target(self) -> str:
+        """The topic that it writes to."""
+        return self._rule.target
 
     @property
     def has_refreshed(self) -> bool:
@@ -195,23 +225,26 @@ class Rekeyer:
         if (bounds := self._side.bounds) is None:
             yield f"{self._rule.source}: not begun{self._waiting and f', {self._waiting}'}"
         for number, bound in sorted((bounds or {}).items()):
-            if self._parts[number].at < bound:
+            if (part := self._parts.get(number)) is None or part.at < bound:
                 figures = self._figures(number)
                 where = f"{self._rule.source}-{number} up to offset {bound}"
                 detail = figures.detail and f", {figures.detail}"
                 yield f"{where}: {figures.state} at offset {figures.next_offset}{detail}"
 
     async def run(
-        self, instance: str, stopping: asyncio.Event, paused: Callable[[], Collection[str]], *, is_first: bool = True
+        self,
+        instance: str,
+        stopping: asyncio.Event,
+        paused: Callable[[], Collection[str]],
+        *,
+        start: PendingStart | None = None,
     ) -> None:
         """Until `stopping` is set, or all is done that was asked for. While its topic is among those `paused`, nothing
-        is planned. `instance` names the process in its reports. Unless it `is_first` that the flow starts with this
-        topic, whatever the flow begins with, a topic without a plan begins with its first records: what was written
-        while nobody looked is not to be missed.
+        is planned. `instance` names the process in its reports. A topic without a plan begins with its first records,
+        since what was written while nobody looked is not to be missed; unless the flow's first start was with this
+        topic: at `start`, which the journal has until there is a plan.
         """
-        self._instance = instance
-        if not is_first:
-            self._side.start = EARLIEST
+        self._instance, self._side.start = instance, start
         async with self._source, self._target:
             while not stopping.is_set():
                 try:
@@ -227,6 +260,8 @@ class Rekeyer:
                 except Exception as problem:  # whatever Spark raises: what is committed, the slots' numbers say
                     if not await may_live(self._session.sparkContext):
                         raise EngineLost("Spark's JVM died. Nothing is lost: start the mirror again") from problem
+                    if stopping.is_set():
+                        break  # the job was cut short for that
                     self._waiting = failure_text(problem)
                     self._failures += 1
                     if exhausted := _EXHAUSTED.search(str(problem)):
@@ -274,7 +309,7 @@ class Rekeyer:
             await record_rekeyed(self._source, self.journal, self._rule, self.origins, self._flow.elsewhere)
         except PreflightError as problem:
             raise Stopped(State.REFUSED, -1, -1, str(problem), Remedy.CHANGE_RULE) from problem
-        await self._check_times()
+        await self._check_settings()
         while not stopping.is_set():
             self._is_paused = plan is None and self._rule.source in paused()
             if self._is_paused:
@@ -284,24 +319,38 @@ class Rekeyer:
                 await _pause(stopping, REPORT_SECONDS)
                 continue
             plan = plan or await self._planned()
+            if plan is None and self._flow.once and (why := self._side.held_up):
+                raise ClusterUnreachable(why)  # a bounded copy waits for nothing without end
             self._stop = None
             if plan is not None:
-                await self._check_times()
+                await self._check_settings()
                 for one in plan.ranges:
-                    await self._side.miss_tombstones(*one)
+                    await self._side.miss_tombstones(*one, self._is_on_record)
                 await self._record_losses()
                 self._learn(plan, await self._carry_out(plan, stopping))
+                await self._refresh()  # what came meanwhile is not caught up with
             self._waiting, self._failures, self._backoff = "", 0, _retry_backoff()
             await self._report()
             if plan is None:
                 if self._side.is_done:
                     return
+                if time.monotonic() - self._checked > SETTINGS_SECONDS:  # a cleaner removes what is there already
+                    await self._check_settings()
                 await _pause(stopping, POLL_SECONDS)
             plan = None
 
-    async def _check_times(self) -> None:
-        """Raises Stopped where the target would give records times of its own that nobody has asked for (D8)."""
-        if (stop := await stamping_in(self._target, self._rule)) is not None:
+    async def _is_on_record(self, copy: TopicPartition) -> bool:
+        return await self.may_lack(copy, self._side.topic_id, self._target_id)
+
+    async def _may_lack(
+        self, copy: TopicPartition, topic_id: uuid.UUID | None, target_topic_id: uuid.UUID | None
+    ) -> bool:
+        return standing_in(await self.journal.newest()).may_lack(copy, topic_id, target_topic_id)
+
+    async def _check_settings(self) -> None:
+        """Raises Stopped where the target would give records times of its own, or remove them (D8)."""
+        self._checked = time.monotonic()
+        if (stop := await misfit_in(self._target, self._rule)) is not None:
             raise stop
 
     async def _take_over(self) -> Plan | None:
@@ -314,7 +363,8 @@ class Rekeyer:
         await self._source.refresh([self._rule.source])
         self._is_bound, self._abandoned = False, None
         numbers, plan = await self._plans.take_over()
-        known = standing_in(await self.journal.newest())
+        newest = await self.journal.newest()
+        known = standing_in(newest)
         if plan is not None and (older := plan.abandoned) is not None and older.number in numbers:
             await self._plans.record(older)  # a slot has it after all: a late task was quicker than its fence
             plan = older
@@ -326,9 +376,9 @@ class Rekeyer:
             self._plans.check_partitions(self._partitions, "its rule says")
             self._committed = self._newest = NOTHING
             self._target_id = self._side.topic_id = None
-            await self._forget(known)
+            await self._forget(known, newest)
             return None
-        self._stand_by(plan)
+        await self._stand_by(plan)
         is_done = set(numbers) == {plan.number}
         self._side.stand_at(plan.until if is_done else plan.begin, plan.epochs)
         self._side.recall(known, self._target_id)
@@ -346,11 +396,15 @@ class Rekeyer:
         await self._refresh()
         return self._mended(plan)
 
-    def _stand_by(self, plan: Plan) -> None:
-        """A plan is the last one on record: the topic has begun, so should it begin anew, then with all there is."""
+    async def _stand_by(self, plan: Plan) -> None:
+        """A plan is the last one on record: the topic has begun, so should it begin anew, then with all there is.
+        Raises as `Journal.append` does.
+        """
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         self._partitions = plan.rule.partitions
-        self._side.start = EARLIEST
+        if self._side.start is not None:
+            await self.journal.append([start_entry(self._rule.target, None)])
+            self._side.start = None
 
     async def _refresh(self) -> None:
         """Refresh the source; what is passed over there is on record before anything behind it is planned."""
@@ -363,8 +417,10 @@ class Rekeyer:
             await self.journal.append_all(map(loss_entry, of_copy))
             lost.clear()
 
-    async def _forget(self, known: CopyStates) -> None:
-        """What is on record of a former copy is not of one that begins anew: it begins behind losses, or has them."""
+    async def _forget(self, known: CopyStates, reported: Collection[bytes]) -> None:
+        """What is on record of a former copy is not of one that begins anew: it begins behind losses, or has them; nor
+        are reports, by the journal's keys, of partitions that its source no longer has.
+        """
         self._standing = StandingLog()
         lifted = (lifted_entry(target) for target in known.stops if target.topic == self._rule.target)
         forgotten = (
@@ -373,14 +429,18 @@ class Rekeyer:
             if target.topic == self._rule.target
             for lost in losses.values()
         )
-        await self.journal.append_all([*forgotten, *lifted])
+        reports = {PartitionStatus.key_of(self._rule.target, number) for number in self._side.numbers}
+        own = PartitionStatus.key_of(self._rule.target, 0)[:-1]
+        gone = ((key, None) for key in reported if key.startswith(own) and key not in reports)
+        await self.journal.append_all([*forgotten, *lifted, *gone])
 
     def _mended(self, plan: Plan) -> Plan:
-        """A plan that must be finished, with what a person may have changed so that it can be: the target takes larger
-        batches, or what the source lost may be passed over.
+        """A plan that must be finished, with what a person may have changed so that it can be, or cannot: the target
+        takes larger batches, is compacted by now, or what the source lost may be passed over.
         """
         begin = {number: max(offset, self._parts[number].at) for number, offset in plan.begin.items()}
-        rule = replace(plan.rule, max_bytes=self._rule.max_bytes, may_stamp=self._rule.may_stamp)
+        now = self._rule
+        rule = replace(plan.rule, max_bytes=now.max_bytes, may_stamp=now.may_stamp, compacted=now.compacted)
         until = {number: max(offset, begin[number]) for number, offset in plan.until.items()}
         return replace(plan, rule=rule, begin=begin, until=until)
 
@@ -404,6 +464,9 @@ class Rekeyer:
             if self._newest != NOTHING:
                 await self._plans.check_only_ours(committed=self._committed)  # D7
             self._target_seen = time.monotonic()
+        if self._trial is None:
+            each = FIRST_OFFSETS * self._plans.slots // max(1, len(self._parts))
+            self._offsets = min(self._offsets, max(FEWEST_OFFSETS, each))
         begin = {number: part.at for number, part in self._parts.items()}
         until = {number: self._side.until(number, self._offsets) for number in self._parts}
         self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}
@@ -425,12 +488,12 @@ class Rekeyer:
             epochs={number: part.epoch for number, part in self._parts.items()},
             slots=self._plans.slots,
             rule=replace(rule, partitions=self._partitions),
-            source_id=self._source.topic_id(rule.source),
+            source_id=self._side.known_id,
             target_id=self._target_id or target_id,
             abandoned=self._abandoned and replace(self._abandoned, abandoned=None),
         )
         await self._plans.record(plan)
-        self._stand_by(plan)
+        await self._stand_by(plan)
         if not plan.ranges:
             return None
         if (abandoned := self._abandoned) is None:
@@ -457,16 +520,19 @@ class Rekeyer:
             source=self._bounded_source(plan),
             target=self._flow.target,
             slots=self._plans.slots,
-            opens=opened_by(self._flow.memory_bytes),
+            opens=opened_by(self.limits().memory_bytes),
         )
-        self._trial = plan
+        self._trial, waited_for = plan, self._waiting
         began = time.monotonic()
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(
             self._thread, partial(self._in_spark, work)
         )
         ending: asyncio.Future[Any] = asyncio.create_task(stopping.wait())
         try:
-            await asyncio.wait([job, ending], return_when=asyncio.FIRST_COMPLETED)
+            while not (job.done() or ending.done()):
+                await asyncio.wait([job, ending], timeout=STILL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if time.monotonic() - began > self._overdue_after and not job.done():
+                    await self._report_overdue(plan)
             if not job.done():
                 await asyncio.wait([job], timeout=CANCEL_SECONDS)
             while not job.done():  # one that has not begun yet is not cancelled by that
@@ -480,6 +546,7 @@ class Rekeyer:
             raise
         finally:
             ending.cancel()
+            self._waiting = waited_for
         took = time.monotonic() - began
         is_full = any(until - plan.begin[number] >= self._offsets for number, until in plan.until.items())
         if took > _LONG:
@@ -488,9 +555,27 @@ class Rekeyer:
             self._offsets = min(MOST_OFFSETS, self._offsets * 2)
         return results
 
+    @property
+    def _overdue_after(self) -> float:
+        return OVERDUE_SECONDS if self.limits().rate is None else BOUNDED_SECONDS
+
+    async def _report_overdue(self, plan: Plan) -> None:
+        ranges = [f"{first} to {until - 1} of partition {number}" for number, first, until in plan.ranges]
+        more = f" and {len(ranges) - _NAMED} more partitions" if len(ranges) > _NAMED else ""
+        waiting = (
+            f"Spark has not carried out micro-batch {plan.number} within {self._overdue_after:g} s, offsets"
+            f" {', '.join(ranges[:_NAMED])}{more}: an expression takes very long for one of these records, as a regular"
+            " expression may, a worker hangs, or other jobs have all cores. Spark's page of stages shows which; where"
+            " it is an expression, change the rule, and start the mirror again"
+        )
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self._log.warning("rekey_waits", reason=waiting)
+        await self._last_word()
+
     def _bounded_source(self, plan: Plan) -> Endpoint:
         """The source, with what each task that may read the plan's ranges at a time gets of the flow's bound."""
-        if (rate := self._flow.rekey_rate) is None:
+        if (rate := self.limits().rate) is None:
             return self._flow.source
         return self._flow.source.bounded(rate, min(len(plan.ranges), self._session.sparkContext.defaultParallelism))
 
@@ -505,20 +590,17 @@ class Rekeyer:
         """The micro-batch is committed by every slot."""
         self._committed = plan.number
         self._side.stand_at(plan.until, plan.epochs)
+        for number in plan.until:
+            self._parts[number].is_old = True
         for row in results:
             self._parts[row.source_partition].learn(row)
 
     def _is_stopped_by(self, stop: Stopped) -> bool:
-        """Note a stop; whether it is that of the whole topic."""
-        self._log.error(
-            "partition_stopped",
-            partition=stop.partition,
-            offset=stop.offset,
-            state=stop.state,
-            reason=stop.text(self._advice_values(stop.offset)),
-        )
+        """Note a stop; whether it is that of the whole topic. The supervisor logs it, as every report."""
         if stop.partition < 0:
             self._stop = stop
+            if not self._all_figures():  # of no partition yet
+                self._log.error("rekey_waits", reason=stop.text(self._advice_values(stop.offset)))
             return True
         self._stops_since = time.monotonic()
         part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
@@ -591,136 +673,3 @@ async def _pause(stopping: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stopping.wait()
-
-
-# --- The re-key queries of a flow, beside its tasks -------------------------------------------------------------------
-
-_CONF: Final = {
-    # what a plan has shuffled must go where it says; and failures are ours to see, one by one
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.ansi.enabled": "true",
-    # else what two expressions have in common is evaluated outside of what catches its failure
-    "spark.sql.subexpressionElimination.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
-}
-
-
-class Queries:
-    """Those of one flow; none, where no rule matches."""
-
-    def __init__(self, make: Callable[[Rekeying], Rekeyer] | None = None, rules: Iterable[Rekeying] = ()) -> None:
-        """`make` gives a topic's query, `rules` are those of the topics that are there now."""
-        self._make = make
-        self._rekeyers: dict[str, Rekeyer] = {}
-        self._begin: Callable[[Rekeyer, bool], asyncio.Task[None]] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self.add(rules)
-
-    def add(self, rules: Iterable[Rekeying], origins: Mapping[str, tuple[str, ...]] = {}) -> None:
-        """Re-key these topics, too. Those that are have their query already, which learns a setting of now. `origins`:
-        as `Flow.origins`, where it knows less.
-        """
-        for rule in rules:
-            if (known := self._rekeyers.get(rule.source)) is not None:
-                known.learns(rule)
-            elif self._make is not None:
-                made = self._rekeyers[rule.source] = self._make(rule)
-                made.origins = origins.get(rule.source, made.origins)
-                if self._begin is not None:
-                    self._tasks.append(self._begin(made, False))
-
-    @property
-    def figures(self) -> dict[TopicPartition, PartitionStatus]:
-        """How each source partition stands."""
-        return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
-
-    def rekeys(self, topic: str) -> bool:
-        """Whether this source topic is re-keyed."""
-        return topic in self._rekeyers
-
-    @property
-    def have_refreshed(self) -> bool:
-        """All of them know how far their sources are."""
-        return all(one.has_refreshed for one in self._rekeyers.values())
-
-    @property
-    def unfinished(self) -> Iterator[str]:
-        """Of bounded copies, what was not re-keyed."""
-        for one in self._rekeyers.values():
-            yield from one.unfinished
-
-    def start(
-        self,
-        stopping: asyncio.Event,
-        stop: Callable[[], None],
-        journal_state: JournalState,
-        reports: Mapping[bytes, bytes] = {},
-        *,
-        is_first: bool,
-    ) -> None:
-        """Begin all of them, until `stopping` is set. One that fails calls `stop`: then `ended` raises what it raised.
-        `journal_state` says which source topics are paused, `reports` what mirrors before this one reported last.
-        `is_first`: none of the flow has.
-        """
-
-        def stop_on_failure(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and task.exception() is not None:
-                stop()
-
-        def begin(one: Rekeyer, is_first: bool) -> asyncio.Task[None]:
-            one.journal.clearance = journal_state.clearance(one.journal)
-            one.has_flow = partial(journal_state.has_flow, one.journal)
-            one.recall(reports)
-            running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, is_first=is_first)
-            task = asyncio.create_task(running)
-            task.add_done_callback(stop_on_failure)
-            return task
-
-        self._begin = begin
-        self._tasks = [begin(one, is_first) for one in self._rekeyers.values()]
-
-    async def ended(self) -> None:
-        """Wait for the end of all, those that are added meanwhile included. Raises what one of them did not expect."""
-        while waiting := [task for task in self._tasks if not task.done()]:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        for task in self._tasks:
-            task.result()
-
-    async def cancel(self) -> None:
-        """Give up what still runs."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def check_rules(context: SparkContext, settings: Settings) -> None:
-    """Refuse expressions that cannot be evaluated, or not twice with the same result, before anything is made.
-
-    Raises ConfigError with the first of them.
-    """
-    if not settings.topics.rules:
-        return
-    session = session_of(context)
-    for rule in settings.topics.rules:
-        used_by(session, rekeyed_by(rule, rule.match.pattern, "", 1))
-
-
-def queries_for(context: SparkContext, flow: Flow) -> Queries:
-    """The queries of a flow that is ready to run, and of topics that come later."""
-
-    def made(rule: Rekeying) -> Rekeyer:
-        session = session_of(context)
-        return Rekeyer(session, flow, rule, used_by(session, rule))
-
-    return Queries(made, flow.rekeyed)
-
-
-def session_of(context: SparkContext) -> SparkSession:
-    """A session with the settings that the queries need."""
-    session = SparkSession(context)
-    for key, value in _CONF.items():
-        session.conf.set(key, value)
-    return session

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self, TypeVar
 
-from mirror.errors import AccessDenied, ConfigError, MirrorError, NotAuthenticated
+from mirror.errors import AccessDenied, ClusterUnreachable, ConfigError, MirrorError, NotAuthenticated
 from mirror.journal.journal import decode, encode, newest
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, topic_configs
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import Log, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, every_listed, list_offset
-from mirror.policy.rules import is_stamped
+from mirror.kafka.topic_configs import topic_configs
+from mirror.kafka.transactions import awaiting_markers
+from mirror.policy.rules import is_compacted, is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
 from mirror.records.recipe import CAP
@@ -266,6 +269,22 @@ def reached_in(raw: RawBatch | None) -> Reached:
         raise ConfigError(f"a slot of the re-key query has no number: {problem!r}") from problem
 
 
+def committed_ends(
+    rule: Rekeying, every: Iterable[TopicPartition], reached: Sequence[Reached]
+) -> tuple[dict[TopicPartition, tuple[int, int]], dict[TopicPartition, str]]:
+    """Of these target partitions, the `ends` of what slots have committed there, by slot in `reached`; and the
+    transactional id of the slot that has.
+    """
+    ends: dict[TopicPartition, tuple[int, int]] = {}
+    writers: dict[TopicPartition, str] = {}
+    for at in every:
+        for slot, one in enumerate(reached):
+            epoch, end = one.ends.get(at.partition, (-1, 0))
+            if epoch >= 0:
+                ends[at], writers[at] = (epoch, end), transactional_id(rule, slot)
+    return ends, writers
+
+
 async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> str:
     """What a target partition lost of a slot's records, which had been acknowledged up to before offset `end` and are
     no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. The leader is asked
@@ -281,15 +300,22 @@ def lost_behind(at: TopicPartition, kept: int, end: int) -> str:
     return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
 
 
-async def undecided_in(target: Cluster, ends: Mapping[TopicPartition, tuple[int, int]]) -> str:
+async def undecided_in(
+    target: Cluster, ends: Mapping[TopicPartition, tuple[int, int]], writers: Mapping[TopicPartition, str]
+) -> str:
     """What a target has lost of what slots had committed, by their `ends` (`Reached.ends`), where that is what decided
-    about it, and maybe more: in words, empty where all of it is decided.
+    about it, and maybe more: in words, empty where all of it is decided. `writers`: the transactional id of the slot
+    that wrote there.
 
     Without its marker a transaction that was committed is open, and the next one of its slot would decide about it, too
     (Kafka's ProducerAppendInfo). A slot that somebody began with anew has all its markers, and others get theirs while
-    this waits. Raises as `every_listed` does: a leader that says nothing may be the one that has lost it.
+    this waits. One that the coordinator still has to write is late, and not lost.
+
+    Raises as `every_listed` and `awaiting_markers` do: a leader that says nothing may be the one that has lost it. And
+    ClusterUnreachable where a marker is late.
     """
     deadline = time.monotonic() + _MARKER_SECONDS
+    written = set[TopicPartition]()  # by what their coordinators said before the log was looked at again
     while True:
         stable = await every_listed(target, ends, LATEST, READ_COMMITTED)
         found = [(at, stable[at]) for at, (_, end) in ends.items() if stable[at] < end]
@@ -299,10 +325,38 @@ async def undecided_in(target: Cluster, ends: Mapping[TopicPartition, tuple[int,
         epoch, end = ends[at]
         if lost := await lost_of(target, at, end, epoch):
             return lost
-        if time.monotonic() > deadline:
+        if at in written:
             what = f"{at} has no marker for those from offset {offset} on, and had acknowledged it"
             return f"the target lost records: {what}"
-        await asyncio.sleep(POLL_SECONDS)
+        if time.monotonic() > deadline:
+            if at in await awaiting_markers(target, writers[at]):
+                raise marker_late(target, at, writers[at])
+            written.add(at)
+        else:
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def settle_letters(target: Cluster, rule: Rekeying, slots: int) -> None:
+    """Wait until what slots have committed to the dead-letter topic is there for readers of committed records, as far
+    as the coordinators may be asked. Raises ClusterUnreachable where a marker is late.
+    """
+    deadline = time.monotonic() + _MARKER_SECONDS
+    names = [transactional_id(rule, slot) for slot in range(slots)] if rule.dead_letter else []
+    for name in names:
+        with contextlib.suppress(AccessDenied):  # of whoever only reads
+            while late := [at for at in await awaiting_markers(target, name) if at.topic == rule.dead_letter]:
+                if time.monotonic() > deadline:
+                    raise marker_late(target, min(late), name)
+                await asyncio.sleep(POLL_SECONDS)
+
+
+def marker_late(target: Cluster, at: TopicPartition, transactional_id: str) -> ClusterUnreachable:
+    """The error where a partition's leader does not take the marker of what is committed."""
+    return ClusterUnreachable(
+        f"{target}: {at}: the coordinator of transactional id {transactional_id} has committed a micro-batch, and its"
+        " marker is not written yet: the partition's leader does not take it; it needs min.insync.replicas in-sync"
+        " replicas"
+    )
 
 
 async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) -> str:
@@ -318,14 +372,21 @@ async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) 
     return ""
 
 
-async def stamping_in(target: Cluster, rule: Rekeying) -> Stopped | None:
-    """The stop where a topic that is to get records would give them times of its own, by its settings of now."""
-    if rule.may_stamp:
+async def misfit_in(target: Cluster, rule: Rekeying) -> Stopped | None:
+    """The stop where a topic that is to get records would, by its settings of now, give them times of its own, or
+    remove what the source keeps.
+    """
+    if rule.may_stamp and rule.fits_compaction:
         return None
     for topic, configs in (await topic_configs(target, rule.record_topics)).items():
-        # of one whose settings are not to be seen, the acks say it
-        if isinstance(configs, tuple) and is_stamped({one.name: one.value or "" for one in configs}):
+        if not isinstance(configs, tuple):
+            continue  # of one whose settings are not to be seen, the acks say whose times it has
+        known = {one.name: one.value or "" for one in configs}
+        if is_stamped(known) and not rule.may_stamp:
             return stamped(rule, topic, f"{topic} has message.timestamp.type=LogAppendTime")
+        if topic == rule.target and is_compacted(known) and not rule.fits_compaction:
+            detail = f"{topic} is compacted, and its cleaner removes records that the source keeps"
+            return Stopped(State.REFUSED, -1, -1, detail, Remedy.KEEP_REPEATED)
     return None
 
 

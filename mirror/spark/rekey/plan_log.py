@@ -21,6 +21,7 @@ from mirror.spark.rekey.microbatch import (
     Plan,
     Reached,
     Stopped,
+    committed_ends,
     foreign_in,
     last_plan,
     lost_of,
@@ -47,6 +48,7 @@ class PlanLog:
         self._target, self._rule = target, rule
         self._plans: Transaction | None = None
         self._target_id: UUID | None = None  # of the topic that the last plan is for
+        self._progress_id: UUID | None = None  # of the topic that was taken over
         self._epochs: dict[int, int] = {}  # of the target's leaders, when its logs were looked at
         self._ours: Mapping[TopicPartition, int] = {}  # where the target's logs ended when nothing was foreign
         self.slots = 0
@@ -64,6 +66,7 @@ class PlanLog:
         progress = self._target.topics.get(rule.progress)
         if progress is None:
             raise ConfigError(f"{self._target}: topic {rule.progress} is gone; start the mirror again")
+        self._progress_id = progress.topic_id
         self.slots = len(progress.leaders) - 1
         self._plans = await Transaction.begin(self._target, f"{rule.progress}.plans")
         numbers = await self.fenced()
@@ -111,8 +114,15 @@ class PlanLog:
         return last.until if is_done else last.begin
 
     async def record(self, plan: Plan) -> None:
-        """Make a plan the last one (R1)."""
+        """Make a plan the last one (R1), in the topic that was taken over: one that was made anew since, as for a copy
+        that begins anew, is to know nothing of the former copy.
+
+        Raises ClusterError.
+        """
         assert self._plans is not None
+        await self._target.refresh([self._rule.progress])
+        if self._progress_id is not None and self._target.topic_id(self._rule.progress) != self._progress_id:
+            raise ClusterUnreachable(f"{self._target}: {self._rule.progress} was deleted; it is taken over anew")
         self._target_id = plan.target_id
         plans = plans_of(self._rule)
         await self._plans.join([plans])
@@ -155,16 +165,12 @@ class PlanLog:
         epochs = {at.partition: epoch for at in every if (epoch := self._target.leader(at).epoch) >= 0}
         if epochs.items() <= self._epochs.items():
             return ""
-        ends: dict[TopicPartition, tuple[int, int]] = {}
-        for reached in await asyncio.gather(*map(self._reached, range(len(slots) - 1))):
-            for at in every:
-                epoch, end = reached.ends.get(at.partition, (-1, 0))
-                if epoch < 0:
-                    continue
-                if lost := await lost_of(self._target, at, end, epoch):
-                    return lost
-                ends[at] = epoch, end
-        if lost := await undecided_in(self._target, ends):
+        reached = await asyncio.gather(*map(self._reached, range(len(slots) - 1)))
+        ends, writers = committed_ends(rule, every, reached)
+        for at, (epoch, end) in ends.items():
+            if lost := await lost_of(self._target, at, end, epoch):
+                return lost
+        if lost := await undecided_in(self._target, ends, writers):
             return lost
         self._epochs |= epochs
         return ""

@@ -39,8 +39,7 @@ def sound_batches(work: Work, partition: int, begin: int, until: int) -> Iterato
 async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> AsyncGenerator[RawBatch, None]:
     async with Cluster(work.source) as cluster:
         await cluster.refresh([at.topic])
-        if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
-            raise Stopped(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
+        _check_topic(work, cluster, at, begin)
         start = await list_offset(cluster, at, EARLIEST)
         if start > begin:  # the driver knows whether that may be passed over
             detail = f"the source deleted offsets {begin} to {start - 1} before they were re-keyed"
@@ -51,10 +50,16 @@ async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> As
                 yield raw
         if log.damage:
             raise Stopped(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
+        _check_topic(work, cluster, at, begin)  # whoever reads on after an error reads by what is there then
         epoch = work.plan.epochs[at.partition]
         if epoch not in {-1, cluster.leader(at).epoch} and 0 <= (await epoch_end(cluster, at, epoch)).end < until:
             # what was read is of the log that took its place; the driver finds out where that begins
             raise ClusterUnreachable(f"{cluster}: the log of {at} was cut back below {until} after that was planned")
+
+
+def _check_topic(work: Work, cluster: Cluster, at: TopicPartition, begin: int) -> None:
+    if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
+        raise Stopped(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
 
 
 def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -6,21 +6,24 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 from mirror.driver.flow import Flow
 from mirror.driver.reports import last_reported, paused_detail
+from mirror.driver.start import padding_at, warn_of_open
 from mirror.errors import ClusterUnreachable
+from mirror.journal.entries import PendingStart, same_id
 from mirror.journal.positions import Standing as CopyStates
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import Log
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, list_offset, listed
-from mirror.observability.status import Histogram, PartitionStatus
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, epoch_end, listed
+from mirror.observability.status import NO_CONTACT, Contact, Histogram, PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import TOMBSTONES, Loss, log_loss
+from mirror.replication.open_transactions import held_note, held_since
 from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.replication.topic_identity import DELETED, what_became_of
 from mirror.spark.rekey.microbatch import Stopped
@@ -32,18 +35,27 @@ from mirror.states import Remedy, State
 
 @dataclass(slots=True)
 class Standing:
-    """Everything below offset `at` is on the target; `end` is where the source's log ended last, under leader epoch
-    `epoch`, -1 where that is not known. `stop`: why nothing behind its offset is re-keyed. `waits_for`: why nobody
-    knows where the log ends now. `has_end`: it was known once. `tombstones`: whether the copy may lack deletions.
+    """Everything below offset `at` is on the target; `end` is where the source's log ended last for a reader of
+    committed records, under leader epoch `epoch`, -1 where that is not known. It was `written` further while a
+    transaction is open there, and `end` has not moved `held_since` (monotonic), None where none is. `stop`: why nothing
+    behind its offset is re-keyed. `waits_for`: why nobody knows where the log ends now, or what is waited for.
+    `has_end`: it was known once. `is_old`: that was before the last micro-batch. `is_padded`: what is at `at` is
+    another mirror's padding, None where nobody has looked yet. `tombstones`: whether the copy may lack deletions.
+    `contact`: when the source was there last.
     """
 
     at: int
     end: int = 0
+    written: int = -1
+    held_since: float | None = None
     epoch: int = -1
     stop: Stopped | None = None
     waits_for: str = ""
     has_end: bool = False
+    is_old: bool = False
+    is_padded: bool | None = None
     tombstones: Tombstones = field(default_factory=lambda: Tombstones(kept_now_ms=None))
+    contact: Contact = NO_CONTACT
     records: int = 0
     batches: int = 0
     bytes: int = 0
@@ -82,8 +94,9 @@ class Standing:
         on its way.
         """
         waits_for = waits_for or self.waits_for
-        lag, detail = max(0, self.end - self.at), waits_for
-        is_known = self.has_end and not waits_for and not is_paused
+        end, lag, detail, is_held = self.end, max(0, self.end - self.at), waits_for, False
+        is_old = self.is_old and not lag  # what came meanwhile is not known
+        is_known = self.has_end and not waits_for and not is_paused and not is_old
         if self.stop is not None:
             state, detail = self.stop.state, self.stop.text(values)
         elif is_paused:
@@ -93,7 +106,10 @@ class Standing:
         elif not self.has_end:
             state = State.STARTING
         else:
-            state = State.MIRRORING if lag else State.CAUGHT_UP
+            state, is_held = State.MIRRORING if lag or is_old else State.CAUGHT_UP, not lag and self.written > end
+        if is_held:  # it is there, and not here
+            detail, end = held_note(self.held_since, end), self.written
+            lag = end - self.at
         return PartitionStatus(
             flow=flow,
             instance=instance,
@@ -103,9 +119,9 @@ class Standing:
             state=state,
             detail=detail,
             next_offset=self.at,
-            log_end=self.end,
+            log_end=end if self.has_end else self.contact.end,
             lag_records=lag if is_known and (self.stop is None or self.stop.state is not State.RECREATED) else None,
-            lag_ms=self.lag_ms if lag or not is_known else 0,
+            lag_ms=None if is_held else self.lag_ms if lag or not is_known else 0,
             records=self.records,
             batches=self.batches,
             bytes=self.bytes,
@@ -115,6 +131,7 @@ class Standing:
             latency=self.latency,
             at_ms=_now_ms(),
             caught_up_ms=self.tombstones.caught_up_ms,
+            contact_ms=self.contact.at_ms,
             tombstones_ms=self.tombstones.kept_ms,
         )
 
@@ -136,14 +153,24 @@ class Source:
         self.bounds: dict[int, int] | None = None
         #: The id of the topic that the last plan is about.
         self.topic_id: uuid.UUID | None = None
-        #: What partitions that are new to us begin with, as ListOffsets takes it.
-        self.start = flow.start
+        self._found_id: uuid.UUID | None = None  # when the last round began
+        #: Where a topic without a plan begins; None: with its first records.
+        self.start: PendingStart | None = None
+        #: Partitions that have nothing but another mirror's padding, and what is said of them.
+        self._padded: dict[int, str] = {}
         #: What was passed over and is not on record yet.
         self.losses: list[Loss] = []
         #: The reports of mirrors before, by the journal's keys.
         self.reports: Mapping[bytes, bytes] = {}
         self.has_refreshed = False
         self._refreshed = float("-inf")
+
+    @property
+    def known_id(self) -> uuid.UUID | None:
+        """The id of the topic that the last plan is about, or else of the one that the last round began with: by now
+        the name may be another topic's.
+        """
+        return self.topic_id or self._found_id
 
     @property
     def is_recreated(self) -> bool:
@@ -161,9 +188,17 @@ class Source:
     def is_done(self) -> bool:
         """Of a bounded copy: every partition is where it was to come, or stopped."""
         bounds = self.bounds
-        return bounds is not None and all(
-            part.stop is not None or part.at >= bounds.get(number, 0) for number, part in self.parts.items()
+        return (
+            bounds is not None
+            and all(number in self.parts for number in bounds)
+            and all(part.stop is not None or part.at >= bounds.get(number, 0) for number, part in self.parts.items())
         )
+
+    @property
+    def held_up(self) -> str:
+        """Why a partition does not get on: for what it waits; empty where none does."""
+        waits = (*self._padded.values(), *(part.waits_for for part in self.parts.values() if part.stop is None))
+        return next(filter(None, waits), "")
 
     def stand_at(self, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """All before these offsets was re-keyed, and is of no leader epoch after these."""
@@ -174,13 +209,14 @@ class Source:
 
     def reported(self, number: int) -> Standing:
         """A partition of which the plans are not known yet, as it was reported last."""
-        at, caught_up_ms, kept_ms = last_reported(self.reports, self.rule.target, number)
+        at, caught_up_ms, kept_ms, contact = last_reported(self.reports, self.rule.target, number)
         tombstones = Tombstones(kept_now_ms=self.rule.tombstones_ms, kept_ms=kept_ms, caught_up_ms=caught_up_ms)
-        return Standing(at, end=-1, tombstones=tombstones)
+        waits_for = self._padded.get(number, "")
+        return Standing(at, end=-1, waits_for=waits_for, tombstones=tombstones, contact=contact)
 
     def recall(self, known: CopyStates, target_topic_id: uuid.UUID | None) -> None:
-        """What the journal says of the copy of this id: when it had all, whether it may lack deletions, and whether
-        the source was once cut back below what it has (D3).
+        """What the journal says of the copy of this id: when it had all, and whether the source was once cut back below
+        what it has (D3).
         """
         for number, part in self.parts.items():
             copy = TopicPartition(self.rule.target, number)
@@ -190,15 +226,18 @@ class Source:
                 kept_now_ms=self.rule.tombstones_ms,
                 kept_ms=known.tombstones_ms.get(copy),
                 caught_up_ms=known.caught_up.get(copy, 0),
-                may_lack=known.may_lack(copy, self.topic_id, target_topic_id),
             )
+            part.contact = known.contacts.get(copy, part.contact)
 
-    async def miss_tombstones(self, number: int, begin: int, until: int) -> None:
-        """Have it on record where these offsets have a hole that may have held a tombstone (R6). What cannot be read is
-        not looked at: whoever re-keys it finds that out. Raises as `Log.batches` does.
+    async def miss_tombstones(
+        self, number: int, begin: int, until: int, is_on_record: Callable[[TopicPartition], Awaitable[bool]]
+    ) -> None:
+        """Have it on record where these offsets have a hole that may have held a tombstone (R6), unless `is_on_record`
+        of the copy. What cannot be read is not looked at: whoever re-keys it finds that out. Raises as `Log.batches`
+        does.
         """
         at, part = self._at(number), self.parts[number]
-        if not part.tombstones.may_miss(_now_ms()):
+        if not part.tombstones.may_miss(_now_ms()) or await is_on_record(TopicPartition(self.rule.target, number)):
             return
         log = Log(self._cluster, at, until, until)
         async for raw, _ in log.batches(begin):
@@ -211,10 +250,9 @@ class Source:
 
     def _may_lack(self, at: TopicPartition, hole: int) -> None:
         copy = TopicPartition(self.rule.target, at.partition)
-        loss = Loss(at, copy, hole, hole, TOMBSTONES, topic_id=self._cluster.topic_id(at.topic))
+        loss = Loss(at, copy, hole, hole, TOMBSTONES, topic_id=self.known_id)
         log_loss(loss)
         self.losses.append(loss)
-        self.parts[at.partition].tombstones.may_lack = True
 
     def until(self, number: int, most: int) -> int:
         """Behind the last record of a partition that can be re-keyed now, `most` of them."""
@@ -240,28 +278,34 @@ class Source:
             raise Stopped(State.RECREATED, -1, -1, DELETED, Remedy.EXCLUDE_REKEYED)
         if self.is_recreated:
             raise recreated(self.rule, "source")
+        self._found_id = self._cluster.topic_id(self.rule.source)
         numbers, asked_ms = sorted(self.numbers), _now_ms()
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
+        written = await listed(self._cluster, every, LATEST)  # first: what grows meanwhile is no transaction
         ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
-        ends_there = {
-            at.partition: ends[at] for at in every if at in starts and at in ends and self._is_ours(at.partition)
-        }
-        is_settling = not self.parts and self.start != EARLIEST  # nobody could mend it later
+        known = [at for at in every if at in starts and at in written and at in ends and self._is_ours(at.partition)]
+        ends_there = {at.partition: ends[at] for at in known}
+        is_settling = not self.parts and self.start is not None  # nobody could mend it later
         if (is_settling or (self._flow.once and self.bounds is None)) and (
             not numbers or len(ends_there) < len(numbers)
         ):
             raise ClusterUnreachable(f"{self._cluster}: not every partition of {self.rule.source} has a leader")
         if is_settling:
-            for number, end in ends_there.items():
-                self.parts[number] = self._begun(await self._later(number, end), asked_ms)
+            for at in known:  # what is the end now is none of the log that this becomes
+                if padding := await padding_at(self._cluster, at, starts[at], ends[at]):
+                    raise ClusterUnreachable(f"{self._cluster}: {at}: {padding}")
+            for at in known:
+                self.parts[at.partition] = self._begun(await self._later(at, starts[at], ends[at]), asked_ms)
         for number in self.parts.keys() | set(numbers):
             if number in ends_there:
-                await self._take(number, starts[self._at(number)], ends_there[number], asked_ms)
+                at = self._at(number)
+                await self._take(number, starts[at], ends[at], written[at], asked_ms)
             elif number in self.parts:
                 self.parts[number].waits_for = f"{self._cluster}: no leader says where this partition ends"
         if self._flow.once and self.bounds is None:
             self.bounds = ends_there
+            warn_of_open(self._flow.name, {at: ends[at] for at in known}, written)
         self.has_refreshed = len(ends_there) == len(numbers) > 0
 
     async def check_kept(self, until: Mapping[int, int], epochs: Mapping[int, int]) -> None:
@@ -274,10 +318,18 @@ class Source:
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 
-    async def _later(self, number: int, end: int) -> int:
-        """Where a partition that ends at `end` begins, as `topics.start` asks for it."""
-        found = end if self.start == LATEST else await list_offset(self._cluster, self._at(number), self.start)
-        return min(found, end) if found >= 0 else end
+    async def _later(self, at: TopicPartition, start: int, end: int) -> int:
+        """Where a log from `start` to `end` begins to be re-keyed, by the flow's first start; one that came after that,
+        with its first record.
+        """
+        first = self.start
+        if first is None or not same_id(first.topic_id, self._found_id):
+            return start
+        if first.since:
+            return min(end, (first.since[at.partition] or start) if at.partition < len(first.since) else start)
+        if first.when == LATEST:
+            return end
+        return min(end, await begin_since(self._cluster, at, first.when, start, end))
 
     def _begun(self, at: int, now_ms: int) -> Standing:
         """A partition of which nothing was re-keyed: there is no key that could live on."""
@@ -288,19 +340,31 @@ class Source:
         """The leader that is known is not an older one than that which was seen."""
         return number not in self.parts or self._epoch(number) >= self.parts[number].epoch
 
-    async def _take(self, number: int, start: int, end: int, asked_ms: int) -> None:
+    async def _take(self, number: int, start: int, end: int, written: int, asked_ms: int) -> None:
         """What was reported of a partition that was asked about at this time."""
+        at = self._at(number)
         if number not in self.parts:
+            if padding := await padding_at(self._cluster, at, start, end):
+                self._padded[number] = padding  # it has not begun: where it will, nobody knows yet
+                return
+            self._padded.pop(number, None)
             self.parts[number] = self._begun(start, asked_ms)
         part = self.parts[number]
-        part.end, part.waits_for, part.has_end = end, "", True
+        part.held_since = held_since(part.held_since, part.end, end, written)
+        part.end, part.written, part.waits_for, part.has_end, part.is_old = end, written, "", True, False
+        part.contact = Contact.of(max(end, written), asked_ms, part.lag_ms if end > part.at else 0)
         if part.stop is not None and stands(part.stop.state):
             return  # deleted since or not, what follows is not what was re-keyed; and the epoch stays on record
+        if start > part.at and part.is_padded:
+            part.at, part.is_padded = start, None  # it begins now, and nothing was lost
         if start > part.at:
             self._lost(number, part, start)
         elif (kept := min(end, await self._kept(number, part.epoch))) < part.at:
             part.stop = cut_back(number, kept, f"records up to offset {part.at - 1} were re-keyed")
             return  # likewise
+        if part.is_padded is not False and part.at < end:
+            part.waits_for = await padding_at(self._cluster, at, part.at, end)
+            part.is_padded = bool(part.waits_for)
         if part.epoch != self._epoch(number) and self.bounds is not None and number in self.bounds:
             self.bounds[number] = min(self.bounds[number], end)  # what was cut off is not to come any more
         part.epoch = self._epoch(number)
@@ -316,7 +380,7 @@ class Source:
         # no target partition is its own: a re-keyed topic's losses are on record by the source's number
         at = self._at(number)
         copy = TopicPartition(self.rule.target, number)
-        self.losses.append(Loss(at, copy, part.at, start, topic_id=self._cluster.topic_id(at.topic)))
+        self.losses.append(Loss(at, copy, part.at, start, topic_id=self.known_id))
         part.lost += start - part.at
         part.at = start
         if part.stop is not None and part.stop.state is State.RETENTION_GAP:

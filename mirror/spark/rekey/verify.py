@@ -4,14 +4,17 @@
         value, headers and timestamp that the rule gives it; nothing else is there
     Y2  records of one source partition and one new key are in the source's order
     Y3  the target may be ahead of the plan that was read: records of the source from there on are computed, too, and
-        may be there. So the target's ends are fixed before the source's
-    Y4  what cannot be known is said, and is no difference: what the source has deleted since cannot be computed, and
-        what the target has deleted since cannot be found. Nor is a log that was cut back, or a topic that was made
-        anew, proof of what was re-keyed
+        may be there. So the target's ends are fixed before the source's. What is written behind a transaction that is
+        open on the source is not there yet
+    Y4  what cannot be known is said, and is no difference: what the source has deleted since, or before it was
+        re-keyed, cannot be computed, and what the target has deleted since cannot be found. Nor is a log that was cut
+        back, or a topic that was made anew, proof of what was re-keyed
     Y5  times are compared, but of records that the target's broker has stamped, by the bit of their batch, and only
         where topics.append_time is target, or the source's broker has stamped them, too
-    Y6  where source and target are compacted, a record may be missing whose key has its newest one there, or was
-        deleted at last and has none; what a target compacts that its source does not is missing
+    Y6  where source and target are compacted by the same keys, or the rule's may_compact asks for it, a record may be
+        missing whose key has its newest one there, or was deleted at last and has none; what else a target compacts is
+        missing. What a target that is not compacted has beyond a source that is, that one's cleaner may have removed:
+        nobody knows
 
 A record is known by its time and a digest of 128 bits, and travels as that through Spark's shuffle. The rule of now
 decides: records that an earlier rule made are differences.
@@ -24,7 +27,7 @@ import hashlib
 import struct
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -32,17 +35,30 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from mirror.config import Settings
 from mirror.driver.scheduling import computing_task_count
-from mirror.errors import ClusterError, MirrorError
+from mirror.errors import BadRecords, ClusterError, ConfigError, MalformedBatch, MirrorError, WireError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import Log, driven, last_committed
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, every_listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, every_listed
 from mirror.policy.selection import Rekeying
 from mirror.records.header import APPEND_TIME, RawBatch, parse_header
 from mirror.records.recipe import LARGEST_RECORD
-from mirror.spark.rekey.driver import session_of, slices_of
+from mirror.replication.assignment import outside
+from mirror.replication.open_transactions import held_from
+from mirror.spark.rekey.driver import slices_of
 from mirror.spark.rekey.expressions import map_in_arrow, used_by
-from mirror.spark.rekey.microbatch import Plan, Stopped, Work, last_plan, number_at, reached_in
+from mirror.spark.rekey.microbatch import (
+    Plan,
+    Stopped,
+    Work,
+    committed_ends,
+    last_plan,
+    number_at,
+    reached_in,
+    settle_letters,
+    undecided_in,
+)
 from mirror.spark.rekey.plan_log import PlanLog
+from mirror.spark.rekey.queries import session_of
 from mirror.spark.session import Engine, close_context, failure_text, open_context
 from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
 
@@ -79,13 +95,17 @@ _POLL_SECONDS: Final = 0.2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """What is compared: offsets by partition number. The query has committed the source's records from `begin` to
-    before `done`; it holds them up to before `end`. The target's are from `target_begin` to before `target_end`, those
-    of the dead-letter topic likewise. `doubt`: why these are not the logs that were re-keyed; empty where they are.
+    before `done`; it holds them up to before `end`, and up to before `written` while a transaction is open there. The
+    target's are from `target_begin` to before `target_end`, those of the dead-letter topic likewise. `doubt`: why these
+    are not the logs that were re-keyed; empty where they are. `reached` is where the query is, also where the source
+    has deleted what follows: then that was not re-keyed.
     """
 
     begin: Mapping[int, int]
+    reached: Mapping[int, int]
     done: Mapping[int, int]
     end: Mapping[int, int]
+    written: Mapping[int, int]
     target_begin: Mapping[int, int]
     target_end: Mapping[int, int]
     dead_begin: Mapping[int, int]
@@ -98,7 +118,8 @@ class Extent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A re-keyed topic of a flow. `starts_late`: it did not begin with its source's first records. `own_clock`: the
-    copy may show when its records were mirrored (`topics.append_time: target`), and not their own times.
+    copy may show when its records were mirrored (`topics.append_time: target`), and not their own times. `losses`: by
+    source partition, the offsets, from and to before, that are on record as lost.
     """
 
     flow: str
@@ -107,6 +128,7 @@ class Subject:
     target: Endpoint
     starts_late: bool = False
     own_clock: bool = False
+    losses: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
 
     def lacks(self, kind: Lack, reason: str, **more: Any) -> Shortfall:
         """Some of it, or all."""
@@ -114,10 +136,13 @@ class Subject:
 
 
 def proofs(
-    settings: Settings, rules: Sequence[Rekeying], seconds: float
+    settings: Settings,
+    rules: Sequence[Rekeying],
+    seconds: float,
+    losses: Mapping[TopicPartition, Sequence[tuple[int, int]]] = {},
 ) -> list[tuple[RekeyedReport | None, list[Shortfall]]]:
-    """Prove topics of a flow one after another, in a Spark context of their own; `seconds` as `extent_of` takes them.
-    Raises ConfigError, ClusterError.
+    """Prove topics of a flow one after another, in a Spark context of their own; `seconds` as `extent_of` takes them,
+    `losses` by target topic and source partition. Raises ConfigError, EngineLost.
     """
     rate = settings.limits.bytes_per_second
     tasks = computing_task_count(settings.spark.tasks, max(rule.partitions for rule in rules))
@@ -136,6 +161,7 @@ def proofs(
                         target=Endpoint.of(settings.target).bounded(rate, readers),
                         starts_late=settings.topics.start != "earliest",
                         own_clock=settings.topics.append_time == "target",
+                        losses={at.partition: lost for at, lost in losses.items() if at.topic == rule.target},
                     ),
                     seconds,
                 )
@@ -147,7 +173,7 @@ def proofs(
 
 async def extent_of(subject: Subject, seconds: float) -> Extent | None:
     """What there is to compare now, after waiting for up to so many seconds for a query that runs; None where it has
-    begun with nothing. Raises ClusterError, ConfigError.
+    begun with nothing. Raises ClusterError, also where a topic is not there, WireError, ConfigError, MalformedBatch.
     """
     rule = subject.rule
     deadline = asyncio.get_running_loop().time() + seconds
@@ -160,18 +186,23 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
         while True:
             done = await _done(target, rule)
             theirs = [await _spans(target, topic) for topic in (rule.target, rule.dead_letter)]  # Y3
+            written = await _ends(source, rule.source)  # first: what grows meanwhile is no transaction
             begin, end = await _spans(source, rule.source)
-            wanted = wanted or end
+            written = {number: max(until, written.get(number, until)) for number, until in end.items()}
+            wanted = wanted or written
             is_there = done is not None and all(done.get(number, 0) >= until for number, until in wanted.items())
             if is_there or asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(_POLL_SECONDS)
         if done is None:
             return None
+        reached = {number: done.get(number, first) for number, first in begin.items()}
         return Extent(
             begin=begin,
-            done={number: min(max(done.get(number, 0), begin[number]), until) for number, until in end.items()},
+            reached=reached,
+            done={number: min(max(reached[number], begin[number]), until) for number, until in end.items()},
             end=end,
+            written=written,
             target_begin=theirs[0][0],
             target_end=theirs[0][1],
             dead_begin=theirs[1][0],
@@ -192,34 +223,48 @@ async def _doubt(source: Cluster, target: Cluster, rule: Rekeying) -> str:
 
 
 async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
-    """Before which offset of each partition every slot has committed all; None before the first plan."""
+    """Before which offset of each partition every slot has committed all, once readers see it: the markers of one
+    commit come to the target's partitions in no order. None before the first plan.
+    """
     plan = await last_plan(target, rule)
     if plan is None:
         return None
     slots = range(len(target.topics[rule.progress].leaders) - 1)
     numbers = await asyncio.gather(*(last_committed(target, number_at(rule, slot)) for slot in slots))
-    return plan.until if {reached_in(one).number for one in numbers} == {plan.number} else plan.begin
+    reached = [reached_in(one) for one in numbers]
+    every = [TopicPartition(rule.target, number) for number in target.topics[rule.target].leaders]
+    await undecided_in(target, *committed_ends(rule, every, reached))  # `_doubt` says what was lost
+    await settle_letters(target, rule, len(slots))
+    return plan.until if {one.number for one in reached} == {plan.number} else plan.begin
 
 
 async def _spans(cluster: Cluster, topic: str) -> tuple[dict[int, int], dict[int, int]]:
     if not topic:
         return {}, {}
-    every = [TopicPartition(topic, number) for number in cluster.topics[topic].leaders]
-    starts = await every_listed(cluster, every, EARLIEST)
-    ends = await every_listed(cluster, every, LATEST, READ_COMMITTED)
-    return {at.partition: starts[at] for at in every}, {at.partition: ends[at] for at in every}
+    return await _ends(cluster, topic, EARLIEST), await _ends(cluster, topic, LATEST, READ_COMMITTED)
+
+
+async def _ends(cluster: Cluster, topic: str, when: int = LATEST, isolation: int = READ_UNCOMMITTED) -> dict[int, int]:
+    """As `every_listed`, of a topic's partitions by number. Raises ClusterError where it is not there."""
+    if (known := cluster.topics.get(topic)) is None:
+        why = "may not be described by the mirror's principal" if cluster.is_denied(topic) else "is not there"
+        raise ClusterError(f"{cluster}: the topic {topic} {why}")
+    every = [TopicPartition(topic, number) for number in known.leaders]
+    return {at.partition: end for at, end in (await every_listed(cluster, every, when, isolation)).items()}
 
 
 def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[RekeyedReport | None, list[Shortfall]]:
-    """Compare a topic as it is now; `seconds` as `extent_of` takes them. What could not be compared is a shortfall.
-
-    Raises ClusterError.
+    """Compare a topic as it is now; `seconds` as `extent_of` takes them. What could not be compared is a shortfall:
+    that of one topic keeps no other from being compared.
     """
     rule = subject.rule
     if subject.starts_late:
         reason = "topics.start: where re-keying began is not on record, so nobody knows what should be there"
         return None, [subject.lacks(Lack.NOT_VERIFIED, reason)]
-    extent = asyncio.run(extent_of(subject, seconds))
+    try:
+        extent = asyncio.run(extent_of(subject, seconds))
+    except (ClusterError, WireError, ConfigError, MalformedBatch, BadRecords) as problem:
+        return None, [subject.lacks(Lack.NOT_VERIFIED, str(problem))]
     if extent is None:
         return None, [subject.lacks(Lack.BEHIND, "nothing was re-keyed yet")]
     try:
@@ -236,10 +281,16 @@ def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[Reke
 
 
 def _behind(subject: Subject, extent: Extent) -> Iterator[Shortfall]:
-    for number, end in sorted(extent.end.items()):
-        if (done := extent.done[number]) < end:
+    for number, end in sorted(extent.written.items()):
+        done, stable = extent.done[number], extent.end[number]
+        if done < end:
+            why = held_from(stable) if stable < end else "not re-keyed yet"
+            yield subject.lacks(Lack.BEHIND, why, partition=number, first=done, next_offset=end, offsets=end - done)
+    for number, begin in sorted(extent.begin.items()):
+        for first, end in outside(subject.losses.get(number, ()), extent.reached[number], begin):
+            why = "the source deleted them before they were re-keyed, as far as the plans say"
             yield subject.lacks(
-                Lack.BEHIND, "not re-keyed yet", partition=number, first=done, next_offset=end, offsets=end - done
+                Lack.NOT_VERIFIED, why, partition=number, first=first, next_offset=end, offsets=end - first
             )
 
 
@@ -309,7 +360,8 @@ def _judged(
         late = _out_of_order(_untimed(wanted, stamped), _untimed(found, stamped)).collect()
     else:
         late = _out_of_order(wanted, found).collect()
-    source_deleted = any(extent.begin.values())
+    is_cleaned = rule.tombstones_ms is not None and not rule.compacted  # the source, and not its copy
+    source_deleted = any(extent.begin.values()) or is_cleaned
     expired = {place for place, begin in extent.target_begin.items() if begin}
     if any(extent.dead_begin.values()):
         expired.add(BURIED)
@@ -318,7 +370,8 @@ def _judged(
         reason = "the target has deleted its first records, and these may have been among them"
         unknown.append(subject.lacks(Lack.NOT_VERIFIED, reason, offsets=lost))
     if source_deleted and (old := sum(extra for _, extra in sums.values())):
-        reason = "the target holds more records than the source has still: it has deleted its first ones"
+        how = "it has deleted its first ones" if any(extent.begin.values()) else "its cleaner may have removed them"
+        reason = f"the target holds more records than the source has still: {how}"
         unknown.append(subject.lacks(Lack.NOT_VERIFIED, reason, offsets=old))
     missing = sum(many for place, (many, _) in sums.items() if place not in expired)
     extra = 0 if source_deleted else sum(many for _, many in sums.values())
@@ -400,8 +453,8 @@ def _matched(rule: Rekeying, wanted: DataFrame, found: DataFrame, *, is_stamped:
 
 
 def _may_compact(rule: Rekeying) -> bool:
-    """The target may lack what its cleaner took: the source's may take it, too."""
-    return rule.compacted and rule.tombstones_ms is not None
+    """The target may lack what its cleaner took: the source's may take it, too, or somebody has asked for that."""
+    return rule.compacted and rule.fits_compaction
 
 
 #: Of its key and place, in its source partition, no record that must be there comes after it. There is no order between

@@ -103,7 +103,7 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
             raise Stopped(State.FENCED, -1, -1, detail)
         ends = {TopicPartition(rule.target, number): kept for number, kept in done.ends.items()}
-        _check_lost(await undecided_in(cluster, ends))  # D6
+        _check_lost(await undecided_in(cluster, ends, dict.fromkeys(ends, transactional_id(rule, slot))))  # D6
         writer = _Writer(work, slot, transaction, cluster, done)
         try:
             for batch in slices:

@@ -17,6 +17,8 @@ And a seed may be one of another repertoire than "clusters":
 
     Repertoire: settings
 
+Of "rekeyed", whose schedules are sessions of re-keyed topics, `Only` has topics.
+
 A patch is applied to a copy of the package alone. Several mechanisms may keep one promise: a patch takes out as many as
 it needs for the adversary to see it broken.
 """
@@ -34,6 +36,8 @@ from typing import Final, Self
 
 import mirror
 
+#: The repertoire of a seed that is one of `adversary.rekeyed`.
+REKEYED: Final = "rekeyed"
 FOLDER: Final = Path(__file__).resolve().parent
 PACKAGE: Final = Path(mirror.__file__).resolve().parent
 
@@ -41,7 +45,7 @@ PACKAGE: Final = Path(mirror.__file__).resolve().parent
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend:
     """What a patch takes out: `finds` are kinds of findings, of which one must be found within `schedules` from `seed`
-    on, of a `repertoire`, by the operations `only` of each (empty: all), which are `plays`.
+    on, of a `repertoire`, by the operations, or re-keyed topics, `only` of each (empty: all), which are `plays`.
     """
 
     name: str

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 _TESTS = Path(__file__).resolve().parent.parent.parent
@@ -18,6 +19,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first session")
     parser.add_argument("--schedules", type=int, default=1, help="how many seeds in a row")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
+    parser.add_argument("--without", metavar="MEND", default="", help="with one mend taken out of a copy of the mirror")
     parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
     parser.add_argument("--only", default="", help="these of the topics alone, by number, with commas")
     parser.add_argument("--turns", type=int, default=0, help="so many of the turns alone")
@@ -30,6 +32,7 @@ def main() -> int:
 
 def _hunt(options: argparse.Namespace) -> int:
     # Not at the top: every forked process imports this module anew.
+    from adversary import driving, mends
     from adversary.rekeyed.play import play
     from adversary.rekeyed.scripts import session
     from adversary.world import World
@@ -37,7 +40,10 @@ def _hunt(options: argparse.Namespace) -> int:
     only = frozenset(map(int, filter(None, options.only.split(","))))
     ignored = frozenset(filter(None, options.ignore.split(",")))
     began, kinds, played, topics = time.monotonic(), Counter[str](), 0, 0
-    with tempfile.TemporaryDirectory() as folder, World(Path(folder)) as world:
+    with ExitStack() as stack:
+        world = stack.enter_context(World(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        if options.without:
+            stack.enter_context(driving.package(stack.enter_context(mends.without(options.without))))
         for seed in range(options.seed, options.seed + options.schedules):
             if time.monotonic() > began + options.seconds or (kinds and options.until_found):
                 break

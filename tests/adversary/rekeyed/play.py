@@ -357,6 +357,7 @@ class _Player:
     def _op_recreate(self, op: Op, case: Case, _: object) -> str:
         self._op_delete_source(op, case, _)
         self._world.source.create(case.name, 1 + op.partition % 2, {"retention.ms": "-1"})
+        case.causes.discard("delete_source")
         return ""
 
     def _op_delete_source(self, _: Op, case: Case, __: object) -> str:
@@ -395,7 +396,7 @@ class _Player:
             with contextlib.suppress(KafkaException):  # it may be gone
                 future.result(COMMAND_SECONDS)
         case.begin_anew()
-        case.causes -= {"delete_copy", "delete_progress", "cut_progress", "cut_target", "cut_source", "stranger"}
+        case.causes -= CAUSED["FENCED"] | {"cut_source", "stranger", "recreate"}
         return ""
 
     def _op_stranger(self, op: Op, case: Case, _: object) -> str:

@@ -97,6 +97,9 @@ class Turn:
     before: tuple[Op, ...]
     amid: tuple[Op, ...]
 
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.before))} | {self.act} {self.after_ms}: {', '.join(map(str, self.amid))}"
+
 
 @dataclass(frozen=True, slots=True)
 class Session:

@@ -1,0 +1,136 @@
+"""Source topics and partitions that went while no mirror ran, and whose copies stay as they are.
+
+No plan has them, so no task looks at them, and what was reported of them last would be that they have caught up. They
+are stopped for as long as the flow would mirror them, and their copies are there. Of what neither cluster has any more
+there is nothing to report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from mirror.errors import ClusterError
+from mirror.journal.entries import FirstSeen
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.observability.status import PartitionStatus
+from mirror.replication.position import located
+from mirror.replication.topic_identity import recreated, what_became_of
+from mirror.states import Remedy, State
+
+
+class _Now(NamedTuple):
+    """What became of a source topic, empty where nothing did, and which partitions it and its copy have."""
+
+    what: str
+    source: Collection[int]
+    copy: Collection[int]
+
+    def lacks(self, number: int) -> bool:
+        """Neither cluster has this partition of what was mirrored."""
+        return number not in self.copy and (bool(self.what) or number not in self.source)
+
+
+@dataclass(slots=True, eq=False)
+class GoneTopics:
+    """Those of one flow, which `instance` reports. `figures`: by source partition, as they stand. `over`: the keys of
+    reports about what neither cluster has.
+    """
+
+    source: Cluster
+    target: Cluster
+    instance: str
+    figures: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
+    over: list[bytes] = field(default_factory=list)
+
+    async def find(
+        self,
+        left: Sequence[PartitionStatus],
+        seen: Mapping[str, FirstSeen],
+        rekeyed: Collection[str],
+        mirrored: Collection[str],
+    ) -> list[PartitionStatus]:
+        """Find what went of the partitions that nobody mirrors, by their last reports; those that were not known to be
+        gone. One that was remains so whatever is heard of its source: no plan has it. `seen`: by target topic, as what
+        its source was first seen; `rekeyed` are target topics, `mirrored` source topics that have other partitions.
+        """
+        copies = {one.topic: one.target_topic for one in left if one.target_topic in seen}
+        found = await asyncio.gather(
+            *(self._became(topic, copy, seen[copy].topic_id) for topic, copy in copies.items())
+        )
+        became, new = dict(zip(copies, found, strict=True)), list[PartitionStatus]()
+        for one in left:
+            at, now = TopicPartition(one.topic, one.partition), became.get(one.topic)
+            if now is not None and now.lacks(one.partition):
+                self.over.append(one.key())
+                continue
+            what = now.what if now is not None else ""
+            was_known = one.state is State.RECREATED
+            if not (what or was_known):
+                continue
+            detail = one.detail
+            if what:
+                stop = located(recreated(at, one.next_offset, what), self.source, self.target, one.target_topic)
+                is_rekeyed = one.target_topic in rekeyed
+                advice = Remedy.EXCLUDE_REKEYED.text({"topic": one.topic}) if is_rekeyed else stop.advice
+                detail = f"{stop.detail}. {advice}"
+            self.figures[at] = PartitionStatus(
+                flow=one.flow,
+                instance=self.instance,
+                topic=one.topic,
+                partition=one.partition,
+                target_topic=one.target_topic,
+                state=State.RECREATED,
+                detail=detail,
+                next_offset=one.next_offset,
+                log_end=one.log_end,
+                lag_records=None,
+                at_ms=int(time.time() * 1000),
+                caught_up_ms=one.caught_up_ms,
+                contact_ms=one.contact_ms,
+                tombstones_ms=one.tombstones_ms,
+            )
+            if not was_known:
+                new.append(self.figures[at])
+        self.source.forget(copies.keys() - mirrored)
+        return new
+
+    async def forget(self, left: Collection[TopicPartition], follows: Callable[[str, str], bool]) -> list[bytes]:
+        """Keep those that are `left`: nobody mirrors them now. The keys of the reports of those that the flow does not
+        mean any more, or whose copies are gone, which are not kept either, and of those that were `over`.
+        """
+        known = {at: one for at, one in self.figures.items() if at in left}
+        copies = sorted({one.target_topic for one in known.values() if follows(one.topic, one.target_topic)})
+        found = await asyncio.gather(*map(self._partitions, copies))
+        there, now = dict(zip(copies, found, strict=True)), int(time.time() * 1000)
+
+        def may_be_there(one: PartitionStatus) -> bool:
+            numbers = there.get(one.target_topic, ())
+            return numbers is None or one.partition in numbers
+
+        self.figures = {at: replace(one, at_ms=now) for at, one in known.items() if may_be_there(one)}
+        over, self.over = self.over, []
+        return [*over, *(one.key() for at, one in known.items() if at not in self.figures)]
+
+    async def _partitions(self, copy: str) -> Collection[int] | None:
+        """None where that cannot be asked."""
+        try:
+            found = await self.target.describe(copy)
+        except ClusterError:
+            return None
+        return found.leaders.keys() if found is not None else ()
+
+    async def _became(self, topic: str, copy: str, topic_id: uuid.UUID | None) -> _Now | None:
+        """None where a cluster cannot be asked."""
+        if (ours := await self._partitions(copy)) is None:
+            return None
+        try:
+            what = await what_became_of(self.source, topic, topic_id)
+        except ClusterError:
+            return None
+        theirs = self.source.topics.get(topic)
+        return _Now(what, theirs.leaders.keys() if theirs is not None else (), ours)
