@@ -14,24 +14,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from mirror import clock
+
 #: Less than it takes until another mirror begins (`LIVENESS_SECONDS` in `journal/ownership.py`), and longer than work
 #: that keeps an event loop from its other tasks.
 SUSPENDED_SECONDS: Final = 5.0
-
-#: Counts a machine's sleep where the system has such a clock.
-_RUNNING: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 Clocks = Callable[[], tuple[float, float]]
 
 
 def clocks() -> tuple[float, float]:
     """Seconds of the time of day, and since the machine began, suspension included where the system counts it."""
-    return time.time(), time.clock_gettime(_RUNNING)
+    return clock.now_ms() / 1000, clock.since_boot()
 
 
 class SuspensionDetector:

@@ -8,11 +8,11 @@ found equal is named in the flow's journal, by both ids. Nothing is written to t
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from mirror import clock
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
@@ -91,7 +91,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
     if to_compare:
         _require_all(history)
-    began_ms = 0 if ends_only else int(time.time() * 1000)
+    began_ms = 0 if ends_only else clock.now_ms()
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
     equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
     if equal:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.console import Group as Parts
 from rich.table import Table
 from rich.text import Text
 
-from mirror import __version__, errors
+from mirror import __version__, clock, errors
 from mirror import config as configuration
 from mirror.commands.verify import check_writable
 from mirror.config import SparkSettings
@@ -196,7 +195,7 @@ def page(found: Census, subject: str) -> str:
         put_text(body, "h2", "Mean bytes of a record, before compression")
         put_table(body, ("topic", *FRAMING_HEAD), [(one.topic or "?", *framing_cells(one)) for one in found.framings])
     foot = SubElement(body, "footer")
-    when = report.at(int(time.time() * 1000))
+    when = report.at(clock.now_ms())
     put_text(foot, "p", f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s")
     return written(root)
 
@@ -280,7 +279,7 @@ def census(
 
 
 def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: bool, records: bool) -> Census:
-    began = time.monotonic()
+    began = clock.monotonic()
     given = {"damage": "flag", "deleted": "skip", "uncompressed": "measured" if measured else "stated"}
     if topics:
         given["topic"] = ",".join(topics)
@@ -301,7 +300,7 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
     try:
         with Engine(context).watched():
             groups, framings = taken_by(context, given, records=records)
-        return Census(groups, time.monotonic() - began, framings)
+        return Census(groups, clock.monotonic() - began, framings)
     except Exception as failure:  # whatever Spark raises
         raise _error(failure) from failure
     finally:

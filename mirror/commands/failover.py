@@ -21,12 +21,12 @@ source holds now, which it does anyway; where none runs it only shows what would
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mirror import clock
 from mirror.commands import failover_view as kept
 from mirror.commands.failover_view import FailoverReport, as_dict, rendered
 from mirror.config import Settings
@@ -286,7 +286,7 @@ class _FailoverRun:
     settings: Settings
     rehearse: bool
     exposed: list[PartitionRpo] = field(default_factory=list)
-    _began: float = field(default_factory=time.monotonic)
+    _began: float = field(default_factory=clock.monotonic)
     _steps: dict[str, float] = field(default_factory=dict)
     _source_problem: str = ""
     _is_elsewhere: bool = False
@@ -333,14 +333,14 @@ class _FailoverRun:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Time one step. When the flow was ended, a cluster that fails costs that step, and the account names it."""
-        began = time.monotonic()
+        began = clock.monotonic()
         try:
             yield
         except (ClusterError, WireError, MalformedBatch) as problem:
             if not self._ended:
                 raise
             self._warn(f"could not {name}: {problem}")
-        self._steps[name] = time.monotonic() - began
+        self._steps[name] = clock.monotonic() - began
 
     async def reach(self, source: Cluster, topics: set[str]) -> bool:
         """Whether the source answers, and not another cluster at its address, of which nothing is asked."""
@@ -450,9 +450,9 @@ class _FailoverRun:
 
     async def _drain_unseen(self, known: JournalSnapshot) -> None:
         """Let a mirror that runs get over what it sees of the source, whose right address it may have, unlike us."""
-        deadline = time.monotonic() + IDLE_SECONDS
+        deadline = clock.monotonic() + IDLE_SECONDS
         while (owner := known.watched.current()) is not None:
-            if all(one.instance == owner.instance for one in known.figures.values()) or time.monotonic() > deadline:
+            if all(one.instance == owner.instance for one in known.figures.values()) or clock.monotonic() > deadline:
                 ends = {at: one.log_end for at, one in known.figures.items() if one.instance == owner.instance}
                 if behind := await known.reaching(self.settings, ends, IDLE_SECONDS):
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
@@ -513,19 +513,19 @@ class _FailoverRun:
         """Every task of the mirror ended: it says so behind its last one; or it is gone or silent for longer than a
         task goes on without it (`driver/control.py`), and then no partition may grow.
         """
-        seen, deadline = known.watched, time.monotonic() + END_SECONDS + LIVENESS_SECONDS
+        seen, deadline = known.watched, clock.monotonic() + END_SECONDS + LIVENESS_SECONDS
         places = [TopicPartition(one.target_topic, one.partition) for one in known.figures.values()]
         await known.journal.cluster.learn({at.topic for at in places})
-        ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), time.monotonic()
+        ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), clock.monotonic()
         while (owner := seen.last) is not None and not seen.has_said(owner):
             now = await _log_ends(known.journal.cluster, places)
             if grown := sorted(at for at, end in now.items() if ends.get(at, end) != end):
-                moved, still_since = grown, time.monotonic()
+                moved, still_since = grown, clock.monotonic()
             ends |= now
-            if (owner.is_gone or seen.is_silent(owner)) and time.monotonic() - still_since > QUIET_SECONDS:
+            if (owner.is_gone or seen.is_silent(owner)) and clock.monotonic() - still_since > QUIET_SECONDS:
                 self._former.append(owner)
                 break
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 grew = f"; {first_of([*map(str, moved)])} grew meanwhile" if moved else ""
                 self._warn(f"the mirror ({owner}) did not say that it ended{grew}: see to it before anybody writes")
                 return
@@ -632,12 +632,12 @@ class _FailoverRun:
             return True
 
         clearance = Clearance(sync.detector, always if self.rehearse else stands, at_first=True)
-        deadline, self._synced = time.monotonic() + GROUPS_SECONDS, None
+        deadline, self._synced = clock.monotonic() + GROUPS_SECONDS, None
         while True:
             may_go = sync.detector.since()
             await clearance.given()
             self._synced = await sync.sync_once(rehearsing=self.rehearse, renewing=self._synced is None, may_go=may_go)
-            if self._synced.is_complete or time.monotonic() > deadline:
+            if self._synced.is_complete or clock.monotonic() > deadline:
                 break
             await asyncio.sleep(POLL_SECONDS)
         self._warn_of_blockers(self._synced.blockers)
@@ -658,7 +658,7 @@ class _FailoverRun:
         doubts = {at: doubt.reason for at, doubt in doubts_in(self._doubts, known.figures).items()}
         topics = {one.topic: one.target_topic for one in known.figures.values()}
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
-        deadline = time.monotonic() + GROUPS_SECONDS  # one round takes longer where a broker answers nothing
+        deadline = clock.monotonic() + GROUPS_SECONDS  # one round takes longer where a broker answers nothing
         for tries in range(GAP_TRIES):
             sync = group_sync(self.settings, source, target, known, self._doubts)
             if tries:
@@ -667,7 +667,7 @@ class _FailoverRun:
             gaps, blockers = await sync.gaps(self._synced.stood, holds, doubts, rekeyed)
             self._gaps = tuple(gaps)
             is_settled = not gaps and not any(blocker.passing for blocker in blockers)
-            if is_settled or time.monotonic() > deadline:
+            if is_settled or clock.monotonic() > deadline:
                 break
         self._warn_of_blockers(blockers)
 
@@ -739,7 +739,7 @@ class _FailoverRun:
             gaps=self._gaps,
             warnings=tuple(self._warnings),
             steps=self._steps,
-            seconds=time.monotonic() - self._began,
+            seconds=clock.monotonic() - self._began,
         )
 
     def _warn(self, text: str) -> None:
@@ -752,13 +752,13 @@ async def _less_than_reported(log: PlanLog, topic: str, known: JournalSnapshot) 
     where none was. Raises as `PlanLog.reached` does.
     """
     reported = {at.partition: one.next_offset for at, one in known.figures.items() if at.topic == topic}
-    deadline = time.monotonic() + GROUPS_SECONDS
+    deadline = clock.monotonic() + GROUPS_SECONDS
     while True:
         reached = await log.reached()
         less = {number: at for number, at in sorted(reported.items()) if reached.get(number, 0) < at}
         if not less:
             return ""
-        if not reached or time.monotonic() > deadline:
+        if not reached or clock.monotonic() > deadline:
             number, at = next(iter(less.items()))
             return (
                 f"what was re-keyed of partition {number} up to offset {at} is not on record any more: the target's"
@@ -771,10 +771,10 @@ async def _foreign_in(log: PlanLog) -> str:
     """What somebody else has written to a re-keyed topic, in words; empty where that is nothing. Raises as `PlanLog`
     does.
     """
-    deadline = time.monotonic() + GROUPS_SECONDS
+    deadline = clock.monotonic() + GROUPS_SECONDS
     while True:
         found = await log.foreign()
-        if not found or time.monotonic() > deadline:
+        if not found or clock.monotonic() > deadline:
             return found
         await asyncio.sleep(POLL_SECONDS)  # a living mirror may just have committed it
 

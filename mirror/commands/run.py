@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache, partial
@@ -25,7 +24,7 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mirror import host
+from mirror import clock, host
 from mirror.config import Settings
 from mirror.errors import ExitCode, FlowRuns
 from mirror.kafka.cluster import TopicPartition
@@ -326,7 +325,7 @@ class _Watch(AbstractContextManager["_Watch"]):
 
     def __init__(self, flow: str, console: Console | None) -> None:
         self._flow, self._log = flow, logs.get("mirror.run")
-        self._shown_at = time.monotonic()
+        self._shown_at = clock.monotonic()
         self._bar = (
             Progress(
                 TextColumn("[bold]{task.description}"),
@@ -341,7 +340,7 @@ class _Watch(AbstractContextManager["_Watch"]):
             else None
         )
         self._task = self._bar.add_task(flow, total=None, rate=0.0, note="") if self._bar else None
-        self._before = (time.monotonic(), 0)
+        self._before = (clock.monotonic(), 0)
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -358,7 +357,7 @@ class _Watch(AbstractContextManager["_Watch"]):
     def show(self, figures: Mapping[TopicPartition, PartitionStatus]) -> None:
         """Called about once a second."""
         totals = Totals.of(figures.values())
-        now = time.monotonic()
+        now = clock.monotonic()
         then, bytes_then = self._before
         rate = max(0, totals.bytes - bytes_then) / max(now - then, 1e-3) / 1e6
         self._before = (now, totals.bytes)

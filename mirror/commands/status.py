@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, ExitCode, WireError
 from mirror.journal.journal import journal_topic
@@ -108,7 +108,7 @@ async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
             try:
                 found = await follower.poll()
             except (ClusterError, WireError) as lost:
-                found = replace(found, now_ms=int(time.time() * 1000))
+                found = replace(found, now_ms=clock.now_ms())
                 problem = Text(f"\ncannot read the journal: {lost}", "red")
             live.update(fitted(found, out, problem), refresh=True)
 

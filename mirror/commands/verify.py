@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from uuid import UUID
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from mirror import clock
 from mirror.commands.verify_view import as_dict, page, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode
@@ -107,7 +107,7 @@ def verify_flow(
     Raises ConfigError for a name that the flow does not mirror, or a file that is of another proof, PreflightError
     where `mirror run` would find no topics, or where both addresses lead to one cluster, and ClusterError.
     """
-    began = time.monotonic()
+    began = clock.monotonic()
     source, target = Admin(settings.source), Admin(settings.target)
     refuse_same(source, target)  # a copy is equal to itself, which proves nothing
     every, refused = _pairs(source, target, settings)
@@ -183,7 +183,7 @@ def verify_flow(
             for pair in pairs
             if _partitions(found := there.get(pair.target)) > pair.partitions and found is not None
         ),
-        seconds=time.monotonic() - began,
+        seconds=clock.monotonic() - began,
         moved=moves is not None,
         source_id=proof.plan.subject.source_id,
         target_id=proof.plan.subject.target_id,
@@ -280,7 +280,7 @@ async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _R
             losses=losses_in(known),
             paused=paused_in(known),
             stops=stops_in(known, {name: target.topic_id(name) for name in topics}),
-            status=status_of(settings.flow, settings.target.alias, known, int(time.time() * 1000)),
+            status=status_of(settings.flow, settings.target.alias, known, clock.now_ms()),
         )
 
 

@@ -8,12 +8,12 @@ there is nothing to report.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from mirror import clock
 from mirror.errors import ClusterError
 from mirror.journal.entries import FirstSeen
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -89,7 +89,7 @@ class GoneTopics:
                 next_offset=one.next_offset,
                 log_end=one.log_end,
                 lag_records=None,
-                at_ms=int(time.time() * 1000),
+                at_ms=clock.now_ms(),
                 caught_up_ms=one.caught_up_ms,
                 contact_ms=one.contact_ms,
                 tombstones_ms=one.tombstones_ms,
@@ -106,7 +106,7 @@ class GoneTopics:
         known = {at: one for at, one in self.figures.items() if at in left}
         copies = sorted({one.target_topic for one in known.values() if follows(one.topic, one.target_topic)})
         found = await asyncio.gather(*map(self._partitions, copies))
-        there, now = dict(zip(copies, found, strict=True)), int(time.time() * 1000)
+        there, now = dict(zip(copies, found, strict=True)), clock.now_ms()
 
         def may_be_there(one: PartitionStatus) -> bool:
             numbers = there.get(one.target_topic, ())

@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from mirror import clock
 from mirror.background import in_background
 from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
 from mirror.journal import ownership
@@ -146,7 +146,7 @@ class JournalState:
     def begin(self, taken: Taken) -> None:
         """Learn what stood in the journal when the flow was taken."""
         self.owner, self.place, self._claims = taken.owner, taken.seen.place, taken.seen.claims
-        self._restated = time.monotonic()
+        self._restated = clock.monotonic()
         claimed = taken.seen.claims.owner
         if claimed is not None and claimed.instance != self.instance:  # while the one before was waited for
             self._end(claimed)
@@ -225,10 +225,10 @@ class JournalState:
         self.on_lost()
 
     async def _say_again(self, journal: Journal) -> None:
-        if self.owner is None or self._is_over or time.monotonic() - self._restated < ownership.RESTATE_SECONDS:
+        if self.owner is None or self._is_over or clock.monotonic() - self._restated < ownership.RESTATE_SECONDS:
             return
         if await ownership.restate(journal, self.owner):
-            self._restated = time.monotonic()
+            self._restated = clock.monotonic()
 
     def _end(self, owner: Owner) -> None:
         if not self._is_over:
@@ -250,7 +250,7 @@ class JournalState:
                 self._log.warning("report_unread", flow=self.flow, task=task, reason=repr(problem))
         else:
             if figures.instance == self.instance:
-                self._heard[at] = _Heard(figures.at_ms, time.monotonic() + HEARD_SECONDS)
+                self._heard[at] = _Heard(figures.at_ms, clock.monotonic() + HEARD_SECONDS)
                 self._stands(at, figures)
 
     def receive(self, figures: PartitionStatus, last: LastPosition | None = None) -> PartitionStatus:
@@ -262,7 +262,7 @@ class JournalState:
         self._lasts.pop(target, None)
         if last is not None:
             self._lasts[target] = last
-        self._heard[at] = _Heard(figures.at_ms, time.monotonic() + RESULT_SECONDS)
+        self._heard[at] = _Heard(figures.at_ms, clock.monotonic() + RESULT_SECONDS)
         return self._stands(at, figures)
 
     def forget(self, at: TopicPartition) -> None:
@@ -299,7 +299,7 @@ class JournalState:
 
     def is_fresh(self, at: TopicPartition) -> bool:
         """Whether a task, or the driver, reported a partition in the last `STALE_SECONDS`: else none may look at it."""
-        return time.monotonic() - self._reported.get(at, -math.inf) <= STALE_SECONDS
+        return clock.monotonic() - self._reported.get(at, -math.inf) <= STALE_SECONDS
 
     @property
     def blind(self) -> list[TopicPartition]:
@@ -315,11 +315,11 @@ class JournalState:
 
     def _stands(self, at: TopicPartition, figures: PartitionStatus) -> PartitionStatus:
         """A report is dated no later than now, and no earlier than the one before it, which came before."""
-        self._reported[at] = time.monotonic()
+        self._reported[at] = clock.monotonic()
         before = self.live[at].at_ms if at in self.live else -1
         figures = _by_our_clock(self.with_end(figures))
         if figures.at_ms <= before:
-            figures = replace(figures, at_ms=max(before, _now_ms()))
+            figures = replace(figures, at_ms=max(before, clock.now_ms()))
         self.live[at] = figures
         self.metrics.learn((figures,))
         return figures
@@ -327,7 +327,7 @@ class JournalState:
     def _is_older(self, at: TopicPartition, figures: PartitionStatus) -> bool:
         """Whether a task sent this straight, or in its result, after it had written what the journal has here."""
         heard = self._heard.get(at)
-        if heard is not None and figures.at_ms < heard.at_ms and time.monotonic() < heard.until:
+        if heard is not None and figures.at_ms < heard.at_ms and clock.monotonic() < heard.until:
             return True
         self._heard.pop(at, None)
         return False
@@ -392,14 +392,10 @@ class JournalState:
 
 def _by_our_clock(figures: PartitionStatus) -> PartitionStatus:
     """A report that has just come: a clock that dates it later is ahead, and was when it saw the source."""
-    if (ahead := figures.at_ms - (now := _now_ms())) <= 0:
+    if (ahead := figures.at_ms - (now := clock.now_ms())) <= 0:
         return figures
     caught_up_ms, contact_ms = (max(0, at_ms - ahead) for at_ms in (figures.caught_up_ms, figures.contact_ms))
     return replace(figures, at_ms=now, caught_up_ms=caught_up_ms, contact_ms=contact_ms)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def _further(written: LastPosition | None, ended: LastPosition | None) -> LastPosition | None:

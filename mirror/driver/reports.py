@@ -7,12 +7,12 @@ only what ends another state is logged.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from mirror import clock
 from mirror.driver.flow import Refusal
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import TopicPartition
@@ -167,7 +167,7 @@ def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, in
     that `one` alone knows of. Where the source's log ends by now is not known, and so is the lag: the driver asks for
     it.
     """
-    now, stop = int(time.time() * 1000), one.stop
+    now, stop = clock.now_ms(), one.stop
     if before is not None and before.target_topic != one.target.topic:
         before = None  # of a copy under another name
     if before is not None:
@@ -196,7 +196,7 @@ def unreported(one: Assignment, flow: str, instance: str) -> PartitionStatus:
         log_end=one.contact.end,
         contact_ms=one.contact.at_ms,
         lag_records=None,
-        at_ms=int(time.time() * 1000),
+        at_ms=clock.now_ms(),
         caught_up_ms=one.caught_up_ms,
         tombstones_ms=one.tombstones_ms,
     )
@@ -230,7 +230,7 @@ def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: st
     """The reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for each of
     its partitions that had not begun, from the last one in the journal, of which `known` are the newest records.
     """
-    now, found = int(time.time() * 1000), list[PartitionStatus]()
+    now, found = clock.now_ms(), list[PartitionStatus]()
     for copy, number in one.places:
         reached, caught_up_ms, tombstones_ms, contact = last_reported(known, copy, number)
         found.append(

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from mirror import clock
 from mirror.background import in_background
 from mirror.errors import (
     BadRecords,
@@ -325,7 +325,7 @@ async def bounded(
     are left out of the copy. A topic that is another one by now has no end to copy up to: its task says so. What lies
     behind an open transaction is not copied, and is reported.
     """
-    began_ms, written = int(time.time() * 1000), dict[TopicPartition, int]()
+    began_ms, written = clock.now_ms(), dict[TopicPartition, int]()
     with contextlib.suppress(ClusterError, WireError):
         written = await listed(source, [one.source for one in assignments], LATEST)
 

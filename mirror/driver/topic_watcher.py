@@ -36,6 +36,7 @@ from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
+from mirror import clock
 from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reading import reloaded
@@ -131,7 +132,7 @@ class Deletions:
         if self._missed is None:  # when they went nobody knows: now they are noticed
             left = gone_topics(settings, self._source, self._target, seen, plan.source_topics).items()
             self._missed = frozenset(topic for copy, topic in left if copy not in copies)
-            self._missed_until = time.monotonic() + _WINDOW_MS / 1000
+            self._missed_until = clock.monotonic() + _WINDOW_MS / 1000
         gone = self._gone(plan, copies)
         if why := _doubt(plan, self._lost(plan, settings, copies, gone, seen)) if gone else "":
             self._log_kept(settings, gone, _as_lost(settings, why))
@@ -178,7 +179,7 @@ class Deletions:
         """How many source topics were lost in the time that counts, and of how many that there were then (D2): a copy
         that the journal names by another name than now, or whose source was deleted earlier, is none of them.
         """
-        since = time.time() * 1000 - _WINDOW_MS
+        since = clock.now_ms() - _WINDOW_MS
         deleted = {
             one.source_topic
             for one in seen.values()
@@ -186,7 +187,7 @@ class Deletions:
             and one.source_topic not in plan.source_topics
             and selects(one.source_topic, settings.topics)
         }
-        missed = (self._missed or frozenset()) if time.monotonic() < self._missed_until else frozenset()
+        missed = (self._missed or frozenset()) if clock.monotonic() < self._missed_until else frozenset()
         lost = deleted | (missed - plan.source_topics.keys()) | {one.source.topic for one in gone.values()}
         return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
@@ -211,7 +212,7 @@ class Deletions:
             for topic, topic_id in ids.items():  # each is on record before the next one goes
                 await asyncio.to_thread(self._target.delete_topics, {topic: topic_id}, failures)
                 if topic not in failures:
-                    entry = replace(seen[topic], deleted_ms=int(time.time() * 1000))
+                    entry = replace(seen[topic], deleted_ms=clock.now_ms())
                     await journal.append_all([(FirstSeen.key(topic), entry.to_json())])
         self._log_refused(settings, {topic: str(problem) for topic, problem in failures.items()})
         return ids.keys() - failures.keys()
@@ -374,11 +375,11 @@ class Replanner:
 
         Raises ClusterError, PreflightError and MalformedBatch: the next round may do.
         """
-        began = time.monotonic()
+        began = clock.monotonic()
         try:
             return self._replan(current, seen, sound)
         finally:
-            self._took = time.monotonic() - began
+            self._took = clock.monotonic() - began
 
     def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
@@ -493,7 +494,7 @@ class Replanner:
             new = {one.source for one in plan.rekeyed} - self._rekeyed
             return bool(new or {pair.target for pair in plan.pairs}.difference(begun))
 
-        is_old = time.monotonic() - self._read_at > _ASK_OTHERS_SECONDS
+        is_old = clock.monotonic() - self._read_at > _ASK_OTHERS_SECONDS
         return begins(plan.allowed()) or (is_old and begins(plan))
 
     def _plan_by(self, history: History) -> TopicPlan:
@@ -555,7 +556,7 @@ class Replanner:
         return self._history
 
     def _read_elsewhere(self) -> History:
-        self._history, self._read_at = read_others(self.settings, self._source, self._target), time.monotonic()
+        self._history, self._read_at = read_others(self.settings, self._source, self._target), clock.monotonic()
         return self._history
 
     def _log_refusals(self, refusals: Iterable[str]) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
@@ -280,12 +280,12 @@ async def _leaderless(source: Cluster, partitions: Collection[TopicPartition]) -
     and is not again: each question about one of them would wait by itself. Brokers that lost their controllers go on
     naming leaders that are gone.
     """
-    deadline = time.monotonic() + CALL_TIMEOUT
+    deadline = clock.monotonic() + CALL_TIMEOUT
     while True:
         leaders = {at: source.leader(at).node for at in partitions if source.has(at)}
         found = {at: node for at, node in leaders.items() if node < 0 or node in source.silent}
         lacking = {at if node < 0 else node for at, node in found.items()}
-        if lacking <= source.given_up or time.monotonic() > deadline:
+        if lacking <= source.given_up or clock.monotonic() > deadline:
             source.given_up |= lacking
             return frozenset(found)
         await asyncio.sleep(_LEADER_SECONDS)
@@ -381,7 +381,7 @@ async def _emptied(source: Cluster, target: Cluster, topic: str, target_topic: s
     except (ClusterError, MalformedBatch, KeyError) as problem:
         _log.warning("start_unknown", topic=topic, reason=str(problem))
         return None
-    return None if newest < 0 else (target_topic, int(time.time() * 1000) - newest)
+    return None if newest < 0 else (target_topic, clock.now_ms() - newest)
 
 
 async def _deleted(
@@ -405,7 +405,7 @@ async def _deleted(
             fetched = split((await fetch_at(source, at, offset)).records)
             batch = next((one.header for one in fetched if one.header.last_offset >= offset), None)
             if batch is not None and batch.base_offset < until:
-                return at, figures.target_topic, first, until, int(time.time() * 1000) - batch.max_timestamp
+                return at, figures.target_topic, first, until, clock.now_ms() - batch.max_timestamp
     except (ClusterError, MalformedBatch) as problem:
         _log.warning("start_unknown", topic=at.topic, partition=at.partition, reason=str(problem))
     return None
@@ -452,7 +452,7 @@ async def _exposure(
         raise answer
     at, position = _source_of(figures), answer if isinstance(answer, int) else None
     reached = figures.next_offset if position is None else position
-    now, contact = int(time.time() * 1000), known.contact.get(at)
+    now, contact = clock.now_ms(), known.contact.get(at)
     lost_from = None
     if source is not None and end is not None and end > reached:
         lost_from = await _written(source, at, reached)

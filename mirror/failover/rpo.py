@@ -6,11 +6,11 @@ Records are counted as offsets, so they are at most as many: a transaction's mar
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.driver.reports import Headway
 from mirror.errors import ConfigError
@@ -211,7 +211,7 @@ class JournalSnapshot:
 
     def status(self, settings: Settings) -> Status:
         """The flow as of now."""
-        return status_of(settings.flow, settings.target.alias, self.newest, int(time.time() * 1000))
+        return status_of(settings.flow, settings.target.alias, self.newest, clock.now_ms())
 
     def is_mirrored(self, settings: Settings) -> bool:
         """A mirror has the flow, as far as can be known."""
@@ -224,7 +224,7 @@ class JournalSnapshot:
         """Wait until the mirror that runs is as far as `ends`: the partitions that it is not, where it ended or none of
         them moved for so long. What it mirrors no longer is not waited for. Raises as `read` does.
         """
-        moved_at, headway = time.monotonic(), Headway()
+        moved_at, headway = clock.monotonic(), Headway()
         while True:
             await self.read()
             figures = self.figures
@@ -234,8 +234,8 @@ class JournalSnapshot:
             wanted = {at: figures[at] for at in ends.keys() & figures.keys()}
             capped = {at: replace(one, next_offset=min(one.next_offset, ends[at])) for at, one in wanted.items()}
             if headway.made(capped):  # behind its end a partition may move for ever
-                moved_at = time.monotonic()
-            elif time.monotonic() - moved_at > idle_seconds:
+                moved_at = clock.monotonic()
+            elif clock.monotonic() - moved_at > idle_seconds:
                 return behind
             await asyncio.sleep(POLL_SECONDS)
 

@@ -6,11 +6,11 @@ Whatever happens here, the copy goes on: groups are checked again the next time.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mirror import clock
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Standing
 from mirror.groups.side import Blocker
@@ -66,11 +66,11 @@ class GroupFollower:
     async def run(self) -> None:
         """Until cancelled. Raises nothing. Groups may be asked for later, by a configuration that is read again."""
         while True:
-            began = time.monotonic()
+            began = clock.monotonic()
             self._say_whether_chosen()
             if self.sync.include:
                 await self._step()
-            took = time.monotonic() - began
+            took = clock.monotonic() - began
             await asyncio.sleep(max(self.interval - took, min(took, LONGEST_REST)))
 
     async def finish(self, stopping: asyncio.Event) -> str:
@@ -152,7 +152,7 @@ class GroupFollower:
                 await self.journal.append_all(cut_entry(at, cut) for at, cut in result.cuts.items())
         except (ClusterError, WireError) as problem:
             return [Blocker("the journal was not written", detail=str(problem))]
-        now = int(time.time() * 1000)
+        now = clock.now_ms()
         figures = GroupFigures(
             instance=self.instance,
             at_ms=now,

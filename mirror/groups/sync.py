@@ -34,14 +34,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from mirror import names
+from mirror import clock, names
 from mirror.errors import ClusterError, WireError
 from mirror.groups.decide import Agreement, Decision, Standing, decide
 from mirror.groups.gap import (
@@ -190,7 +189,7 @@ class GroupSync:
         self._until: dict[TopicPartition, int] = {}
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
-        self._renewed_at = time.monotonic() - RENEWED_SECONDS + WHOLE_SECONDS  # for a process that lives for minutes
+        self._renewed_at = clock.monotonic() - RENEWED_SECONDS + WHOLE_SECONDS  # for a process that lives for minutes
 
     def mirrors(self, terms: Terms) -> None:
         """From the next round on, other partitions are mirrored."""
@@ -212,7 +211,7 @@ class GroupSync:
             beating.cancel()
 
     async def _round(self, *, rehearsing: bool, renewing: bool) -> SyncResult:
-        now = time.monotonic()
+        now = clock.monotonic()
         whole = renewing or rehearsing or now - self._whole_at >= WHOLE_SECONDS
         renewing = not rehearsing and (renewing or (whole and now - self._renewed_at >= RENEWED_SECONDS))
         sides = (self._source, self._target)
@@ -225,8 +224,8 @@ class GroupSync:
             sources = await self._source_offsets(whole=whole)
             if moved := {g: offsets for g, offsets in sources.items() if whole or self._synced.get(g) != offsets}:
                 work = await self._follow(moved, rehearsing=rehearsing, renewing=renewing)
-            self._whole_at = time.monotonic() if whole else self._whole_at
-            self._renewed_at = time.monotonic() if renewing else self._renewed_at
+            self._whole_at = clock.monotonic() if whole else self._whole_at
+            self._renewed_at = clock.monotonic() if renewing else self._renewed_at
         blockers = [blocker for side in sides for blocker in side.blockers]
         for group in {blocker.group for blocker in blockers if blocker.group}:
             self._standings[group] = Standing.BLOCKED

@@ -31,13 +31,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple, Self
 from uuid import UUID
 
+from mirror import clock
 from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset, replicated_end
@@ -391,7 +391,7 @@ def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
         "detail": loss.detail,
         "topic_id": str(loss.topic_id) if loss.topic_id else None,
         "target_topic_id": str(loss.target_topic_id) if loss.target_topic_id else None,
-        "at_ms": _now_ms(),
+        "at_ms": clock.now_ms(),
     }
     return _loss_key(loss.target, loss), json.dumps(fields).encode()
 
@@ -456,7 +456,7 @@ def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
         "upto": loss.next_offset,
         "reason": loss.reason,
         "topic_id": str(topic_id) if topic_id else None,
-        "at_ms": _now_ms(),
+        "at_ms": clock.now_ms(),
     }
     return f"{_ACCEPT}{loss.target.topic}/{loss.target.partition}".encode(), json.dumps(fields).encode()
 
@@ -489,10 +489,6 @@ def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -
     return found.offsets if found is not None and found.topic_id == one.topic_id else None
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 # --- Paused topics ----------------------------------------------------------------------------------------------------
 
 _PAUSE: Final = b"pause/"
@@ -507,7 +503,7 @@ class Pause(NamedTuple):
 
 def pause_entry(topic: str) -> tuple[bytes, bytes]:
     """The record that pauses a topic."""
-    return _PAUSE + topic.encode(), json.dumps({"at_ms": int(time.time() * 1000)}).encode()
+    return _PAUSE + topic.encode(), json.dumps({"at_ms": clock.now_ms()}).encode()
 
 
 def resume_entry(topic: str) -> tuple[bytes, None]:

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from mirror import clock
 from mirror.errors import ClusterError, WireError
 from mirror.journal.journal import encode
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -55,7 +55,7 @@ class Heartbeat:
         return cls(
             flow=flow,
             instance=instance,
-            at_ms=int(time.time() * 1000),
+            at_ms=clock.now_ms(),
             partitions=totals.partitions,
             stopped=totals.stopped,
             lag_records=totals.lag_records,
@@ -96,7 +96,7 @@ class Heart:
         log, failing = logs.get("mirror.heartbeats"), False
         since: dict[bytes, tuple[PartitionStatus, float]] = {}
         while True:
-            now, before = time.monotonic(), since
+            now, before = clock.monotonic(), since
             since = {
                 one.key(): known if (known := before.get(one.key())) and known[0] == one else (one, now)
                 for one in self.figures()

@@ -42,7 +42,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -54,6 +53,7 @@ from typing import Final, Self
 
 import psutil
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, ClusterUnreachable, FlowRuns, MalformedBatch, PreflightError, WireError
 from mirror.journal.entries import FirstSeen, seen_in
@@ -101,7 +101,7 @@ class Owner:
     @classmethod
     def here(cls, instance: str, claim: int | None = None) -> Owner:
         """This process, now."""
-        now = int(time.time() * 1000)
+        now = clock.now_ms()
         host = socket.gethostname()
         return cls(instance=instance, host=host, pid=os.getpid(), at_ms=now, claim=claim, place=place_of_numbers())
 
@@ -222,7 +222,7 @@ class FailedOver:
     def here(cls, silent: Iterable[str] = ()) -> Self:
         """From this process, now."""
         owner = Owner.here("")
-        return cls(at_ms=int(time.time() * 1000), host=owner.host, pid=owner.pid, silent=tuple(silent))
+        return cls(at_ms=clock.now_ms(), host=owner.host, pid=owner.pid, silent=tuple(silent))
 
     @classmethod
     def read(cls, value: bytes) -> Self:
@@ -377,7 +377,7 @@ class Watched:
         """Learn what is new; that. Raises as `Journal.follow` does."""
         is_first = self.place is None
         news = await self.journal.follow(self.place)
-        self._read = time.monotonic()
+        self._read = clock.monotonic()
         if is_first or self._problem:
             self._since, self._problem = self._read, ""
         if news.lost:
@@ -399,7 +399,7 @@ class Watched:
 
     def learn(self, entries: Iterable[Entry], *, are_new: bool) -> None:
         """Records in the journal's order; whether they arrived just now."""
-        now = time.monotonic()
+        now = clock.monotonic()
         for entry in entries:
             self.newest[entry.key] = entry
             with contextlib.suppress(*NOT_OURS):
@@ -546,14 +546,14 @@ async def wait_for_turn(settings: Settings, *, waits: bool) -> int:
 
 async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyncio.Event) -> None:
     """Wait for the end of the one that was taken over (H3), or for somebody who takes over from us."""
-    restated = logged = time.monotonic()
+    restated = logged = clock.monotonic()
     while not stopping.is_set() and seen.claims.owner is not None and seen.claims.owner.instance == owner.instance:
         if seen.has_ended(older):
             return
         if seen.is_silent(older):
             _log.warning("older_mirror_silent", flow=seen.journal.flow, older=str(older))
             return
-        now = time.monotonic()
+        now = clock.monotonic()
         if now - logged > LIVENESS_SECONDS:
             logged = now
             _log.warning("older_mirror_reports", flow=seen.journal.flow, older=str(older), advice="end it")

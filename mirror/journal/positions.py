@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
+from mirror import clock
 from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss, same_id
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
@@ -48,7 +48,7 @@ def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, b
         "stamp": last.stamp,
         "accepted": last.was_accepted,
         "begins": last.begins,
-        "at_ms": _now_ms(),
+        "at_ms": clock.now_ms(),
     }
     if (batch := last.batch) is not None:
         fields["batch"] = {
@@ -117,7 +117,7 @@ def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
         "advice": stop.advice,
         "source_topic_id": _id(stop.source_topic_id),
         "target_topic_id": _id(stop.target_topic_id),
-        "at_ms": _now_ms(),
+        "at_ms": clock.now_ms(),
     }
     return _key(STOP, target), json.dumps(fields, separators=(",", ":")).encode()
 
@@ -167,7 +167,7 @@ def way_back_entry(target: TopicPartition, back: WayBack) -> tuple[bytes, bytes]
         "spans": back.spans,
         "topic_id": _id(back.topic_id),
         "target_topic_id": _id(back.target_topic_id),
-        "at_ms": _now_ms(),
+        "at_ms": clock.now_ms(),
     }
     return _key(BACK, target), json.dumps(fields, separators=(",", ":")).encode()
 
@@ -394,7 +394,3 @@ def _offset(value: object) -> int:
     if (number := _number(value)) < 0:
         raise ValueError("an offset must not be negative")
     return number
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

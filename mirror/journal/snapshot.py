@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
@@ -138,9 +138,9 @@ class Follower:
         """The flow as of now; where clocks leave in doubt whether its mirror runs, once a report arrived of it, or none
         did for `LISTEN_SECONDS`. Raises as `poll`.
         """
-        found, deadline = await self.poll(), time.monotonic() + LISTEN_SECONDS
+        found, deadline = await self.poll(), clock.monotonic() + LISTEN_SECONDS
         while found.is_clock_in_doubt and self._skew_ms is None:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 return replace(found, is_unheard=not found.heard_ms)
             await asyncio.sleep(_LISTEN_PAUSE)
             found = await self.poll()
@@ -160,7 +160,7 @@ class Follower:
             self._newest |= {entry.key: entry.value for entry in news.entries}
             if is_new:
                 self._hear(news.entries)
-        now, ids = int(time.time() * 1000), self.target.cluster_id or ""
+        now, ids = clock.now_ms(), self.target.cluster_id or ""
         found = status_of(flow, self.settings.target.alias, self._kept, now, ids, self._skew_ms or 0, self._heard_ms)
         return await self._with_lag(found)
 
@@ -173,7 +173,7 @@ class Follower:
         the flow also while no task reports, with the time of its claim.
         """
         with contextlib.suppress(*NOT_OURS):
-            owner, now = Owner.read(self._newest.get(OWNER) or b""), int(time.time() * 1000)
+            owner, now = Owner.read(self._newest.get(OWNER) or b""), clock.now_ms()
             mine = [one for one in arrived if ownership.reporter(one.value) == owner.instance]
             self._heard_ms = now if mine else self._heard_ms
             reports = (PartitionStatus.from_json(one.value or b"") for one in mine if one.key.startswith(STATE))
@@ -186,12 +186,12 @@ class Follower:
         blind = [one for one in found.figures if found.is_stale(one) or not one.sees_the_end]
         if self.source is None or not blind:
             return found
-        if time.monotonic() - self._asked > ASK_PAUSE:
+        if clock.monotonic() - self._asked > ASK_PAUSE:
             places = {TopicPartition(one.topic, one.partition) for one in blind}
             seen = {**rekeyed_in(self._kept), **seen_in(self._kept)}
             ids = {one.topic: seen[one.target_topic].topic_id for one in blind if one.target_topic in seen}
             self._ends = await self._ask(self.source, places, found.source_id, ids)
-            self._asked = time.monotonic()
+            self._asked = clock.monotonic()
         ends = self._ends
         known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
         return replace(

@@ -20,12 +20,13 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar
+
+from mirror import clock
 
 T = TypeVar("T")
 
@@ -112,8 +113,8 @@ def _resolve(host: str, name: _Name) -> Future[tuple[Address, ...]]:
             name.running = None
             if found:
                 name.known = tuple(sorted(found, key=_order(name.known)))
-                name.found_at = time.monotonic()
-            name.failed_at = None if found else time.monotonic()
+                name.found_at = clock.monotonic()
+            name.failed_at = None if found else clock.monotonic()
         if failure is None:
             running.set_result(name.known)
         else:
@@ -141,7 +142,7 @@ async def addresses_of(host: str) -> tuple[Address, ...]:
     with contextlib.suppress(socket.gaierror):
         return _asked(host, socket.AI_NUMERICHOST)  # asks nobody
     name = _name(host)
-    if time.monotonic() - name.found_at < FRESH_SECONDS:
+    if clock.monotonic() - name.found_at < FRESH_SECONDS:
         return name.known
     lookup = asyncio.wrap_future(_resolve(host, name))
     try:
@@ -165,7 +166,7 @@ def settled(host: str) -> tuple[Address, ...] | None:
         name = _names.get(host)
     if name is None:
         return ()
-    if name.running is None and name.failed_at is not None and time.monotonic() - name.failed_at >= FRESH_SECONDS:
+    if name.running is None and name.failed_at is not None and clock.monotonic() - name.failed_at >= FRESH_SECONDS:
         _resolve(host, name)
     return name.known if name.running is None and name.failed_at is None else None
 

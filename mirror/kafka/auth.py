@@ -21,7 +21,6 @@ import json
 import math
 import os
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
@@ -34,6 +33,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import SecretStr
 
+from mirror import clock
 from mirror.background import in_background
 from mirror.config import ClusterSettings
 from mirror.errors import ConnectionLost, NotAuthenticated, TlsRefused
@@ -140,7 +140,7 @@ class Oidc:
             asking.set_result(token.text)
 
     def _asked(self) -> _Token:
-        began, asked_at = time.monotonic(), clocks()
+        began, asked_at = clock.monotonic(), clocks()
         form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         pair = f"{quote(self.client_id, safe='')}:{quote(self.secret.get_secret_value(), safe='')}"  # RFC 6749, 2.3.1
         request = urllib.request.Request(  # noqa: S310 -- the configuration takes https, and http on loopback
@@ -172,7 +172,7 @@ def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
     read = b""
     while len(read) < LARGEST_ANSWER and (more := answer.read1(LARGEST_ANSWER - len(read))):
         read += more
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise TimeoutError(f"its answer takes longer than {TIMEOUT:g} s")
     return read
 

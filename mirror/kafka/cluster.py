@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from mirror import __version__
+from mirror import __version__, clock
 from mirror.config import ClusterSettings
 from mirror.errors import (
     AccessDenied,
@@ -290,7 +289,7 @@ class Cluster:
         if code not in (NOT_LEADER, NOT_COORDINATOR):
             return
         before, learned = self._disowned.get(what, (-1, 0))
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         if (
             before == node
             and learned < self._learned
@@ -400,7 +399,7 @@ class Cluster:
         problem: Exception | None = None
         if not self._brokers:  # a lookup has a time of its own
             problem = await resolved(host for host, _ in self._bootstrap)
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic() + timeout
         backoff = Backoff(first=0.1, longest=1.0)
         while True:
             known: list[int | tuple[str, int]] = [*self.nodes]
@@ -408,7 +407,7 @@ class Cluster:
             random.shuffle(known)
             random.shuffle(start)
             try:
-                async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
+                async with asyncio.timeout(max(0.1, deadline - clock.monotonic())):
                     asks = [partial(self._ask_metadata, where) for where in (*known, *start)]
                     answered = await in_turns(asks, NEXT_BROKER, WireError)
                     await self._compare(is_due=not isinstance(answered, int))
@@ -419,7 +418,7 @@ class Cluster:
                 problem = failed.problems[-1]
                 if all(isinstance(one, TlsRefused | OtherCluster) for one in failed.problems):
                     raise ClusterUnreachable(f"{self}: {problem}") from problem
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: no broker answered within {timeout:g} s (last: {str(problem) or 'silence'}). "
                     "Check bootstrap.servers and the network"
@@ -443,7 +442,7 @@ class Cluster:
 
     async def _compare(self, *, is_due: bool) -> None:
         """Ask anew where the answer may be of a broker that is behind the others (K4)."""
-        if not is_due and time.monotonic() - self._compared < _COMPARED_SECONDS:
+        if not is_due and clock.monotonic() - self._compared < _COMPARED_SECONDS:
             return
         if len(self._brokers) == 1:
             self._behind = self.silent = frozenset()
@@ -451,12 +450,12 @@ class Cluster:
         reached = await self._reached(self._brokers)
         furthest = max(reached.values(), default=-1)
         late = {node for node, at in reached.items() if at < furthest}
-        deadline = time.monotonic() + BEHIND_SECONDS
-        while late and time.monotonic() < deadline:
+        deadline = clock.monotonic() + BEHIND_SECONDS
+        while late and clock.monotonic() < deadline:
             await asyncio.sleep(_CATCH_UP_PAUSE)
             late -= {node for node, at in (await self._reached(late)).items() if at >= furthest}
         self.silent = frozenset(self._brokers.keys() - reached.keys())
-        self._compared = time.monotonic()
+        self._compared = clock.monotonic()
         if late - self._behind:
             logs.get("mirror.cluster").warning(
                 "broker_behind",
@@ -521,7 +520,7 @@ class Cluster:
 
     async def _asked_now(self, topics: Collection[str], read: Callable[[Any], T], about: str, timeout: float) -> T:
         """What `read` makes of a broker's answer about topics; where it raises _NoAnswer, they are asked for again."""
-        deadline, backoff = time.monotonic() + timeout, Backoff()
+        deadline, backoff = clock.monotonic() + timeout, Backoff()
         problem = "no broker is known"
         while True:
             for node in random.sample(self.nodes, len(self.nodes)):
@@ -530,10 +529,10 @@ class Cluster:
                     return read(await connection.call(METADATA, _metadata_request(connection, topics), CONNECT_TIMEOUT))
                 except (WireError, _NoAnswer) as lost:
                     problem = str(lost)
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise ClusterUnreachable(f"{self}: no answer about {about} within {timeout:g} s (last: {problem})")
             await asyncio.sleep(backoff.next())
-            await self.refresh(timeout=max(0.1, deadline - time.monotonic()))
+            await self.refresh(timeout=max(0.1, deadline - clock.monotonic()))
 
     def _learn(self, answer: Any, wanted: frozenset[str]) -> None:
         code = getattr(answer, "error_code", None)  # by which it asks to begin at the bootstrap addresses (KIP-1102)
@@ -579,7 +578,7 @@ class Cluster:
         an `error_code`. Raises ClusterUnreachable after `timeout` seconds, or as soon as a request that may be sent
         only `once` has not been answered well; AccessDenied and BrokerError at once.
         """
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic() + timeout
         backoff = Backoff()
         problem = "no leader"
         if self.leader(partition).node < 0:
@@ -589,7 +588,7 @@ class Cluster:
             leader = self.leader(partition)
             if leader.node >= 0:
                 try:
-                    left = max(0.1, deadline - time.monotonic())
+                    left = max(0.1, deadline - clock.monotonic())
                     async with asyncio.timeout(left):
                         connection = await self.connection(leader.node)
                     request = build(connection.version(api), leader.epoch)
@@ -609,12 +608,12 @@ class Cluster:
                     problem = str(lost) or "no connection in time"
             if once and asked:
                 raise ClusterUnreachable(f"{self}: {doing} of {partition}: no clear answer: {problem}")
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: {doing} of {partition}: no answer within {timeout:g} s (last: {problem})"
                 )
             await asyncio.sleep(backoff.next())
-            await self.refresh((partition.topic,), timeout=max(0.1, deadline - time.monotonic()))
+            await self.refresh((partition.topic,), timeout=max(0.1, deadline - clock.monotonic()))
 
 
 def _joined(addresses: Iterable[tuple[str, int]]) -> str:

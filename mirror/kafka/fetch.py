@@ -15,6 +15,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
+from mirror import clock
 from mirror.errors import ClusterUnreachable, MalformedBatch, MalformedFrame, OpenTransaction
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.connection import throttled_seconds
@@ -161,18 +162,17 @@ async def fetch_at(
             return _Muted(muted)
         raise MalformedFrame(f"a fetch answer without {partition}")
 
-    clock = asyncio.get_running_loop()
     if cluster.bucket is not None:
-        while wait := cluster.bucket.wait(clock.time()):  # noqa: ASYNC110 -- a bucket fills with time alone
+        while wait := cluster.bucket.wait(clock.monotonic()):  # noqa: ASYNC110 -- a bucket fills with time alone
             await asyncio.sleep(wait)
-    began = clock.time()
+    began = clock.monotonic()
     while True:
         found: Fetched | _Muted = await cluster.call_leader(
             partition, FETCH, build=build, read=read, doing=f"Fetch at offset {offset}"
         )
         if isinstance(found, Fetched):
             break
-        if clock.time() - began > MUTED_SECONDS:
+        if clock.monotonic() - began > MUTED_SECONDS:
             raise ClusterUnreachable(
                 f"{cluster}: {partition}: a quota of its brokers let nothing through at offset {offset} for"
                 f" {MUTED_SECONDS:g} s: raise consumer_byte_rate, or request_percentage, of the mirror's user or client"
@@ -207,7 +207,7 @@ async def fetch_below(
     up, or remote storage gives nothing; as OpenTransaction where one has, but for what a reader of committed records
     gets. MalformedBatch where so many answers hold nothing but what precedes `offset`.
     """
-    deadline, backoff, vain = asyncio.get_running_loop().time() + EMPTY_SECONDS, Backoff(), 0
+    deadline, backoff, vain = clock.monotonic() + EMPTY_SECONDS, Backoff(), 0
     while True:
         found = await fetch_at(
             cluster, partition, offset, max_bytes=max_bytes, isolation=isolation, max_wait_ms=EMPTY_WAIT_MS * vain
@@ -231,7 +231,7 @@ async def fetch_below(
                     f"its log ends at {end}, and its leader has only what begins at {local} on its own disk: see to the"
                     " remote storage of that cluster"
                 )
-        if asyncio.get_running_loop().time() > deadline:
+        if clock.monotonic() > deadline:
             text = f"{cluster}: {partition}: nothing came back for offset {offset} within {EMPTY_SECONDS:g} s: {why}"
             if shown < end <= found.high_watermark:
                 raise OpenTransaction(f"{text}, where a transaction is open", str(cluster), shown)

@@ -6,12 +6,12 @@ All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_lead
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from mirror import clock
 from mirror.errors import ClusterUnreachable, WireError
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.groups import PURPOSE
@@ -114,7 +114,7 @@ async def may_have_since(cluster: Cluster, partition: TopicPartition, when: int)
         return list_offsets_request(version, {partition: epoch}, _NEWEST if knows else LATEST, READ_UNCOMMITTED)
 
     part = await cluster.call_leader(partition, LIST_OFFSETS, build=build, read=_only_part, doing="ListOffsets")
-    newest = int(part.timestamp) if part.timestamp >= 0 else time.time() * 1000
+    newest = int(part.timestamp) if part.timestamp >= 0 else clock.now_ms()
     return not knows or newest >= when
 
 
@@ -220,14 +220,14 @@ async def replicated_end(cluster: Cluster, partition: TopicPartition) -> int:
     """The log end, once every in-sync replica has it. Raises ClusterUnreachable where that does not come about
     in time.
     """
-    deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT
+    deadline = clock.monotonic() + CALL_TIMEOUT
     while True:
         newest, replicated = await asyncio.gather(
             epoch_end(cluster, partition), list_offset(cluster, partition, LATEST)
         )
         if replicated >= newest.end:
             return replicated
-        if asyncio.get_running_loop().time() > deadline:
+        if clock.monotonic() > deadline:
             raise ClusterUnreachable(
                 f"{cluster}: {partition}: replicas hold {replicated} of {newest.end} offsets; is a broker down?"
             )

@@ -11,11 +11,11 @@ one: it shows which topics are new, gone or have grown.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from mirror import clock
 from mirror.config import ClusterSettings
 from mirror.errors import MirrorError
 from mirror.kafka.admin import AT_ONCE, Admin, TopicInfo, portions
@@ -51,7 +51,7 @@ class RememberingAdmin(Admin):
         return self._describe_again(seconds) or bool(others)
 
     def _describe_again(self, seconds: float) -> bool:
-        began, is_other = time.monotonic(), False
+        began, is_other = clock.monotonic(), False
         self._due = self._due or sorted(self._configs)
         while self._due:
             some = [name for name in self._due[:AT_ONCE] if name in self._configs]
@@ -63,7 +63,7 @@ class RememberingAdmin(Admin):
             self._topics |= topics
             self._configs |= configs
             self._due = self._due[AT_ONCE:]
-            if time.monotonic() - began > seconds:
+            if clock.monotonic() - began > seconds:
                 break
         return is_other or not self._due
 

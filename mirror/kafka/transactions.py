@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost, Fenced, MalformedFrame, WireError
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, CALL_TIMEOUT, Cluster, TopicPartition, refusal
 from mirror.kafka.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
@@ -225,14 +225,14 @@ class Transaction:
 
     async def _appended(self, waiting: dict[TopicPartition, Parts]) -> dict[TopicPartition, Ack]:
         """Send until every batch is acknowledged; `waiting` is emptied."""
-        deadline = time.monotonic() + self._timeout
+        deadline = clock.monotonic() + self._timeout
         backoff = Backoff()
         acks: dict[TopicPartition, Ack] = {}
         if any(self._cluster.leader(at).node < 0 for at in waiting):
             await self._cluster.refresh({at.topic for at in waiting}, self._timeout)
         while waiting:
             problem = "no leader"
-            left = max(0.1, deadline - time.monotonic())
+            left = max(0.1, deadline - clock.monotonic())
             sent = (self._send(node, part, left) for node, part in self._requests(waiting))
             for answer in await asyncio.gather(*sent, return_exceptions=True):
                 if isinstance(answer, WireError | TimeoutError):
@@ -243,13 +243,13 @@ class Transaction:
                     problem = self._take(answer, waiting, acks) or problem
             if not waiting:
                 break
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self}: Produce to {', '.join(map(str, waiting))}: no answer within {self._timeout:g} s"
                     f" (last: {problem})"
                 )
             await asyncio.sleep(backoff.next())
-            await self._cluster.refresh({at.topic for at in waiting}, max(0.1, deadline - time.monotonic()))
+            await self._cluster.refresh({at.topic for at in waiting}, max(0.1, deadline - clock.monotonic()))
         return acks
 
     def _take(self, acks: Iterable[Ack], waiting: dict[TopicPartition, Parts], taken: dict[TopicPartition, Ack]) -> str:
@@ -331,10 +331,10 @@ class _Coordinator:
         """The answer without an error code to the request that `build(version)` makes. `codes` finds the codes in an
         answer, each with the topic that it is about, or the empty string.
         """
-        deadline = time.monotonic() + timeout
+        deadline = clock.monotonic() + timeout
         backoff = Backoff(first=0.02, longest=1.0)
         while True:
-            left = max(0.1, deadline - time.monotonic())
+            left = max(0.1, deadline - clock.monotonic())
             try:
                 if self._node < 0:
                     await self._find(left)
@@ -351,7 +351,7 @@ class _Coordinator:
             except (WireError, TimeoutError) as lost:
                 problem = str(lost) or "no connection in time"
                 is_known = False
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise ClusterUnreachable(
                     f"{self.cluster}: {doing} of transactional id {self.transactional_id}: no clear answer"
                     f" within {timeout:g} s (last: {problem})"

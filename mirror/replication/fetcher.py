@@ -40,7 +40,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -48,6 +47,7 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from mirror import clock
 from mirror.errors import (
     AccessDenied,
     ClusterError,
@@ -289,10 +289,10 @@ class Fetcher:
 
     async def _read(self, node: int) -> None:
         """Fetch from one leader, for as long as there are cursors."""
-        backoff, clock = Backoff(), asyncio.get_running_loop()
+        backoff = Backoff()
         while True:
             idle: Collection[TopicPartition] | None = None
-            if self._bucket and (wait := self._bucket.wait(clock.time())):  # R4
+            if self._bucket and (wait := self._bucket.wait(clock.monotonic())):  # R4
                 await asyncio.sleep(min(wait, DEBT_POLL))
                 if wait <= DEBT_POLL or not (idle := await self._idle(node)):
                     continue
@@ -305,7 +305,7 @@ class Fetcher:
                         await self._changed.wait()
                 self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
-            sent_at, asked_ms = clock.time(), int(time.time() * 1000)
+            sent_at, asked_ms = clock.monotonic(), clock.now_ms()
             try:
                 self._reserved += request.reserved
                 try:
@@ -334,7 +334,7 @@ class Fetcher:
                 except PartitionStop as stop:
                     self._stopped(cursor, stop)
             self._find_holes(asks, parts)
-            self._measure(parts, clock.time() - sent_at, throttled_seconds(answer))
+            self._measure(parts, clock.monotonic() - sent_at, throttled_seconds(answer))
             await asyncio.sleep(self._left_out(asked, sent_at, throttled_seconds(answer), backoff))
             if stale:
                 await self.refresh()
@@ -356,7 +356,7 @@ class Fetcher:
         if muted:
             raising = "raise consumer_byte_rate, or request_percentage, of the mirror's user or client id there"
             why = f"a quota of its brokers lets nothing through: {raising}"
-        until = asyncio.get_running_loop().time() + muted
+        until = clock.monotonic() + muted
         for cursor in filter(None, map(self._cursors.get, partitions)):
             if cursor.unheard_at is None:
                 cursor.unheard_at = since
@@ -548,7 +548,7 @@ class Fetcher:
         asks: dict[str, list[Ask]] = {}
         first: TopicPartition | None = None
         hurried = False
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         least, half = self._partition_bytes // 2, self._memory // 2
         free, total, largest = self._free(), 0, 0
         for partition, cursor in list(self._cursors.items()):
@@ -584,7 +584,7 @@ class Fetcher:
         connection = await self._source.connection(node, "fetch")
         most, wait = request.most, HURRIED_WAIT_MS if request.hurried else MAX_WAIT_MS
         if self._bucket:
-            most = max(1, min(most, self._bucket.left(asyncio.get_running_loop().time())))
+            most = max(1, min(most, self._bucket.left(clock.monotonic())))
         asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
         return await connection.call(FETCH, asked, connection.request_timeout or FETCH_TIMEOUT)
 
@@ -701,7 +701,7 @@ class Fetcher:
     def _damaged(self, cursor: Cursor, damage: str, *, lies: bool) -> None:
         """Fetch again what is damaged. Raises PartitionStop where that was done often enough."""
         cursor.damaged += 1
-        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        cursor.not_before = clock.monotonic() + cursor.backoff.next()
         if cursor.damaged >= DAMAGE_TRIES:
             raise self._stop(
                 cursor,
@@ -718,12 +718,12 @@ class Fetcher:
         self._ask_later(cursor, padding_detail(padding))
 
     def _ask_later(self, cursor: Cursor, trouble: str) -> None:
-        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        cursor.not_before = clock.monotonic() + cursor.backoff.next()
         self._deliver(Arrival(cursor, trouble=trouble))
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
         code = fetched.error_code
-        cursor.not_before = asyncio.get_running_loop().time() + cursor.backoff.next()
+        cursor.not_before = clock.monotonic() + cursor.backoff.next()
         if code == OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
             if cursor.last_epoch >= 0 and cursor.epochless != self._source.leader(cursor.partition).epoch:
                 cursor.not_before = float("inf")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
+
+from mirror import clock
 
 #: Seconds for which a transaction of the source holds back what follows it before that is reported.
 HELD_SECONDS: Final = 3.0
@@ -16,7 +17,7 @@ def held_since(since: float | None, before: int, stable: int, written: int) -> f
     """
     if stable >= written:
         return None
-    return time.monotonic() if since is None or stable != before else since
+    return clock.monotonic() if since is None or stable != before else since
 
 
 def held_from(offset: int) -> str:
@@ -26,4 +27,4 @@ def held_from(offset: int) -> str:
 
 def held_note(since: float | None, stable: int) -> str:
     """The same once it has lasted; empty before."""
-    return held_from(stable) if since is not None and time.monotonic() - since > HELD_SECONDS else ""
+    return held_from(stable) if since is not None and clock.monotonic() - since > HELD_SECONDS else ""

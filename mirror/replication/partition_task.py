@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
+from mirror import clock
 from mirror.errors import PartitionStop
 from mirror.observability.status import Contact, PartitionStatus
 from mirror.records.header import RawBatch
@@ -118,7 +118,7 @@ class PartitionTask:
         hole, tombstones = -1, self.tombstones
         read_until = max(self.read_until, batches[-1].header.next_offset if batches else -1)
         self._acknowledged()
-        if tombstones.may_miss(int(time.time() * 1000)):
+        if tombstones.may_miss(clock.now_ms()):
             hole = hole_in(batches, self.read_until)
             if hole < 0 and until is not None and read_until < until:
                 hole = read_until
@@ -160,7 +160,7 @@ class PartitionTask:
         """
         self.read_until, self.tombstones.seen_end = begin, None
         if is_empty or position <= self.assignment.since:
-            self.tombstones.had_all(int(time.time() * 1000))
+            self.tombstones.had_all(clock.now_ms())
         elif was_cut:
             self.tombstones.caught_up_ms = 0
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
@@ -170,7 +170,7 @@ class PartitionTask:
 
     def add_note(self, note: str) -> None:
         """Have a note reported beside the state for a while."""
-        self.note, self.noted_until = note, time.monotonic() + NOTED_SECONDS
+        self.note, self.noted_until = note, clock.monotonic() + NOTED_SECONDS
 
     @property
     def position(self) -> LastPosition | None:
@@ -194,7 +194,7 @@ class PartitionTask:
             state.is_stop and partition_writer is not None and not partition_writer.is_idle
         ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
-        parts = [detail, advice, self.note if time.monotonic() < self.noted_until else ""]
+        parts = [detail, advice, self.note if clock.monotonic() < self.noted_until else ""]
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True

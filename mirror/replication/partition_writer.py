@@ -11,12 +11,12 @@ consumer. Where offsets are translated there are no gaps: the offset map records
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
+from mirror import clock
 from mirror.errors import PartitionStop
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.connection import Connection
@@ -166,7 +166,7 @@ class PartitionWriter:
     node: int = -1
     connection: int = 0
     seen_at: float = float("-inf")
-    heard_at: float = field(default_factory=time.monotonic)
+    heard_at: float = field(default_factory=clock.monotonic)
     stop: PartitionStop | None = None
     landed_at: int = 0
     epoch: int = -1

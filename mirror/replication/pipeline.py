@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -35,6 +34,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from mirror import clock
 from mirror.errors import (
     AccessDenied,
     BadRecords,
@@ -283,7 +283,7 @@ class Pipeline:
 
     def figures(self, instance: str) -> list[PartitionStatus]:
         """Where every partition stands now."""
-        now = int(time.time() * 1000)
+        now = clock.now_ms()
         return [
             partition_task.figures(self._flow, instance, now, self._writer.all_counters.get(at, PartitionCounters()))
             for at, partition_task in self._partition_tasks.items()
@@ -296,7 +296,7 @@ class Pipeline:
             task=task,
             epoch=epoch,
             attempt=attempt,
-            at_ms=int(time.time() * 1000),
+            at_ms=clock.now_ms(),
             fetch=self._fetcher.took.copy(),
             produce=self._writer.took.copy(),
             source_throttled_ms=round(self._fetcher.throttled_s * 1000),

@@ -45,11 +45,11 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from mirror import clock
 from mirror.errors import (
     AccessDenied,
     BadRecords,
@@ -337,7 +337,7 @@ class Writer:
             for at, partition_writer in self._queued.items()
             if partition_writer.queue and self._partition_writers[at] is partition_writer
         }
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         for partition_writer in self._queued.values():
             if partition_writer.is_quiet and now - partition_writer.heard_at > FRESH:  # W3
                 partition_writer.known = False
@@ -466,15 +466,14 @@ class Writer:
         request = produce_request(connection.version(PRODUCE), batches, topic_ids)
         future = connection.send(PRODUCE, request, self._is_awake)
         connection.expect(future, PRODUCE, connection.request_timeout or ANSWER_TIMEOUT)
-        clock = asyncio.get_running_loop()
-        now = clock.time()
+        now = clock.monotonic()
 
         def answered(answer: asyncio.Future[Any]) -> None:
             channel.in_flight -= 1
             if problem := answer.exception():
                 self._lost(sent, str(problem), in_flight=True)
             else:
-                self.took.add(clock.time() - now)
+                self.took.add(clock.monotonic() - now)
                 self.throttled_s += throttled_seconds(answer.result())
                 by_target = {partition_writer.target: partition_writer for partition_writer in sent}
                 for ack in read_produce(answer.result(), topic_ids):
@@ -490,7 +489,7 @@ class Writer:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
         to one marker is enough (W8); the question alone where the last read was too long ago (W9).
         """
-        now = asyncio.get_running_loop().time()
+        now = clock.monotonic()
         try:
             version = connection.version(WRITE_TXN_MARKERS)
         except UnsupportedVersion as lack:
@@ -559,7 +558,7 @@ class Writer:
 
     def _filled(self, partition_writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
         partition_writer.seen_at = asked_at
-        partition_writer.heard_at = asyncio.get_running_loop().time()
+        partition_writer.heard_at = clock.monotonic()
         partition_writer.fenced = partition_writer.fenced or bool(count)
         partition_writer.known = partition_writer.known or bool(count)
         counters = self.all_counters[partition_writer.source]
@@ -643,7 +642,7 @@ class Writer:
         counters.verdicts[verdict] += 1
         counters.verdict_bytes[verdict] += size
         newest = out.raw.header.max_timestamp
-        counters.latency_ms = max(0, int(time.time() * 1000) - newest) if newest >= 0 else None
+        counters.latency_ms = max(0, clock.now_ms() - newest) if newest >= 0 else None
         if counters.latency_ms is not None:
             counters.latency.add(counters.latency_ms / 1000)
 

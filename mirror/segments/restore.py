@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.groups.gap import FURTHER, UNFOLLOWED_SHARE, UNFOLLOWED_STREAMS, OffsetGap
 from mirror.groups.side import Blocker
@@ -244,7 +244,7 @@ def _deletes(configs: Mapping[str, str]) -> bool:
 
 
 def _age_ms(timestamp: int | None) -> int:
-    return 0 if timestamp is None else max(0, int(time.time() * 1000) - timestamp)
+    return 0 if timestamp is None else max(0, clock.now_ms() - timestamp)
 
 
 def _days(milliseconds: int) -> str:
@@ -389,11 +389,11 @@ async def restore_groups(
         indexes = Indexes((await journal.read())[0] if translates else ())
         sync = sync_of(source, cluster, include, assignments, (figures,), indexes)
         skips: list[Skip] = []
-        deadline, may_go = time.monotonic() + _WITHIN_SECONDS, sync.detector.since()
+        deadline, may_go = clock.monotonic() + _WITHIN_SECONDS, sync.detector.since()
         while True:
             result = await sync.sync_once(may_go=may_go)
             skips += result.skips
-            if result.is_complete or time.monotonic() > deadline:
+            if result.is_complete or clock.monotonic() > deadline:
                 break
             await asyncio.sleep(_AGAIN_SECONDS)
         # so far the target has all that the files do: nothing is left to read behind its last record

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import Final
 
 from pyspark import SparkContext
 
+from mirror import clock
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
 from mirror.errors import AccessDenied, ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
@@ -286,7 +286,7 @@ async def _compared_in_time(
     """The same, asked again for a while: a topic that was made a moment ago may have no leader yet. What cannot be
     read, or asked at all, its task reports.
     """
-    deadline = time.monotonic() + TIMEOUT
+    deadline = clock.monotonic() + TIMEOUT
     while True:
         try:
             return await _compared(portion, log, found, source, target)
@@ -295,7 +295,7 @@ async def _compared_in_time(
         except AccessDenied:
             return found
         except (ClusterError, WireError) as problem:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 return replace(found, lost=(), at_risk=True, problem=f"the copy cannot be looked at: {problem}")
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -400,15 +400,15 @@ async def taken_over(check: OwnershipCheck, journal: Journal) -> str:
 
 async def _tend(pipeline: Pipeline, offset_maps: OffsetMapStore, ownership: OwnershipCheck, journal: Journal) -> None:
     """Record where offsets move to, and end what does not get on, what another owner took, or was failed over."""
-    reached, since = -1, time.monotonic()
+    reached, since = -1, clock.monotonic()
     while True:
         await asyncio.sleep(_POLL_SECONDS)
         with contextlib.suppress(ClusterError, WireError):  # tried again, and at the end once more
             await offset_maps.record()
         now = sum(figures.next_offset for figures in pipeline.figures("restore"))
         if now > reached:
-            reached, since = now, time.monotonic()
-        elif time.monotonic() - since > TIMEOUT:
+            reached, since = now, clock.monotonic()
+        elif clock.monotonic() - since > TIMEOUT:
             pipeline.finish()
         if await taken_over(ownership, journal):
             pipeline.finish()

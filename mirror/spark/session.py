@@ -31,7 +31,7 @@ from pyspark import RDD, SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import CPickleSerializer
 
-from mirror import host
+from mirror import clock, host
 from mirror.background import in_background
 from mirror.config import SparkSettings
 from mirror.config.security import is_secret
@@ -240,7 +240,6 @@ class Engine:
 
     async def watch(self) -> None:
         """Until cancelled, also for its scratch folders (E3). Raises EngineLost where the JVM hangs (E2)."""
-        clock = asyncio.get_running_loop()
         while True:
             with contextlib.suppress(TimeoutError):  # a disk that hangs is not the JVM
                 await asked(self.mend_scratch, ANSWER_SECONDS)
@@ -248,8 +247,8 @@ class Engine:
                 await asked(partial(is_alive, self.context), ANSWER_SECONDS)
                 self._silent_since = None
             except TimeoutError:
-                self._silent_since = self._silent_since or clock.time() - ANSWER_SECONDS
-                silent = clock.time() - self._silent_since
+                self._silent_since = self._silent_since or clock.monotonic() - ANSWER_SECONDS
+                silent = clock.monotonic() - self._silent_since
                 _log.error("engine_silent", seconds=round(silent), text="Spark's JVM does not answer")
                 if silent >= HANGS_SECONDS:
                     end_jvm()

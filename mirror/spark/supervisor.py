@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 import uuid
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from typing import Final
 
 from pyspark import SparkContext
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.driver.flow import Flow, Outcome, Refusal, not_begun, with_settings
 from mirror.driver.gone_topics import GoneTopics
@@ -299,7 +299,7 @@ class Supervisor:
             await self._report_paused()
             if not (left := self._unfinished()) and self._flow.once:
                 return  # what is left to do, if anything, the queries do
-            began = time.monotonic()
+            began = clock.monotonic()
             if not (active := [one for one in left if one.source.topic not in self._paused]):
                 if self._flow.once:
                     return
@@ -315,7 +315,7 @@ class Supervisor:
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             now = [one.with_end(None) if at in unseen else one for at, one in self._outcome.figures.items()]
-            log_epoch(self._flow.name, number, time.monotonic() - began, now)
+            log_epoch(self._flow.name, number, clock.monotonic() - began, now)
             self._stops.log(self._outcome.figures.values())
             if results:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
@@ -324,7 +324,7 @@ class Supervisor:
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
             number += 1
-            early = began + self._flow.epoch_seconds - time.monotonic()
+            early = began + self._flow.epoch_seconds - clock.monotonic()
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every task.
                 # A stop that the journal lacks is known to nobody else: the next epoch writes it there.

@@ -20,13 +20,13 @@ record and nobody claims it.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 from uuid import UUID
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.journal.entries import FirstSeen, same_id
@@ -261,7 +261,7 @@ class Gate:
             elif theirs is None or theirs.topic_id != plan.target_topics[pair.target].topic_id:
                 found[pair.target] = "the target topic was deleted or recreated a moment ago"
             elif verdict.standing is Standing.OURS:
-                if (known := self._unsound.get(pair.target)) and time.monotonic() < known[0]:
+                if (known := self._unsound.get(pair.target)) and clock.monotonic() < known[0]:
                     found[pair.target] = known[1]
                 else:
                     to_check.append(pair)
@@ -277,7 +277,7 @@ class Gate:
         self, pairs: Collection[TopicPair], plan: TopicPlan, history: History, settings: Settings
     ) -> dict[str, str]:
         wrong = asyncio.run(tails(settings, pairs, plan, history.seen))
-        again = time.monotonic() + _AGAIN_SECONDS
+        again = clock.monotonic() + _AGAIN_SECONDS
         self.unreadable -= {pair.target for pair in pairs}
         self.unreadable |= {topic for topic, one in wrong.items() if one.is_denied}
         for pair in pairs:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
+from mirror import clock
 from mirror.config import Settings, TopicSettings
 from mirror.errors import (
     AccessDenied,
@@ -49,8 +50,6 @@ from mirror.policy.selection import Rekeying, Selection, TopicPair, select, sele
 from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, wanted
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
-
-# --- The topics of a flow on the target -------------------------------------------------------------------------------
 
 _BROKER_NAMES: Mapping[str, str] = {
     AFTER_MAX: "log.message.timestamp.after.max.ms",
@@ -543,10 +542,10 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings)
     ClusterUnreachable where it stays unknown.
     """
     names = {pair.target for pair in pairs}
-    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    deadline = clock.monotonic() + _VISIBLE_WITHIN_S
     configs = target.topic_configs(names)
     while unknown := names - configs.keys():
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             raise ClusterUnreachable(
                 f"cluster {target.settings.alias}: no configs of {first_of(sorted(unknown))} after"
                 f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
@@ -588,13 +587,13 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[
     `ClusterUnreachable`.
     """
     waiting = dict(partitions)
-    deadline = time.monotonic() + _VISIBLE_WITHIN_S
+    deadline = clock.monotonic() + _VISIBLE_WITHIN_S
     while waiting:
         for topic, found in target.describe(waiting).items():
             if len(found.partitions) >= waiting[topic] and all(one.leader >= 0 for one in found.partitions):
                 del waiting[topic]
-                deadline = time.monotonic() + _VISIBLE_WITHIN_S
-        if waiting and time.monotonic() > deadline:
+                deadline = clock.monotonic() + _VISIBLE_WITHIN_S
+        if waiting and clock.monotonic() > deadline:
             problem = ClusterUnreachable(
                 f"cluster {target.settings.alias}: {first_of(list(waiting))} created, but no leaders after"
                 f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"

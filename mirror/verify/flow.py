@@ -7,7 +7,6 @@ A partition that cannot be read, for want of a leader say, is reported as `Unrea
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
+from mirror import clock
 from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import fetch_below
@@ -219,7 +219,7 @@ async def plan_proof(
         unread = {left.pair: left for left in former.plan.unread} if former else {}
         asked = [] if former else pairs
         bounds = readable(zip(asked, await bounds_of(one, other, asked, known.since), strict=True), unread)
-        begun_ms = int(time.time() * 1000)
+        begun_ms = clock.now_ms()
         strays = await _trace(known, one, other, [pair for pair in pairs if pair not in unread], unread)
         await _wait(waiting, known, one, other, bounds, strays, unread)
         indexes = known.moves.indexes if known.moves else {}
@@ -260,7 +260,7 @@ async def _wait(
     """Until the targets have got to where the sources ended at first, or the time is over."""
     indexes = known.moves.indexes if known.moves else {}
     first = {pair: at.until for pair, at in bounds.items()}
-    until = time.monotonic() + waiting.seconds
+    until = clock.monotonic() + waiting.seconds
 
     def is_behind(pair: Pair) -> bool:
         index = indexes.get(pair.target)
@@ -268,7 +268,7 @@ async def _wait(
         return pair not in unread and (moved_bounds(at, index) if index is not None else at).lag > 0
 
     behind = [pair for pair in bounds if pair.target in waiting.partitions and is_behind(pair)]
-    while behind and time.monotonic() < until:
+    while behind and clock.monotonic() < until:
         await asyncio.sleep(WAIT_PAUSE)
         found = readable(zip(behind, await bounds_of(source, target, behind, known.since), strict=True), unread)
         bounds |= {pair: replace(at, wanted=first[pair]) for pair, at in found.items()}

@@ -117,7 +117,7 @@ def test_a_report_of_the_future_does_not_say_how_long_ago_the_source_was_seen(
     ahead_ms: int, seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of the mirror's machine is ahead of ours, and the source is away: it was any time ago."""
-    monkeypatch.setattr("mirror.failover.account.time.time", lambda: 1_700_000_000.0)
+    monkeypatch.setattr("mirror.clock.now_ms", lambda: 1_700_000_000_000)
     one = PartitionStatus.from_json(figures("orders", 150)[1])
     one = replace(one, at_ms=1_700_000_000_000 + ahead_ms, log_end=150, lag_ms=0)
     known: Any = SimpleNamespace(contact={TopicPartition("orders", 0): one})
@@ -131,7 +131,7 @@ def test_what_a_flow_lost_is_known_for_as_long_as_its_source_is_away(
 ) -> None:
     """The journal was compacted since: of each partition it has the newest report, of a task that never began."""
     now = 1_700_000_000_000
-    monkeypatch.setattr("mirror.failover.account.time.time", lambda: now / 1000)
+    monkeypatch.setattr("mirror.clock.now_ms", lambda: now)
     one = PartitionStatus.from_json(figures("orders", -1, State.UNAVAILABLE)[1])
     one = replace(one, at_ms=now, log_end=5000, contact_ms=now + ahead_ms)
     position = position_entry(TopicPartition("orders", 0), LastPosition(source_next=1000, target_end=1000))

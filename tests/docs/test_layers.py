@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "mirror"
 
 #: Lowest first; a module may import from its own row and those above it in this table.
 LAYERS = (
-    {"__init__", "background", "errors", "host", "names", "states", "suspension"},
+    {"__init__", "background", "clock", "errors", "host", "names", "states", "suspension"},
     {"config"},
     {"mm2", "observability"},
     {"records"},

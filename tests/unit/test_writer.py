@@ -323,7 +323,7 @@ def test_records_without_timestamps_have_no_latency(
     timestamp: int, latency_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Magic 0 has none: they are not half a century late."""
-    monkeypatch.setattr("mirror.replication.writer.time.time", lambda: 1000.0)
+    monkeypatch.setattr("mirror.clock.now_ms", lambda: 1_000_000)
     nothing: Any = None
     writer = Writer(nothing, nothing, nothing, 1 << 20)
     partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))

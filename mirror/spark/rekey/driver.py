@@ -37,7 +37,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +46,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from mirror import clock
 from mirror.driver.flow import Flow
 from mirror.driver.scheduling import Limits
 from mirror.driver.start import record_rekeyed
@@ -186,7 +186,7 @@ class Rekeyer:
         self._trial: Plan | None = None  # the plan whose job runs or ran last
         self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
         self._exhausting: dict[int, Stopped] = {}
-        self._stops_since = time.monotonic()
+        self._stops_since = clock.monotonic()
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
         self.origins = flow.origins.get(rule.source, ())
 
@@ -334,7 +334,7 @@ class Rekeyer:
             if plan is None:
                 if self._side.is_done:
                     return
-                if time.monotonic() - self._checked > SETTINGS_SECONDS:  # a cleaner removes what is there already
+                if clock.monotonic() - self._checked > SETTINGS_SECONDS:  # a cleaner removes what is there already
                     await self._check_settings()
                 await _pause(stopping, POLL_SECONDS)
             plan = None
@@ -349,7 +349,7 @@ class Rekeyer:
 
     async def _check_settings(self) -> None:
         """Raises Stopped where the target would give records times of its own, or remove them (D8)."""
-        self._checked = time.monotonic()
+        self._checked = clock.monotonic()
         if (stop := await misfit_in(self._target, self._rule)) is not None:
             raise stop
 
@@ -449,13 +449,13 @@ class Rekeyer:
         record, too: a plan of nothing says where that was.
         """
         rule = self._rule
-        if time.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
-            self._stops_since = time.monotonic()
+        if clock.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
+            self._stops_since = clock.monotonic()
             for part in self._parts.values():
                 if part.stop is not None and not stands(part.stop.state):
                     part.stop = self._exhausting.get(part.stop.partition)
         await self._refresh()
-        if time.monotonic() - self._target_seen > REFRESH_SECONDS:
+        if clock.monotonic() - self._target_seen > REFRESH_SECONDS:
             await self._target.refresh([rule.target])
             if self._is_made_anew:
                 raise recreated(rule, "target")
@@ -463,7 +463,7 @@ class Rekeyer:
             self._plans.check_partitions(self._partitions, "had")
             if self._newest != NOTHING:
                 await self._plans.check_only_ours(committed=self._committed)  # D7
-            self._target_seen = time.monotonic()
+            self._target_seen = clock.monotonic()
         if self._trial is None:
             each = FIRST_OFFSETS * self._plans.slots // max(1, len(self._parts))
             self._offsets = min(self._offsets, max(FEWEST_OFFSETS, each))
@@ -523,7 +523,7 @@ class Rekeyer:
             opens=opened_by(self.limits().memory_bytes),
         )
         self._trial, waited_for = plan, self._waiting
-        began = time.monotonic()
+        began = clock.monotonic()
         job: asyncio.Future[Any] = asyncio.get_running_loop().run_in_executor(
             self._thread, partial(self._in_spark, work)
         )
@@ -531,7 +531,7 @@ class Rekeyer:
         try:
             while not (job.done() or ending.done()):
                 await asyncio.wait([job, ending], timeout=STILL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if time.monotonic() - began > self._overdue_after and not job.done():
+                if clock.monotonic() - began > self._overdue_after and not job.done():
                     await self._report_overdue(plan)
             if not job.done():
                 await asyncio.wait([job], timeout=CANCEL_SECONDS)
@@ -547,7 +547,7 @@ class Rekeyer:
         finally:
             ending.cancel()
             self._waiting = waited_for
-        took = time.monotonic() - began
+        took = clock.monotonic() - began
         is_full = any(until - plan.begin[number] >= self._offsets for number, until in plan.until.items())
         if took > _LONG:
             self._halve()
@@ -602,16 +602,16 @@ class Rekeyer:
             if not self._all_figures():  # of no partition yet
                 self._log.error("rekey_waits", reason=stop.text(self._advice_values(stop.offset)))
             return True
-        self._stops_since = time.monotonic()
+        self._stops_since = clock.monotonic()
         part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
         part.stop = stop
         return False
 
     async def _report(self) -> None:
         """All that `_append` does, every second."""
-        if time.monotonic() - self._reported < REPORT_SECONDS:
+        if clock.monotonic() - self._reported < REPORT_SECONDS:
             return
-        self._reported = time.monotonic()
+        self._reported = clock.monotonic()
         await self._append()
 
     async def _last_word(self) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import json
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self, TypeVar
 
+from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConfigError, MirrorError, NotAuthenticated
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -314,7 +314,7 @@ async def undecided_in(
     Raises as `every_listed` and `awaiting_markers` do: a leader that says nothing may be the one that has lost it. And
     ClusterUnreachable where a marker is late.
     """
-    deadline = time.monotonic() + _MARKER_SECONDS
+    deadline = clock.monotonic() + _MARKER_SECONDS
     written = set[TopicPartition]()  # by what their coordinators said before the log was looked at again
     while True:
         stable = await every_listed(target, ends, LATEST, READ_COMMITTED)
@@ -328,7 +328,7 @@ async def undecided_in(
         if at in written:
             what = f"{at} has no marker for those from offset {offset} on, and had acknowledged it"
             return f"the target lost records: {what}"
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             if at in await awaiting_markers(target, writers[at]):
                 raise marker_late(target, at, writers[at])
             written.add(at)
@@ -340,12 +340,12 @@ async def settle_letters(target: Cluster, rule: Rekeying, slots: int) -> None:
     """Wait until what slots have committed to the dead-letter topic is there for readers of committed records, as far
     as the coordinators may be asked. Raises ClusterUnreachable where a marker is late.
     """
-    deadline = time.monotonic() + _MARKER_SECONDS
+    deadline = clock.monotonic() + _MARKER_SECONDS
     names = [transactional_id(rule, slot) for slot in range(slots)] if rule.dead_letter else []
     for name in names:
         with contextlib.suppress(AccessDenied):  # of whoever only reads
             while late := [at for at in await awaiting_markers(target, name) if at.topic == rule.dead_letter]:
-                if time.monotonic() > deadline:
+                if clock.monotonic() > deadline:
                     raise marker_late(target, min(late), name)
                 await asyncio.sleep(POLL_SECONDS)
 

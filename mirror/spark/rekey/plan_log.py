@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from mirror import clock
 from mirror.errors import ClusterUnreachable, ConfigError
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.log_reader import last_committed
@@ -129,9 +129,9 @@ class PlanLog:
         await self._plans.append({plans: planned(plan)})
         await self._plans.commit()
         self._plans = self._plans.following()
-        deadline = time.monotonic() + CALL_TIMEOUT
+        deadline = clock.monotonic() + CALL_TIMEOUT
         while (seen := await last_plan(self._target, self._rule)) is None or seen.number != plan.number:
-            if time.monotonic() > deadline:  # the coordinator answers before its marker is in the log
+            if clock.monotonic() > deadline:  # the coordinator answers before its marker is in the log
                 raise ClusterUnreachable(f"{self._target}: a plan is not to be read in {self._rule.progress} yet")
             await asyncio.sleep(POLL_SECONDS)
 

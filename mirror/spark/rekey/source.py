@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from mirror import clock
 from mirror.driver.flow import Flow
 from mirror.driver.reports import last_reported, paused_detail
 from mirror.driver.start import padding_at, warn_of_open
@@ -129,7 +129,7 @@ class Standing:
             verdicts=self.verdicts,
             verdict_bytes=self.verdict_bytes,
             latency=self.latency,
-            at_ms=_now_ms(),
+            at_ms=clock.now_ms(),
             caught_up_ms=self.tombstones.caught_up_ms,
             contact_ms=self.contact.at_ms,
             tombstones_ms=self.tombstones.kept_ms,
@@ -237,7 +237,7 @@ class Source:
         does.
         """
         at, part = self._at(number), self.parts[number]
-        if not part.tombstones.may_miss(_now_ms()) or await is_on_record(TopicPartition(self.rule.target, number)):
+        if not part.tombstones.may_miss(clock.now_ms()) or await is_on_record(TopicPartition(self.rule.target, number)):
             return
         log = Log(self._cluster, at, until, until)
         async for raw, _ in log.batches(begin):
@@ -271,15 +271,15 @@ class Source:
 
         Raises ClusterError; Stopped where the topic is another one, or gone.
         """
-        if time.monotonic() - self._refreshed > REFRESH_SECONDS:
+        if clock.monotonic() - self._refreshed > REFRESH_SECONDS:
             await self._cluster.refresh([self.rule.source])
-            self._refreshed = time.monotonic()
+            self._refreshed = clock.monotonic()
         if self.parts and not self.numbers and await what_became_of(self._cluster, self.rule.source, None):
             raise Stopped(State.RECREATED, -1, -1, DELETED, Remedy.EXCLUDE_REKEYED)
         if self.is_recreated:
             raise recreated(self.rule, "source")
         self._found_id = self._cluster.topic_id(self.rule.source)
-        numbers, asked_ms = sorted(self.numbers), _now_ms()
+        numbers, asked_ms = sorted(self.numbers), clock.now_ms()
         every = [self._at(number) for number in numbers]
         starts = await listed(self._cluster, every, EARLIEST)
         written = await listed(self._cluster, every, LATEST)  # first: what grows meanwhile is no transaction
@@ -399,10 +399,6 @@ class Source:
 
     def _at(self, number: int) -> TopicPartition:
         return TopicPartition(self.rule.source, number)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def recreated(rule: Rekeying, side: str) -> Stopped:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from mirror import clock
 from mirror.config import Settings
 from mirror.driver.scheduling import computing_task_count
 from mirror.errors import BadRecords, ClusterError, ConfigError, MalformedBatch, MirrorError, WireError
@@ -176,7 +177,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
     begun with nothing. Raises ClusterError, also where a topic is not there, WireError, ConfigError, MalformedBatch.
     """
     rule = subject.rule
-    deadline = asyncio.get_running_loop().time() + seconds
+    deadline = clock.monotonic() + seconds
     wanted: dict[int, int] | None = None
     async with Cluster(subject.source) as source, Cluster(subject.target) as target:
         await source.refresh([rule.source])
@@ -191,7 +192,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
             written = {number: max(until, written.get(number, until)) for number, until in end.items()}
             wanted = wanted or written
             is_there = done is not None and all(done.get(number, 0) >= until for number, until in wanted.items())
-            if is_there or asyncio.get_running_loop().time() > deadline:
+            if is_there or clock.monotonic() > deadline:
                 break
             await asyncio.sleep(_POLL_SECONDS)
         if done is None:

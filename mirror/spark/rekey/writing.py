@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 
+from mirror import clock
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import last_committed
 from mirror.kafka.queries import LATEST, epoch_end, list_offset
@@ -249,7 +249,7 @@ def _check_lost(lost: str) -> None:
 
 
 def _results(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:
-    now = round(time.time() * 1000)
+    now = clock.now_ms()
     rows = [
         (partition, verdict, one.records, one.batches, one.bytes, one.newest, now)
         for (partition, verdict), one in counts.items()
