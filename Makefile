@@ -16,7 +16,7 @@ DOCS := $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.to
 DOCS_READY := .venv-docs/.ready-$(shell cksum < requirements-docs.lock | cut -d ' ' -f 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars demo check test docker-test fuzz image lint lock pack reference docs clean
+.PHONY: help setup java jars demo check test test-long docker-test fuzz image lint lock pack reference docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -44,11 +44,14 @@ jars: setup ## fetch the brokers' jars (44 MB, kept in the user's cache folder)
 demo: setup ## two real clusters, eight topics, and the proof that the copy is equal
 	@$(BIN)/mirror demo
 
-check: lint ## ruff, mypy and the pure tests: for every few minutes
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m 'not (brokers or spark or soak or docker)' --ignore tests/unit/test_fuzz.py
+check: lint ## lint, types and the pure tests: for every few minutes
+	$(BIN)/pytest --numprocesses 2 tests/pure
 
-test: lint ## everything but the soak tests and those of docker-test
-	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+test: check ## all of that, and the tests on real brokers and with Spark: for every change
+	$(BIN)/pytest -rs --numprocesses 3 --dist loadgroup tests/contract tests/spark
+
+test-long: setup ## kills, elections, old releases, hunts: hours, or AREA=restore for one folder of tests/long
+	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile tests/long/$(AREA)
 
 image: ## the container image
 	docker build $(BUILD) --tag $(IMAGE) .

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from oldbroker import OldBroker, started_or_skip
+from pair import SETTINGS, Shared, end_pair, shared_pair
+from waiting import MovableClock
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
@@ -36,42 +43,120 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(trylast=True)  # behind pytest-randomly, whose order stays within each kind
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start Spark come first, pure ones last: those are short, so that workers that take files one after
-    another (`make test`) end together.
+#: The tiers (docs/contributing.md), by their folders, in the order in which workers take them: longest first.
+TIERS = ("long", "spark", "contract", "pure")
+_TESTS = Path(__file__).parent
+#: A line for each run of the long tier; kept out of git.
+_LONG_RUNS = _TESTS.parent / "build" / "test-long.tsv"
+
+
+def tier(path: Path) -> str:
+    """Return the tier of a test file."""
+    return path.relative_to(_TESTS).parts[0]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep the tests of one Spark session in one worker. Let only pure tests fail for a late warning: what a test with
+    brokers leaves to the garbage collector is found while any other one runs.
     """
-    kinds: dict[Path, int] = {}
-    for item in items:
-        kind = 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("brokers") else 2
-        kinds[item.path] = min(kind, kinds.get(item.path, kind))
-    items.sort(key=lambda item: kinds[item.path])
+    if tier(item.path) == "spark":
+        item.add_marker(pytest.mark.xdist_group("spark"))
+    if tier(item.path) != "pure":
+        item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
+        item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
 
 
-#: A member of a group of the newer protocol learns at its next heartbeat what it has: by default after five seconds.
-_BEATS = {"group.consumer.min.heartbeat.interval.ms": 200, "group.consumer.heartbeat.interval.ms": 200}
-#: Nobody kills the brokers of a session, so that they are fenced only where the machine has too much to do.
-_NEVER_KILLED = {"broker.session.timeout.ms": 60_000}
+@pytest.hookimpl(trylast=True)  # behind pytest-randomly, whose order stays within each tier
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort tests by tier, so that a run does not end with one long test."""
+    items.sort(key=lambda item: TIERS.index(tier(item.path)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Note a run of the long tier: when, commit, area, seed of the order, passed, failed, minutes."""
+    areas = [
+        Path(given).resolve().relative_to(_TESTS) for given in config.args if _TESTS in Path(given).resolve().parents
+    ]
+    if not areas or areas[0].parts[0] != "long":
+        return
+    passed, *failed = (len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "failed", "error"))
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    minutes = (time.time() - terminalreporter._session_start.time) / 60  # pytest names it nowhere else
+    row = (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        commit.stdout.strip(),
+        " ".join(map(str, areas)),
+        config.getoption("randomly_seed", ""),
+        passed,
+        sum(failed),
+        f"{minutes:.1f}",
+    )
+    _LONG_RUNS.parent.mkdir(exist_ok=True)
+    with _LONG_RUNS.open("a") as runs:
+        runs.write("\t".join(map(str, row)) + "\n")
+
+
+#: The folder of the pair of clusters that all workers of a run share.
+_PAIR = pytest.StashKey[Path]()
+#: The variable that names the folder of a pair that somebody keeps for many runs (`tests/support/pair.py`).
+_KEPT_PAIR = "MIRROR_TEST_PAIR"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of the run's pair; workers of pytest-xdist get that of the process that started them."""
+    given = getattr(config, "workerinput", {}).get("pair") or os.environ.get(_KEPT_PAIR)
+    config.stash[_PAIR] = Path(given or tempfile.mkdtemp(prefix="mirror-tests-"))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_configure_node(node: Any) -> None:
+    """Hand the folder to a worker."""
+    node.workerinput |= {"pair": str(node.config.stash[_PAIR]), "run": os.getpid()}
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the pair with the run."""
+    if not hasattr(config, "workerinput") and _KEPT_PAIR not in os.environ:
+        end_pair(config.stash[_PAIR])
+        shutil.rmtree(config.stash[_PAIR], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def _clusters() -> Iterator[tuple[Cluster, Cluster]]:
-    specs = [Spec(name=name, config=_BEATS | _NEVER_KILLED) for name in ("source", "target")]
+def _pair(pytestconfig: pytest.Config) -> tuple[Shared, Shared]:
+    run = getattr(pytestconfig, "workerinput", {}).get("run", os.getpid())
+    return shared_pair(pytestconfig.stash[_PAIR], run)
+
+
+@pytest.fixture(scope="session")
+def source_cluster(_pair: tuple[Shared, Shared]) -> Shared:
+    """One broker, shared by the run: use topics and a flow of your own, and leave it running."""
+    return _pair[0]
+
+
+@pytest.fixture(scope="session")
+def target_cluster(_pair: tuple[Shared, Shared]) -> Shared:
+    """Another cluster like `source_cluster`."""
+    return _pair[1]
+
+
+@pytest.fixture(scope="session")
+def _own_pair() -> Iterator[tuple[Cluster, Cluster]]:
     with ExitStack() as stack:
+        specs = [Spec(name=name, config=SETTINGS) for name in ("source", "target")]
         source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
         yield source, target
 
 
 @pytest.fixture(scope="session")
-def source_cluster(_clusters: tuple[Cluster, Cluster]) -> Cluster:
-    """One broker, shared by the session: use topics of your own, and leave it running."""
-    return _clusters[0]
+def own_source(_own_pair: tuple[Cluster, Cluster]) -> Cluster:
+    """One broker of this worker's own, for tests of the long tier: whoever suspends it lets it go on."""
+    return _own_pair[0]
 
 
 @pytest.fixture(scope="session")
-def target_cluster(_clusters: tuple[Cluster, Cluster]) -> Cluster:
-    """Another cluster like `source_cluster`."""
-    return _clusters[1]
+def own_target(_own_pair: tuple[Cluster, Cluster]) -> Cluster:
+    """Another cluster like `own_source`."""
+    return _own_pair[1]
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +201,12 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             done(one)
 
     monkeypatch.setattr("mirror.spark.restore.restore_on_spark", here)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovableClock:
+    """The clocks of the mirror, to be moved."""
+    return MovableClock(monkeypatch)
 
 
 @pytest.fixture

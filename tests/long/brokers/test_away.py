@@ -1,0 +1,474 @@
+"""A target that is away, and with it the journal: the driver knows at once what waits, and all goes on afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakebroker import HOST, in_loop
+from helpers import make_topic, produce, settings_between
+from marks import ended, known, mark, none
+from prometheus_client import CollectorRegistry, generate_latest
+from proxy import Proxy
+from running import wait_for
+from samerecords import assert_same_records
+from scraped import report, value
+from sparkless import InThisProcess, run_beside
+
+from mirror.driver import control
+from mirror.driver.control import ControlServer, Voice, until_marked
+from mirror.driver.flow import prepare
+from mirror.driver.journal_state import HEARD_SECONDS, JournalState
+from mirror.driver.reports import StopLog
+from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
+from mirror.groups.terms import is_verified
+from mirror.journal.journal import Entry, News, Place
+from mirror.kafka import addresses, connection
+from mirror.kafka.cluster import TopicPartition
+from mirror.lab.embedded import Cluster
+from mirror.observability.metrics import Metrics
+from mirror.observability.status import PartitionStatus
+from mirror.policy.rules import Rules
+from mirror.replication.assignment import Assignment
+from mirror.spark import task as relay
+from mirror.spark.supervisor import Supervisor
+from mirror.states import State
+
+#: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
+TIMEOUT = 120.0
+
+# --- what a task sends its driver (loopback) --------------------------------------------------------------------------
+
+
+@in_loop
+async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> None:
+    heard: list[tuple[int, bytes]] = []
+    opened = await ControlServer.open(HOST, hear=lambda task, report: heard.append((task, report)))
+    try:
+        channel = Voice()
+        assert not channel.send(b"nobody is there yet")
+        task = asyncio.create_task(until_marked(opened.address, 7, lambda _: True, channel))
+        await known(opened, 7)
+        while channel.frames is None:  # the task hears a moment later that it is known
+            await asyncio.sleep(0.01)
+        reports = [b"+" * 1000, b"", b"=", b"x" * control.LARGEST_REPORT]
+        for one in reports:
+            assert channel.send(one)
+            assert await opened.hand(7, ())
+        assert heard == [(7, one) for one in reports]
+        assert channel.send(b"x" * (control.LARGEST_REPORT + 1)), "no later try would do"
+        assert await opened.hand(7, ())
+        assert len(heard) == len(reports)
+        opened.set()
+        await ended(task)
+        assert not channel.send(b"nobody is there any more")
+    finally:
+        await opened.close()
+
+
+@in_loop
+async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with mark() as opened:
+        channel = Voice()
+        task = asyncio.create_task(until_marked(opened.address, 0, none, channel))
+        await known(opened, 0)
+        while channel.frames is None:
+            await asyncio.sleep(0)
+        taken = 0
+        while channel.send(b"x" * 10_000):  # without a turn of the loop nothing is read
+            taken += 1
+        assert channel.frames.unsent < 2 * control._UNSENT_BYTES
+        assert not channel.send(b"one more"), "it says so, that it may be sent again"
+        opened.set()
+        await ended(task)
+
+
+# --- what a task sends, and when (no brokers) -------------------------------------------------------------------------
+
+
+class Still:
+    """As much of a pipeline as is reported on."""
+
+    def __init__(self, partitions: int) -> None:
+        self.stopped = asyncio.Event()
+        self.standing = {number: report(partition=number) for number in range(partitions)}
+
+    def figures(self, _: str) -> list[PartitionStatus]:
+        return list(self.standing.values())
+
+    def task_figures(self, *_: Any) -> None:
+        return None
+
+
+class Listener:
+    """A driver that takes so many reports at a time, and then none until it is asked again."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.room = self.left = room
+        self.reports: list[PartitionStatus] = []
+
+    def send(self, expected: bytes) -> bool:
+        if not self.left:
+            self.left = self.room
+            return False
+        self.left -= 1
+        self.reports.append(PartitionStatus.from_json(expected))
+        return True
+
+
+Write = Callable[[list[PartitionStatus]], Coroutine[Any, Any, None]]
+
+
+@asynccontextmanager
+async def reporting(
+    monkeypatch: pytest.MonkeyPatch, pipeline: Still, driver: Listener, write: Write
+) -> AsyncIterator[None]:
+    """A task's reports, to a journal that `write` stands for."""
+
+    async def writing(
+        _offset_maps: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _task: Any
+    ) -> None:
+        await write(figures)
+
+    monkeypatch.setattr(relay, "REPORT_SECONDS", 0.005)
+    monkeypatch.setattr(relay, "_write", writing)
+    given: Any = SimpleNamespace(flow="eu-to-us", instance="one", number=0, epoch=0, claim=1, place=None)
+    rest: Any = pipeline, None, None, None, driver
+    task = asyncio.create_task(relay._report(given, *rest))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+@in_loop
+async def test_reports_go_around_a_journal_that_refuses_at_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And what hinders it is logged once for each reason, until it is over."""
+    pipeline, driver = Still(1), Listener()
+    problem: Exception | None = ClusterUnreachable("no broker answered")
+    written: list[PartitionStatus] = []
+
+    async def write(figures: list[PartitionStatus]) -> None:
+        if problem is not None:
+            raise problem
+        written.extend(figures)
+
+    def warnings() -> int:
+        return output.count("figures_not_written")
+
+    async with reporting(monkeypatch, pipeline, driver, write):
+        await until(lambda: driver.reports)
+        problem = AccessDenied("append to the journal needs WRITE")
+        for offset in range(20, 23):
+            pipeline.standing[0] = report(next_offset=offset)
+            await until(lambda: pipeline.standing[0] in driver.reports)
+        output = capfd.readouterr().err
+        assert warnings() == 2, output
+        assert "no broker answered" in output
+        assert "needs WRITE" in output
+        problem = None
+        pipeline.standing[0] = report(next_offset=30)
+        await until(lambda: written)
+        problem = AccessDenied("append to the journal needs WRITE")
+        pipeline.standing[0] = last = report(next_offset=31)
+        await until(lambda: last in driver.reports)
+        output = capfd.readouterr().err
+        assert warnings() == 1, output
+
+
+@in_loop
+async def test_what_a_slow_journal_has_is_not_sent_straight(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline, driver = Still(50), Listener()
+    gate, waiting = asyncio.Event(), asyncio.Event()
+
+    async def write(_: list[PartitionStatus]) -> None:
+        waiting.set()
+        await gate.wait()
+
+    gate.set()
+    monkeypatch.setattr(relay, "REPORT_ROUNDS", 1 << 30)
+    async with reporting(monkeypatch, pipeline, driver, write):
+        await waiting.wait()
+        gate.clear()
+        waiting.clear()
+        await waiting.wait()  # the next one has begun, so that the first counts as written
+        driver.reports.clear()
+        pipeline.standing[7] = moved = report(partition=7, next_offset=11)
+        await until(lambda: driver.reports)
+        assert driver.reports == [moved]
+
+
+@in_loop
+async def test_all_of_many_partitions_get_through_to_a_driver_that_takes_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even where the first ones move all the time."""
+    pipeline, driver = Still(1000), Listener(room=60)
+
+    async def write(_: list[PartitionStatus]) -> None:
+        for number in range(100):
+            before = pipeline.standing[number]
+            pipeline.standing[number] = replace(before, next_offset=before.next_offset + 1)
+        raise AccessDenied("no")
+
+    async with reporting(monkeypatch, pipeline, driver, write):
+        await until(lambda: len({one.partition for one in driver.reports}) == 1000)
+
+
+# --- what the driver makes of it (pure) -------------------------------------------------------------------------------
+
+AT = TopicPartition("orders", 0)
+MINUTES = 5 * 60_000
+
+
+def journal_state(metrics: Metrics | None = None) -> JournalState:
+    return JournalState("eu-to-us", "one", lambda _: None, lambda _: None, metrics or Metrics("eu-to-us"))
+
+
+def learn(expected: JournalState, *reports: PartitionStatus) -> None:
+    expected.learn([Entry(offset, one.key(), one.to_json()) for offset, one in enumerate(reports)])
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def test_what_was_heard_stands_over_what_its_task_wrote_before() -> None:
+    metrics = Metrics("eu-to-us")
+    reported = journal_state(metrics)
+    waiting = report(state=State.UNAVAILABLE, lag_records=None)
+    older, later = (
+        replace(waiting, state=State.MIRRORING, at_ms=waiting.at_ms - 1),
+        replace(waiting, state=State.CAUGHT_UP),
+    )
+    reported.hear(0, waiting.to_json(), {AT})
+    learn(reported, older)
+    assert reported.live == {AT: waiting}
+    assert value(metrics, "mirror_partition_state", state="UNAVAILABLE") == 1
+    reported.hear(0, replace(later, instance="another").to_json(), {AT})
+    assert reported.live == {AT: waiting}
+    learn(reported, later)
+    assert reported.live[AT].state is State.CAUGHT_UP
+    learn(reported, older)
+    assert reported.live[AT].state is State.MIRRORING, "the journal's order is what counts again"
+
+
+def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By our own clock: a task whose clock is ahead may be followed by one whose is not."""
+    reported = journal_state()
+    reported.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
+    corrupt = report(state=State.CORRUPT, at_ms=now_ms())
+    learn(reported, corrupt)
+    assert reported.live[AT].state is State.UNAVAILABLE
+    clock = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock + HEARD_SECONDS + 1)
+    learn(reported, corrupt)
+    assert reported.live[AT].state is State.CORRUPT
+
+
+def test_a_report_of_a_clock_that_is_ahead_says_nothing_of_times_to_come() -> None:
+    """A report arrives as it is made: by so much is its clock ahead. Of a mirror before nobody knows that."""
+    reported, ahead = journal_state(), now_ms() + MINUTES
+    one = report(state=State.CAUGHT_UP, at_ms=ahead, caught_up_ms=ahead - 1_000)
+    asked = Assignment(AT, TopicPartition(one.target_topic, 0), None, Rules())
+    learn(reported, one)
+    assert reported.live[AT].caught_up_ms == reported.live[AT].at_ms - 1_000
+    assert reported.handed(asked).caught_up_ms <= now_ms() - 1_000
+    learn(reported, replace(one, instance="before"))
+    assert reported.handed(asked).caught_up_ms == ahead - 1_000
+
+
+def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.CaptureFixture[str]) -> None:
+    """For all who look at the newest report: metrics, the log, and who follows groups."""
+    metrics, stops = Metrics("eu-to-us"), StopLog()
+    reported = journal_state(metrics)
+    results = {AT: reported.receive(report(state=State.MIRRORING, at_ms=now_ms() + MINUTES))}
+    reports = [
+        report(state=State.UNAVAILABLE, at_ms=now_ms() + MINUTES),
+        report(state=State.CAUGHT_UP, at_ms=now_ms() + 2 * MINUTES),
+        report(state=State.PADDING, at_ms=(1 << 63) - 1),
+        report(state=State.CORRUPT, at_ms=now_ms() + 1),
+        report(state=State.DIVERGED, at_ms=now_ms() - MINUTES),
+    ]
+    learn(reported, reports[0])
+    for one in reports[1:]:
+        learn(reported, one)
+        stops.log(reported.live.values())
+        assert reported.live[AT].state is one.state
+        assert reported.live[AT].at_ms <= now_ms()
+        assert value(metrics, "mirror_partition_state", state=str(one.state)) == 1
+        assert reported.newest(results)[AT].state is one.state or reported.live[AT].at_ms == results[AT].at_ms
+    assert not is_verified(reported.live[AT], results[AT])
+    assert capfd.readouterr().err.count("partition_stopped") == 2
+
+
+def test_a_result_stands_over_what_its_task_wrote_before() -> None:
+    """However far its clock is ahead; so nothing is counted twice."""
+    metrics = Metrics("eu-to-us")
+    reported = journal_state(metrics)
+    ahead = now_ms() + MINUTES
+    before, after = ({"PASS/": many} for many in (3, 5))
+    done = reported.receive(report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
+    learn(
+        reported, report(verdicts=before, at_ms=ahead - 1), report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead)
+    )
+    assert reported.newest({AT: done})[AT].state is State.CAUGHT_UP
+    assert value(metrics, "mirror_batches_total", verdict="PASS", reason="") == 5
+
+
+@pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])
+def test_what_a_task_cannot_mean_is_reported_once_with_its_name(
+    garbled: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reported = journal_state()
+    for _ in range(3):
+        reported.hear(12, garbled, {AT})
+    assert reported.live == {}
+    err = capfd.readouterr().err
+    assert err.count("report_unread") == 1, err
+    assert "task=12" in err
+
+
+@pytest.mark.parametrize("changed", [{"topic": "a\ud800b"}, {"detail": "\udfff"}, {"verdicts": {"PASS/\ud800": 1}}])
+def test_text_that_cannot_be_encoded_never_gets_into_the_metrics(changed: dict[str, Any]) -> None:
+    metrics = Metrics("eu-to-us")
+    reported = journal_state(metrics)
+    learn(reported, report(), report(**changed))
+    assert reported.live == {AT: report()}
+    learn(reported, fine := report(detail="ein Stück \N{OPEN BOOK}", at_ms=now_ms()))
+    assert reported.live == {AT: fine}
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    generate_latest(registry)
+
+
+class Unreadable:
+    """A journal that fails with one problem after another."""
+
+    def __init__(self, *problems: Exception) -> None:
+        self.problems = list(problems)
+
+    async def follow(self, _: Place | None) -> News:
+        if self.problems:
+            raise self.problems.pop(0)
+        return News([], Place(1, None, 0))
+
+
+@in_loop
+async def test_each_reason_why_a_journal_is_not_read_is_reported_once() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        said: list[str] = []
+        reported = journal_state()
+        patched.setattr(
+            reported, "_log", SimpleNamespace(warning=lambda event, **of: said.append(f"{event} {of['reason']}"))
+        )
+        away, denied = ClusterUnreachable("away"), AccessDenied("no READ")
+        broken = [BrokerError(code, "WHATEVER", "reading") for code in (3, 5)]
+        journal: Any = Unreadable(away, away, denied, away, *broken, broken[0])
+        while not await reported.read(journal):
+            pass
+        journal = Unreadable(away, away)
+        while not await reported.read(journal):
+            pass
+    reasons = ["away", "no READ", str(broken[0]), str(broken[1]), "away"]
+    assert said == [f"journal_not_read {reason}" for reason in reasons]
+
+
+# --- all of it (brokers) ----------------------------------------------------------------------------------------------
+
+
+#: What is logged of a journal that is away: by the driver, and by a task.
+EVENTS = ("journal_not_read", "figures_not_written")
+
+
+class Gone(Proxy):
+    """A broker whose name, while it is `away`, does not resolve, as that of a container which has ended."""
+
+    def __init__(self, upstream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(upstream)
+        self.away = threading.Event()
+        self.asked = 0
+        connect = addresses.connected
+
+        async def resolving(known: Any, port: int) -> socket.socket:
+            if port == self.port and self.away.is_set():
+                self.asked += 1
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return await connect(known, port)
+
+        monkeypatch.setattr(connection, "connected", resolving)
+
+    def go(self) -> None:
+        """Let its name be forgotten, and its connections break."""
+        self.away.set()
+        self._await(self._cut())
+
+    async def _cut(self) -> None:
+        for one in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
+            one.abort()
+
+
+@pytest.mark.brokers
+def test_a_target_that_is_away_is_reported_at_once(
+    own_source: Cluster,
+    own_target: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Not only when the epoch ends, which here it never does; and one warning is enough for a journal that is away."""
+    reported: list[str] = []
+    source = own_source.bootstrap
+    make_topic(source, topic_name)
+    produce(source, topic_name, [b"before"] * 20)
+    with Gone(own_target.bootstrap, monkeypatch) as target:
+        settings = settings_between(source, target.bootstrap, [topic_name], topic_name)
+        flow = replace(prepare(settings), epoch_seconds=10 * TIMEOUT, tasks=1)
+        metrics, context = Metrics(flow.name), InThisProcess()
+        mirror = Supervisor(context, flow, lambda _: None, metrics)  # type: ignore[arg-type] # as much as is used
+
+        def warnings(event: str) -> list[str]:
+            reported.append(capfd.readouterr().err)
+            return [line for line in "".join(reported).splitlines() if f"event={event}" in line]
+
+        def until(state: State) -> None:
+            wait_for(
+                lambda: value(metrics, "mirror_partition_state", state=str(state)),
+                TIMEOUT,
+                lambda: str(mirror._journal_state.live),
+            )
+
+        def story() -> None:
+            until(State.CAUGHT_UP)
+            target.go()
+            produce(source, topic_name, [b"meanwhile"] * 20)
+            until(State.UNAVAILABLE)
+            for event in EVENTS:
+                wait_for(partial(warnings, event), TIMEOUT, lambda: str(reported))
+            asked = target.asked
+            wait_for(lambda: target.asked > asked + 20, TIMEOUT, lambda: str(target.asked))
+            target.away.clear()
+            until(State.CAUGHT_UP)
+
+        run_beside(mirror, story)
+    for event in EVENTS:  # both were met, many times
+        assert 1 <= len(warnings(event)) <= 2, reported
+    assert "Name or service not known" in "".join(reported)
+    assert assert_same_records(source, own_target.bootstrap, topic_name, 1) == 40

@@ -1,0 +1,288 @@
+"""The image and docker-compose.yml as text: by the published schema, pinned, on loopback, watched, and true to the rest
+of the project. What they do is tried by `tests/pure/test_docker.py`, which needs an engine.
+"""
+
+from __future__ import annotations
+
+import copy
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from check_jsonschema.builtin_schemas import get_builtin_schema
+from deployment import HOME, SERVICES, STACK
+from jsonschema.validators import validator_for
+from running import TIMEOUT, wait_for
+
+from mirror.config import load
+from mirror.lab.demo.clients import Lost, Place, Progress, Reader, Writer, create, ends_of, stands
+from mirror.lab.embedded import Cluster
+from mirror.lab.embedded.jars import KAFKA_VERSION
+
+DOCKERFILE = (HOME / "Dockerfile").read_text(encoding="utf-8")
+HEALTHY = HOME / "containers" / "healthy"
+VERSION = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+
+needs_compose = pytest.mark.skipif(
+    not shutil.which("docker")
+    or subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0,
+    reason="needs Docker's client with Compose",
+)
+
+
+def complaints(stack: dict[str, Any]) -> list[str]:
+    """What the Compose specification's schema has against it."""
+    schema = get_builtin_schema("vendor.compose-spec")
+    return [error.message for error in validator_for(schema)(schema).iter_errors(stack)]
+
+
+def test_the_stack_is_what_compose_takes() -> None:
+    assert complaints(STACK) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda it: it["services"]["eu"].update(imagee="kafka"), id="key"),
+        pytest.param(lambda it: it["services"]["eu"].update(ports=4), id="type"),
+        pytest.param(lambda it: it["services"]["mirror"]["depends_on"]["us"].update(condition="up"), id="value"),
+    ],
+)
+def test_a_broken_stack_is_found(change: Callable[[Any], object]) -> None:
+    broken = copy.deepcopy(STACK)
+    change(broken)
+    assert complaints(broken)
+
+
+@needs_compose
+def test_compose_itself_takes_the_stack() -> None:
+    command = ["docker", "compose", "--project-directory", str(HOME), "--profile", "back", "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_says_what_it_can() -> None:
+    """Where it was made; `make docker-test` asks more of it and of the stack, by `tests/pure/test_docker.py`, and takes
+    minutes. What is left out says so here, since tests that were not chosen say nothing.
+    """
+    image, left_out = SERVICES["mirror"]["image"], "the image and the stack are not run"
+    if not shutil.which("docker") or subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{left_out}: no container engine answers; where one does, make docker-test")
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode:
+        pytest.skip(f"{left_out}: {image} is not there; make docker-test makes and runs it")
+    command = ["docker", "run", "--rm", "--read-only", "--tmpfs", "/tmp", image, "sh", "-c", "id -u && mirror --help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("10001\n"), done.stderr
+    assert "failover" in done.stdout
+
+
+def test_every_image_is_pinned() -> None:
+    images = {one["image"] for one in SERVICES.values()}
+    assert len(images) == 4
+    base = re.findall(r"^ARG BASE=(\S+)$", DOCKERFILE, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"${BASE}"}
+    for image in (*images, *base):
+        assert re.fullmatch(r"[\w/-]+:v?\d+\.\d+\S*", image), image
+
+
+def test_versions_are_those_of_the_project() -> None:
+    assert SERVICES["eu"]["image"] == SERVICES["us"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
+    assert SERVICES["mirror"]["image"] == f"mirror:{VERSION}"
+
+
+def test_ports_are_published_on_loopback_alone_and_once() -> None:
+    ports = [port for one in SERVICES.values() for port in one.get("ports", ())]
+    assert ports
+    assert [port for port in ports if not re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)] == []
+    assert len({port.split(":")[1] for port in ports}) == len(ports)
+
+
+def test_nothing_needs_a_name_on_the_users_machine() -> None:
+    for service in SERVICES.values():
+        assert not {"container_name", "hostname", "network_mode", "extra_hosts"} & set(service)
+    advertised = [SERVICES[one]["environment"]["KAFKA_ADVERTISED_LISTENERS"] for one in ("eu", "us")]
+    for name, text in zip(("eu", "us"), advertised, strict=True):
+        outside = dict(one.split("://") for one in text.split(","))["OUTSIDE"]
+        assert f"{outside}:9094" in SERVICES[name]["ports"]
+
+
+def test_every_service_is_watched_and_waits_for_what_it_needs() -> None:
+    for name, service in SERVICES.items():
+        watched = "test" in service.get("healthcheck", {}) or (
+            "HEALTHCHECK" in DOCKERFILE and "run" in service.get("command", [])
+        )
+        assert watched or name == "topics", f"{name}: nobody watches it"
+        for needed, how in service.get("depends_on", {}).items():
+            ends_itself = needed == "topics"
+            assert how["condition"] == ("service_completed_successfully" if ends_itself else "service_healthy")
+
+
+def test_containers_of_the_image_have_no_rights_and_write_to_volumes_alone() -> None:
+    ours = [one for one in SERVICES.values() if one["image"].startswith("mirror:")]
+    assert len(ours) == 7
+    for service in ours:
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_the_image_is_made_of_files_that_there_are_and_that_the_engine_is_sent() -> None:
+    lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+    copied = {name for line in lines for name in line.split()[:-1]}
+    assert [name for name in copied if not (HOME / name).exists()] == []
+    ignored = (HOME / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied
+
+
+def test_files_that_services_are_given_are_there() -> None:
+    files = {name: HOME / one["file"] for name, one in STACK["configs"].items()}
+    assert [file for file in files.values() if not file.is_file()] == []
+    asked = {one["source"] for service in SERVICES.values() for one in service.get("configs", ())}
+    assert asked == set(files)
+    volumes = {text.split(":")[0] for service in SERVICES.values() for text in service.get("volumes", ())}
+    assert volumes == set(STACK["volumes"])
+
+
+@pytest.mark.parametrize(("service", "flow"), [("mirror", "eu-to-us"), ("mirror-back", "us-to-eu")])
+def test_the_flows_are_valid_and_each_others_reverse(service: str, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SERVICES[service]["environment"].items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOSTNAME", "a1b2c3d4e5f6")  # as the engine sets it
+    found = load(HOME / "containers" / f"{flow}.yaml")
+    assert found.flow == flow
+    assert f"{found.source.alias}-to-{found.target.alias}" == flow
+    assert found.spark.conf["spark.driver.host"] == "a1b2c3d4e5f6"
+    assert [*found.source.bootstrap, *found.target.bootstrap] == [
+        (one.alias, 9092) for one in (found.source, found.target)
+    ]
+    assert f"/etc/mirror/{flow}.yaml" in SERVICES[service]["command"]
+    scraped = yaml.safe_load((HOME / "containers" / "prometheus.yml").read_text(encoding="utf-8"))
+    (job,) = scraped["scrape_configs"]
+    assert f"{service}:9404" in job["static_configs"][0]["targets"]
+
+
+@contextmanager
+def answering(text: str) -> Iterator[str]:
+    """A server on loopback that gives this to everybody, and its address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Quietly."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def health(*arguments: str, url: str = "http://127.0.0.1:9/") -> tuple[int, str]:
+    """What the image's health check ends with, and says."""
+    command = [sys.executable, str(HEALTHY), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "METRICS_URL": url})
+    return done.returncode, done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ('mirror_report_age_seconds{flow="eu-to-us"} 1.5\n', 0, ""),
+        ('mirror_report_age_seconds{flow="eu-to-us"} 75.2\n', 1, "a partition is silent for 75 s"),
+        ("mirror_restarts_total 0\n", 1, "no partition has reported yet"),
+    ],
+)
+def test_a_mirror_is_healthy_while_its_partitions_report(text: str, code: int, said: str) -> None:
+    with answering(text) as url:
+        assert health(url=url) == (code, said)
+
+
+def test_what_does_not_answer_is_not_healthy() -> None:
+    code, said = health()
+    assert code == 1
+    assert "refused" in said
+    with answering("") as url:
+        assert health(url) == (0, "")
+
+
+def test_what_has_touched_its_file_is_healthy(tmp_path: Path) -> None:
+    file = tmp_path / "alive"
+    assert health("--touched", str(file)) == (1, f"{file} is not there yet")
+    file.touch()
+    assert health("--touched", str(file)) == (0, "")
+    os.utime(file, (long_ago := time.time() - 100, long_ago))
+    assert health("--touched", str(file))[0] == 1
+
+
+def test_a_reader_knows_what_comes_next() -> None:
+    known = Progress({0: 5})
+    known.take(0, 5, 5)
+    known.take(0, 4, 4)
+    known.take(1, 7, 7)  # the first of a partition is where the group stood
+    assert (known.next, known.read, known.repeated) == ({0: 6, 1: 8}, 2, 1)
+    with pytest.raises(Lost, match="offset 8 came where 6 was expected"):
+        known.take(0, 8, 8)
+    with pytest.raises(Lost, match="the record at offset 6 has number 9"):
+        known.take(0, 6, 9)
+
+
+def written_and_read(place: Place, records: int) -> Progress:
+    """What a reader has come to, once at least so many records lie in the log and one of both has said that it lives;
+    both have then ended.
+    """
+    no_more, enough = threading.Event(), threading.Event()
+    reader = Reader(place, enough)
+    writes = threading.Thread(target=Writer(place, 400, no_more).run)
+    reads = threading.Thread(target=reader.run)
+    writes.start()
+    reads.start()
+    try:
+        wait_for(
+            lambda: sum(reader.progress.next.values()) > records and place.alive.exists(),
+            TIMEOUT,
+            lambda: str(reader.progress),
+        )
+        no_more.set()
+        writes.join()
+        ends = ends_of(place.bootstrap, place.topic)
+        wait_for(lambda: reader.progress.next == ends, TIMEOUT, lambda: str(reader.progress))
+    finally:
+        no_more.set()
+        enough.set()
+        reads.join()
+        writes.join()
+    assert stands(place, place.bootstrap) == ends
+    return reader.progress
+
+
+@pytest.mark.brokers
+def test_applications_write_and_read_and_go_on_where_they_were(
+    own_source: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Place(topic_name, topic_name, own_source.bootstrap, tmp_path / "address", tmp_path / "alive")
+    create(place)
+    first, second = written_and_read(place, 200), written_and_read(place, 400)
+    assert first.next.keys() == second.next.keys() == set(range(3))
+    assert first.repeated == second.repeated == 0
+    assert first.read + second.read == sum(second.next.values())
+    assert place.alive.exists()
+    assert '"event": "stopped_writing"' in capsys.readouterr().out

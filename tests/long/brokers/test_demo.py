@@ -1,0 +1,331 @@
+"""The demonstration's parts: what it writes, measures, concludes and shows. The whole is run by `make demo`."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rich.console import Console
+
+from mirror.lab.commands.demo import Narrator, show
+from mirror.lab.demo.copying import Cost, Line, Result, verdicts_of
+from mirror.lab.demo.processes import Bound, Tree, Usage, UsageTally
+from mirror.lab.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller, pool
+from mirror.lab.embedded import Cluster
+from mirror.lab.embedded.node import Identity
+from mirror.observability.status import PartitionStatus
+from mirror.states import State
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_records_are_the_same_every_time_and_like_those_of_an_application() -> None:
+    records = pool(count=1000)
+    assert records == pool(count=1000) != pool(seed=8, count=1000)
+    text = b"".join(record.value for record in records)
+    assert 350 < len(text) / len(records) < 450
+    assert 2 < len(text) / len(zlib.compress(text)) < 6
+    assert all(str(json.loads(record.value)["user"]).encode() == record.key for record in records)
+
+
+# --- CPU and memory ---------------------------------------------------------------------------------------------------
+
+DRIVER, WORKER = Identity(pid=1, started=10.0), Identity(pid=2, started=11.0)
+
+
+def test_a_counters_keeps_what_ended_processes_used() -> None:
+    counters = UsageTally()
+    counters.add({DRIVER: Usage(cpu_s=1.0, rss=100, pss=80)})
+    counters.add({DRIVER: Usage(cpu_s=2.0, rss=100), WORKER: Usage(cpu_s=5.0, rss=50)})
+    counters.add({DRIVER: Usage(cpu_s=3.0, rss=90, pss=70)})
+    assert (counters.cpu_s, counters.peak_rss, counters.peak_pss) == (8.0, 150, 80)
+
+
+def test_a_reused_process_id_is_another_process() -> None:
+    counters = UsageTally()
+    counters.add({WORKER: Usage(cpu_s=5.0, rss=1)})
+    counters.add({replace(WORKER, started=99.0): Usage(cpu_s=1.0, rss=1)})
+    assert counters.cpu_s == 6.0
+
+
+def test_cpu_time_never_falls() -> None:
+    counters = UsageTally()
+    counters.add({DRIVER: Usage(cpu_s=5.0, rss=1)})
+    counters.add({DRIVER: Usage(cpu_s=4.0, rss=1)})
+    assert counters.cpu_s == 5.0
+    assert counters.peak_pss is None
+
+
+def test_a_tree_holds_descendants_and_remembers_them() -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('burnt', flush=True)\ninput()"
+    run = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
+    parent = f"{run}\nprint('over', flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        tree = Tree(process.pid)
+        try:
+            assert process.stdout.readline() == b"burnt\n"
+            burnt = tree.sample()
+            with_child = tree.counters.peak_rss
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == b"over\n"
+            assert tree.sample() >= burnt >= 0.28  # user's and system's time are given in whole ticks of 0.01 s
+            assert tree.counters.peak_rss == with_child > psutil.Process(process.pid).memory_info().rss
+        finally:
+            process.kill()
+    assert tree.sample() >= burnt
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+
+def test_a_bound_process_stops_with_its_block(tmp_path: Path) -> None:
+    with Bound(["sh", "-c", "echo said; exec sleep 60"], tmp_path / "log", grace=5.0) as bound:
+        process = psutil.Process(bound.pid)
+        assert bound.exit_code is None
+    assert not process.is_running()
+    assert bound.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_bound_process_says_its_exit_code_and_last_words(tmp_path: Path) -> None:
+    words = {"LAST_WORDS": "so long"}
+    with Bound(["sh", "-c", 'echo "$LAST_WORDS"; exit 3'], tmp_path / "log", grace=5.0, environment=words) as bound:
+        deadline = time.monotonic() + 10
+        while bound.exit_code is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (bound.exit_code, bound.tail()) == (3, "so long")
+
+
+def test_a_stubborn_process_is_killed_after_the_grace(tmp_path: Path) -> None:
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    with Bound([sys.executable, "-c", deaf], tmp_path / "log", grace=0.2) as bound:
+        deadline = time.monotonic() + 10
+        while bound.tail() != "deaf" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert bound.stop() == 128 + signal.SIGKILL
+
+
+# --- producers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.brokers
+def test_every_producer_writes_what_it_says(own_source: Cluster, topic_name: str, tmp_path: Path) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    names = [f"{topic_name}-{kind}" for kind in ("java", "c", "live", "paid")]
+    admin = AdminClient({"bootstrap.servers": own_source.bootstrap})
+    for created in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+        created.result()
+    java, c, live_topic, paid = names
+    address, records, stopping = own_source.bootstrap, pool(count=300), threading.Event()
+    by_java = JavaFiller(address, java, "zstd", records, 700, stopping, tmp_path)
+    by_c = PlainFiller(address, c, "gzip", records, 700, stopping)
+    values = sum(len(record.value) for record in (*records, *records, *records[:100]))
+    keys = sum(len(record.key) for record in (*records, *records, *records[:100]))
+    in_transactions = TransactionalFiller(address, paid, "lz4", records, 700, stopping, size=50)
+    assert in_transactions.run() == 13 * sum(len(record.key) + len(record.value) for record in records[:50])
+    assert (in_transactions.written, in_transactions.committed) == (700, 650)
+    assert by_java.run() == values
+    assert by_c.run() == values + keys
+    live = Live(address, live_topic, "lz4", records, rate=2000)
+    live.start()
+    deadline = time.monotonic() + 10
+    while live.written < 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    live.stop()
+    ends = Ends(address).of(dict.fromkeys(names, 2))
+    assert len(ends) == 8
+    found = Counter[str]()
+    for (topic, _), end in ends.items():
+        found[topic] += end
+    assert live.written >= 200
+    assert found.pop(paid) >= 700 + 14, "a marker, at least, for each transaction"
+    assert found == {java: 700, c: 700, live_topic: live.written}
+    assert Ends(address).of({java: 2, "not-there": 1}, growing=True).keys() == {(java, 0), (java, 1)}
+
+
+# --- conclusions ------------------------------------------------------------------------------------------------------
+
+LINE = Line(
+    topic="gzip",
+    partitions=2,
+    wanted="gzip",
+    written=160_000,
+    codecs=("gzip",),
+    records=160_000,
+    batches=240,
+    bytes=22_400_000,
+    judged=240,
+    passed=240,
+    identical=240,
+    offsets_equal=True,
+    hidden=0,
+    lag=0,
+    different=0,
+)
+COST = Cost(
+    start_s=10.2,
+    start_cpu_s=9.4,
+    backlog_s=4.0,
+    backlog_cpu_s=0.6,
+    backlog_bytes=200_000_000,
+    record_bytes=363_000_000,
+    peak_rss=788_000_000,
+    peak_pss=670_000_000,
+    stop_s=1.3,
+    exit_code=0,
+)
+
+
+def result_of(*lines: Line, cost: Cost = COST, misfits: Sequence[str] = ()) -> Result:
+    """What a run found."""
+    return Result(
+        lines=lines, cost=cost, misfits=tuple(misfits), seconds={"brokers": 5.2, "filling": 9.9}, downloads=2.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "objection"),
+    [
+        ({"records": 159_999}, "gzip: 160,000 records were written, 159,999 were compared"),
+        ({"codecs": ("lz4",)}, "gzip: written with gzip, stored with lz4"),
+        ({"codecs": ("gzip", "zstd")}, "gzip: written with gzip, stored with gzip, zstd"),
+        ({"codecs": ()}, "gzip: written with gzip, stored with nothing"),
+        ({"lag": 3}, "gzip: 3 records are not mirrored"),
+        ({"identical": 239}, "gzip: 239 of 240 batches are identical"),
+        ({"different": 1}, "gzip: 240 of 240 batches are identical"),
+        ({"offsets_equal": False}, "gzip: the offsets differ"),
+        ({"passed": 239}, "gzip: 239 of 240 verdicts did without decompression"),
+        ({"judged": 0, "passed": 0}, "gzip: 0 of 0 verdicts did without decompression"),
+    ],
+)
+def test_a_topic_that_does_not_hold_is_objected_to(change: dict[str, Any], objection: str) -> None:
+    line = replace(LINE, **change)
+    assert objection in result_of(LINE, line).objections
+    assert result_of(LINE, line).as_dict()["ok"] is False
+
+
+def test_small_batches_may_be_left_uncompressed_and_last_ones_unjudged() -> None:
+    line = replace(LINE, codecs=("gzip", "none"), judged=238, passed=238)
+    assert result_of(LINE, line).objections == ()
+
+
+@pytest.mark.parametrize(
+    ("cost", "objection"),
+    [
+        (replace(COST, exit_code=137), "the mirror ended with exit code 137 after SIGTERM"),
+        (replace(COST, stop_s=5.1), "the mirror took 5.1 s to stop, 5 are allowed"),
+    ],
+)
+def test_a_mirror_that_does_not_end_well_is_objected_to(cost: Cost, objection: str) -> None:
+    assert result_of(LINE, cost=cost).objections == (objection,)
+
+
+def test_a_difference_between_topics_is_an_objection() -> None:
+    assert result_of(LINE, misfits=["lz4 was not compared"]).objections == ("lz4 was not compared",)
+
+
+def test_speed_and_cpu_are_of_batches_as_stored() -> None:
+    assert COST.mb_per_s == pytest.approx(50.0)
+    assert COST.cpu_s_per_gb == pytest.approx(3.0)
+
+
+def test_verdicts_are_counted_by_topic() -> None:
+    def figures(topic: str, partition: int, verdicts: dict[str, int]) -> PartitionStatus:
+        return PartitionStatus(
+            flow="f", instance="i", topic=topic, partition=partition, target_topic=topic, state=State.CAUGHT_UP,
+            next_offset=1, log_end=1, lag_records=0, at_ms=1, verdicts=verdicts,
+        )  # fmt: skip
+
+    found = verdicts_of(
+        [
+            figures("a", 0, {"PASS/clean": 1, "RESTAMP/own_producer": 2}),
+            figures("a", 1, {"RESTAMP/own_producer": 3}),
+            figures("b", 0, {"DROP/control": 1}),
+        ]
+    )
+    assert found == {"a": {"PASS/clean": 1, "RESTAMP/own_producer": 5}, "b": {"DROP/control": 1}}
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def shown(result: Result, width: int) -> str:
+    """As a file would get it."""
+    out = io.StringIO()
+    show(result, Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_table_keeps_every_figure_whole(width: int) -> None:
+    names = ("gzip", "java", "live", "lz4", "none", "snappy", "zstd")
+    lines = [replace(LINE, topic=name, records=240_000, written=240_000) for name in names]
+    text = shown(result_of(*lines), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    rows = [row.split() for row in text.splitlines()]
+    assert ["topic", "codec", "parts", "records", "batches", "MB", "compressed", "bytes", "equal"] in rows
+    assert ["snappy", "gzip", "2", "240,000", "240", "22.4", "100", "%", "yes", "yes"] in rows
+    assert ["all", "14", "1,680,000", "1,680", "156.8", "100", "%", "yes", "yes"] in rows
+    flowing = " ".join(text.split())
+    for figure in ("50 MB/s", "3.0 CPU-s/GB", "788 MB", "670 MB", "15 s", "2 s of it downloads"):
+        assert figure in flowing
+    assert (
+        "Proof: all 1,680 batches of 14 partitions are on the target, with the same bytes, at the same offsets"
+        in flowing
+    )
+
+
+def test_what_does_not_hold_stands_in_the_table_and_under_it() -> None:
+    line = replace(LINE, identical=239, passed=2399, judged=2400, offsets_equal=False)
+    text = shown(result_of(line), 100)
+    rows = [row.split() for row in text.splitlines()]
+    assert ["gzip", "gzip", "2", "160,000", "240", "22.4", "99.9", "%", "NO", "NO"] in rows
+    assert "Proof" not in text
+    assert "  gzip: the offsets differ" in text.splitlines()
+
+
+def test_json_has_the_same_figures() -> None:
+    found = json.loads(json.dumps(result_of(LINE).as_dict()))
+    assert (found["ok"], found["objections"]) == (True, [])
+    assert (found["topics"][0]["passed_share"], found["topics"][0]["identical_bytes"]) == (1.0, True)
+    assert (found["flow"]["mb_per_s"], found["flow"]["cpu_s_per_gb"], found["flow"]["peak_rss"]) == (
+        50.0,
+        3.0,
+        788_000_000,
+    )
+    assert found["seconds"] == {"brokers": 5.2, "filling": 9.9, "total": 15.1, "downloads": 2.0}
+
+
+def test_a_file_gets_plain_lines_and_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("mirror.lab.commands.demo.time.monotonic", lambda: clock[0])
+    out = io.StringIO()
+    with Narrator(Console(file=out, width=160, highlight=False)) as narrator:
+        clock[0] += 1.25
+        narrator.step("brokers are up")
+        for done in range(8):
+            clock[0] += 1.0
+            narrator.progress("filling", done, 8)
+        narrator.step("filled")
+    assert out.getvalue().splitlines() == [
+        "   1.2 s brokers are up",
+        "   6.2 s filling: 4 of 8 records",
+        "   9.2 s filled",
+    ]

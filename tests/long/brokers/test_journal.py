@@ -1,0 +1,402 @@
+"""The journal's records: what is appended is read back, by us and by another client, and damage is reported as such."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+import uuid
+import warnings
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
+from helpers import make_topic, settings_between
+from hypothesis import given
+from hypothesis import strategies as st
+from rawbatches import batch, crc32c, legacy, raw
+
+from mirror.errors import ClusterUnreachable, MalformedBatch, MirrorError
+from mirror.journal import journal
+from mirror.journal.journal import OWNER, Entry, Journal, decode, encode, journal_topic, newest
+from mirror.journal.ownership import take
+from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import Cluster, Endpoint, Leader
+from mirror.kafka.protocol import PRODUCE
+from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, list_offset
+from mirror.lab.embedded import Cluster as EmbeddedCluster
+from mirror.policy.selection import Rekeying
+from mirror.records.header import CONTROL
+from mirror.topics.apply import ensure_flow_topic, keep_progress
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
+    from kafka.record.default_records import DefaultRecordBatch
+
+ENTRIES = st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=200)), min_size=1, max_size=20)
+
+
+def stored(data: bytes, base_offset: int) -> bytes:
+    """As the leader stores it."""
+    return struct.pack(">q", base_offset) + data[8:]
+
+
+@given(ENTRIES, st.integers(0, 2**40))
+def test_what_is_appended_is_read_back_at_its_offset(entries: list[tuple[bytes, bytes]], base: int) -> None:
+    found, following, skipped = decode(memoryview(stored(encode(entries), base)))
+    assert not skipped
+    assert found == [Entry(base + index, key, value) for index, (key, value) in enumerate(entries)]
+    assert following == base + len(entries)
+
+
+@given(ENTRIES)
+def test_a_broker_takes_it(entries: list[tuple[bytes, bytes]]) -> None:
+    data = encode(entries)
+    header = raw(data).header
+    assert header.size == len(data)
+    assert (header.base_offset, header.magic, header.attributes) == (0, 2, 0)
+    assert header.is_dense
+    assert header.count == len(entries)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert header.crc == crc32c(data[21:])
+
+
+def test_another_client_reads_it() -> None:
+    before = int(time.time()) * 1000
+    found = DefaultRecordBatch(encode([(OWNER, b"me"), ("schlüssel".encode(), b""), (b"", b"\0" * 300)]))
+    assert found.validate_crc()
+    records = list(found)
+    assert [(record.key, record.value) for record in records] == [
+        (b"owner", b"me"),
+        ("schlüssel".encode(), b""),
+        (b"", b"\0" * 300),
+    ]
+    assert all(before <= record.timestamp <= int(time.time()) * 1000 for record in records)
+
+
+def test_several_batches_and_a_partial_one() -> None:
+    first, second, third = (stored(encode([(b"k%d" % n, b"v")] * 2), offset) for n, offset in enumerate((10, 20, 30)))
+    for length in range(len(third)):
+        entries, following, skipped = decode(memoryview(first + second + third[:length]))
+        assert not skipped
+        assert [entry.offset for entry in entries] == [10, 11, 20, 21]
+        assert following == 22
+
+
+def test_nothing_there() -> None:
+    assert decode(memoryview(b"")) == ([], 0, [])
+
+
+def test_a_record_without_key_and_one_without_value() -> None:
+    """A tombstone of the cleaner's, and a record that is not ours."""
+    data = bytes([16, 0, 0, 0, 1, 4]) + b"vv" + bytes([0])  # length 8: no key (-1), value "vv"
+    data += bytes([16, 0, 0, 2, 4]) + b"kk" + bytes([1, 0])  # key "kk", no value (-1)
+    entries, following, _ = decode(memoryview(batch(5, count=2, payload=data)))
+    assert entries == [Entry(5, b"", b"vv"), Entry(6, b"kk", None)]
+    assert following == 7
+
+
+def test_holes_after_cleaning_keep_the_offsets() -> None:
+    data = bytes([16, 0, 0, 18, 4]) + b"kk" + bytes([1, 0])  # offset delta 9
+    entries, following, _ = decode(memoryview(batch(100, count=1, delta=20, payload=data)))
+    assert entries == [Entry(109, b"kk", None)]
+    assert following == 121, "the batch's last offset counts, not the record's"
+
+
+def around(foreign: bytes) -> memoryview:
+    """A foreign batch at offset 10 among our own."""
+    ours = encode([(b"k", b"v")])
+    return memoryview(stored(ours, 9) + stored(foreign, 10) + stored(ours, 1000))
+
+
+@pytest.mark.parametrize("position", [*range(16, 23), *range(27, 90)])
+def test_a_flipped_byte_is_not_read(position: int) -> None:
+    data = bytearray(encode([(b"a key of some length", b"a value")]))
+    data[position] ^= 0xFF
+    entries, following, skipped = decode(around(bytes(data)))
+    assert [entry.offset for entry in entries] == [9, 1000]
+    assert following == 1001
+    assert [one.offset for one in skipped] == [10]
+
+
+def test_what_cannot_be_cut_into_batches_is_malformed() -> None:
+    for foreign in (batch(length=3), batch(count=1, delta=-5), batch(count=2000)):
+        with pytest.raises(MalformedBatch):
+            decode(around(foreign))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "reason"),
+    [
+        (batch(attributes=3), "lz4 payload"),
+        (batch(attributes=7), "no codec has the id 7"),
+        (batch(attributes=3, crc=1), "Checksum mismatch"),
+        (batch(attributes=CONTROL, payload=encode([(b"k", b"v")])[61:]), "a transaction's marker"),
+        (batch(attributes=4, payload=encode([(b"k", b"v")])[61:]), "zstd payload"),
+        (batch(payload=b"no record"), ""),
+        (batch(base_timestamp=-1, max_timestamp=-1, payload=encode([(b"k", b"v")])[61:]), "1969"),
+        (batch(crc=1, payload=encode([(b"k", b"v")])[61:]), "Checksum mismatch"),
+        (legacy(0, 0), "magic"),
+        (legacy(0, 1), "magic"),
+    ],
+)
+def test_a_foreign_batch_is_skipped(foreign: bytes, reason: str) -> None:
+    entries, following, skipped = decode(around(foreign))
+    assert [entry.offset for entry in entries] == [9, 1000]
+    assert following == 1001
+    ((offset, reported),) = skipped
+    assert offset == 10
+    assert reported.startswith("not a batch of the journal: ")
+    assert reason in reported
+    assert decode(memoryview(stored(foreign, 10)))[1] == 11, "reading goes on after it"
+
+
+@given(st.binary(max_size=80), st.integers(-1, 5), st.integers(0, 127))
+def test_garbage_under_a_right_crc_is_skipped_or_read(payload: bytes, count: int, attributes: int) -> None:
+    """What a broker vouches for need not be a batch of ours."""
+    data = batch(0, count=count, delta=max(count, 1) - 1, payload=payload, attributes=attributes)
+    entries, following, skipped = decode(memoryview(data))
+    assert len(entries) == (0 if skipped else max(count, 0))
+    assert following == max(count, 1)
+
+
+@pytest.mark.parametrize("timestamp", [2**62, -(2**62), 2**50])
+def test_a_time_beyond_the_calendar_is_skipped(timestamp: int) -> None:
+    data = bytes([16, 0, 0, 0, 4]) + b"kk" + bytes([1, 0])
+    foreign = batch(0, payload=data, base_timestamp=timestamp, max_timestamp=2**63 - 1)
+    assert [one.offset for one in decode(around(foreign))[2]] == [10]
+
+
+@pytest.fixture
+def warned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
+    """The warnings of the journal."""
+    found: list[tuple[str, int, str]] = []
+
+    class Recorder:
+        def warning(self, event: str, *, topic: str, offset: int, reason: str) -> None:
+            assert topic
+            found.append((event, offset, reason))
+
+    monkeypatch.setattr(journal, "_log", Recorder())
+    return found
+
+
+@pytest.mark.brokers
+def test_foreign_records_hide_nothing(
+    own_target: EmbeddedCluster, topic_name: str, warned: list[tuple[str, int, str]]
+) -> None:
+    flow = topic_name[-20:].strip("-")
+    bootstrap = own_target.bootstrap
+    ensure_flow_topic(Admin(settings_between(bootstrap, bootstrap, ["x"], flow).target), flow)
+
+    def foreign(**configs: str) -> Producer:
+        return Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, **configs})
+
+    def produce(producer: Producer) -> None:
+        producer.produce(journal_topic(flow), b"x" * 2000, key=b"foreign")
+        assert not producer.flush(30)
+
+    async def run() -> None:
+        async with Cluster(Endpoint("us", (("127.0.0.1", own_target.nodes[0].port),))) as target:
+            ours = Journal(target, flow)
+            assert await ours.append([(OWNER, b"first")]) == 0
+            await asyncio.to_thread(produce, foreign(**{"compression.type": "lz4"}))
+            assert await ours.append([(b"topic/t", b"known"), (OWNER, b"second")]) == 2
+            known = {OWNER: b"second", b"topic/t": b"known", b"foreign": b"x" * 2000}
+            assert newest((await ours.read())[0]) == known, "compressed or not, whoever wrote it"
+            entries, following = await ours.read(2)
+            assert ([entry.offset for entry in entries], following) == ([2, 3], 4)
+            assert not warned
+
+            await asyncio.to_thread(transactional.init_transactions, 120)
+            transactional.begin_transaction()
+            await asyncio.to_thread(produce, transactional)
+            assert await ours.append([(OWNER, b"third")]) == 5
+            assert newest((await ours.read())[0])[OWNER] == b"third", "an open transaction hid it"
+            await asyncio.to_thread(transactional.abort_transaction, 30)
+            async with asyncio.timeout(20):  # the coordinator answers before its marker is in the log
+                while await list_offset(target, ours.partition, LATEST) < 7:
+                    await asyncio.sleep(0.02)
+            warned.clear()
+            entries, following = await ours.read(5)
+            assert ([entry.offset for entry in entries], following) == ([5], 7)
+            assert warned == [("journal_batch_unread", 6, "not a batch of the journal: a transaction's marker")]
+
+    transactional = foreign(**{"transactional.id": flow})
+    asyncio.run(run())
+
+
+def test_the_topic_bears_the_flow_s_name() -> None:
+    assert journal_topic("eu-to-us") == "mirror.eu-to-us.offsets"
+
+
+@in_loop
+async def test_an_append_that_is_answered_with_nothing() -> None:
+    """A broker's fault, to be reported as such."""
+    topic = journal_topic("flow")
+
+    def script(call: Call) -> Any:
+        return call.schema().ProduceResponse(responses=(), throttle_time=timedelta(0))
+
+    async with FakeBroker({PRODUCE.key: script}) as broker:
+        scripted(broker, FakeCluster({1: broker.address}, {topic: FakeTopic()}))
+        async with Cluster(Endpoint("test", (broker.address,))) as cluster:
+            await cluster.refresh([topic])
+            with pytest.raises(MirrorError):
+                await Journal(cluster, "flow").append([(OWNER, b"me")])
+
+
+@dataclass(eq=False)
+class Log:
+    """A journal's log: the leader's epoch of each record. `described` is the epoch that a broker gives who is asked for
+    the leader, which may have heard of it late; `journal` reads it.
+    """
+
+    epochs: list[int]
+    described: int = 0
+    topic_id: uuid.UUID = field(default_factory=uuid.uuid4)
+
+    async def describe(self, _: str) -> Any:
+        return SimpleNamespace(topic_id=self.topic_id, leaders={0: Leader(1, self.described)})
+
+    async def refresh(self, _: Any) -> None:
+        """Nothing is kept."""
+
+    async def listed(self, _cluster: Any, _partition: Any, when: int) -> int:
+        return 0 if when == EARLIEST else len(self.epochs)
+
+    async def epoch_end(self, _cluster: Any, _partition: Any, asked: int) -> EpochEnd:
+        known = [epoch for epoch in self.epochs if epoch <= asked]
+        return EpochEnd(known[-1], len(known))
+
+    async def fetched(self, _cluster: Any, _partition: Any, at: int, end: int, **_: Any) -> Any:
+        data = encode([(b"key", b"value")])
+        records = (
+            struct.pack(">q", offset) + data[8:12] + struct.pack(">i", self.epochs[offset]) + data[16:]
+            for offset in range(at, end)
+        )
+        return SimpleNamespace(log_start=0, records=memoryview(b"".join(records)))
+
+    def journal(self, monkeypatch: pytest.MonkeyPatch) -> Journal:
+        monkeypatch.setattr(journal, "list_offset", self.listed)
+        monkeypatch.setattr(journal, "epoch_end", self.epoch_end)
+        monkeypatch.setattr(journal, "fetch_below", self.fetched)
+        cluster: Any = SimpleNamespace(describe=self.describe, refresh=self.refresh, topics={})
+        return Journal(cluster, "flow")
+
+
+@in_loop
+async def test_a_leader_that_a_broker_heard_of_late_has_lost_nothing() -> None:
+    """Two of three brokers died and came back: what is read is of the new epoch, who was asked gives the old one."""
+    with pytest.MonkeyPatch.context() as patched:
+        log = Log([2] * 27, described=2)
+        ours = log.journal(patched)
+        place = (await ours.follow(None)).place
+        log.epochs += [4] * 4
+        news = await ours.follow(place)
+        assert (len(news.entries), news.lost, news.place.epoch) == (4, None, 4)
+        log.described = 4
+        log.epochs += [4] * 2
+        news = await ours.follow(news.place)
+        assert (len(news.entries), news.lost) == (2, None)
+
+
+@in_loop
+@pytest.mark.parametrize("described", [2, 4])
+async def test_a_log_that_was_cut_and_grew_again_has_lost_records(described: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        log = Log([2] * 27, described=2)
+        ours = log.journal(patched)
+        place = (await ours.follow(None)).place
+        log.epochs[20:] = [4] * 10
+        log.described = described
+        news = await ours.follow(place)
+        assert news.lost is not None
+        assert (news.lost.read_until, news.lost.kept, news.lost.new_from, len(news.entries)) == (27, 20, 20, 30)
+        assert (await ours.follow(news.place)).lost is None
+
+
+@in_loop
+async def test_a_leader_that_never_had_what_was_read_has_lost_it() -> None:
+    """It wrote as much before, of an older epoch, and came back."""
+    with pytest.MonkeyPatch.context() as patched:
+        log = Log([2] * 20 + [3] * 7, described=3)
+        ours = log.journal(patched)
+        place = (await ours.follow(None)).place
+        log.epochs[20:] = [2] * 10 + [4] * 3
+        log.described = 4
+        news = await ours.follow(place)
+        assert news.lost is not None
+        assert (news.lost.kept, news.lost.new_from, len(news.entries)) == (0, 30, 33)
+        log.described = 5  # which wrote nothing
+        assert (await ours.follow(news.place)).lost is None
+
+
+@pytest.mark.brokers
+def test_a_clock_that_is_hours_ahead_keeps_nobody_from_writing(
+    own_target: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers refuse what is an hour later than their own clock, unless the topic takes any time: one that the flow
+    makes, and one of an older version from the next start on. Till then it learns what to do.
+    """
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) + timedelta(hours=2)
+
+    monkeypatch.setattr(journal, "datetime", Ahead)
+    settings = settings_between(own_target.bootstrap, own_target.bootstrap, [topic_name], flow=topic_name)
+    admin = Admin(settings.target)
+    older = f"{topic_name}-older"
+    make_topic(own_target.bootstrap, journal_topic(older), 1, {"cleanup.policy": "compact"})
+
+    async def written(flow: str) -> list[Entry]:
+        async with Cluster(Endpoint.of(settings.target)) as cluster:
+            await cluster.refresh([journal_topic(flow)])
+            one = Journal(cluster, flow)
+            await one.append([(b"key", b"value")])
+            return (await one.read())[0]
+
+    with pytest.raises(ClusterUnreachable, match=r"takes no record of this machine's time, .*after\.max\.ms=9"):
+        asyncio.run(written(older))
+    for flow in (topic_name, older):
+        ensure_flow_topic(admin, flow)
+        assert [one.key for one in asyncio.run(written(flow))] == [b"key"]
+
+
+@pytest.mark.brokers
+def test_what_the_flow_keeps_of_a_re_keyed_topic_does_not_expire(own_target: EmbeddedCluster, topic_name: str) -> None:
+    """Somebody set that on its topic: without its plans the topic could not go on."""
+    bootstrap = own_target.bootstrap
+    admin = Admin(settings_between(bootstrap, bootstrap, ["x"], topic_name).target)
+    rule = Rekeying(source="x", target="y", partitions=1, progress=f"mirror.{topic_name}.rekey.y")
+    keep_progress(admin, [rule])  # it is not there yet
+    make_topic(bootstrap, rule.progress, 2, {"cleanup.policy": "delete", "retention.ms": "1000"})
+    keep_progress(admin, [rule])
+    assert admin.topic_configs([rule.progress])[rule.progress]["cleanup.policy"].value == "compact"
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_journal_that_brokers_compress_is_read(own_target: EmbeddedCluster, topic_name: str, codec: str) -> None:
+    """Somebody set that on the topic. A flow of which no record is read cannot be claimed, or failed over."""
+    flow, bootstrap = topic_name[-20:].strip("-"), own_target.bootstrap
+    make_topic(bootstrap, journal_topic(flow), configs={"cleanup.policy": "compact", "compression.type": codec})
+
+    async def run() -> None:
+        async with Cluster(Endpoint("us", (("127.0.0.1", own_target.nodes[0].port),))) as target:
+            ours = Journal(target, flow)
+            await target.refresh([journal_topic(flow)])
+            await ours.append([(b"topic/t", b"known" * 100), (b"gone", None)])
+            assert [one.key for one in (await ours.read())[0]] == [b"topic/t", b"gone"]
+            async with asyncio.timeout(10):
+                taken = await take(ours, "me", asyncio.Event())
+            assert taken is not None
+            assert (taken.owner.claim, taken.seen.values[b"topic/t"]) == (1, b"known" * 100)
+
+    asyncio.run(run())
