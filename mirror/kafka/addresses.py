@@ -9,8 +9,6 @@ in a thread of its own, which nobody else's work waits for, and what it finds se
         long as lookups fail: a broker does not move because a nameserver is away
     D4  addresses are tried in turn, the next one `STAGGER` seconds after the one before it, or as soon as that failed;
         the first to connect wins (RFC 8305). One that served comes first the next time, one that did not comes last
-    D5  an address that was kept may be another broker's by now, since addresses are given out again: whoever connected
-        to one asks `settled` until a lookup says what the name has now
 """
 
 from __future__ import annotations
@@ -53,7 +51,6 @@ class _Name:
 
     known: tuple[Address, ...] = ()
     found_at: float = float("-inf")
-    failed_at: float | None = None
     running: Future[tuple[Address, ...]] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -114,7 +111,6 @@ def _resolve(host: str, name: _Name) -> Future[tuple[Address, ...]]:
             if found:
                 name.known = tuple(sorted(found, key=_order(name.known)))
                 name.found_at = clock.monotonic()
-            name.failed_at = None if found else clock.monotonic()
         if failure is None:
             running.set_result(name.known)
         else:
@@ -156,19 +152,6 @@ async def addresses_of(host: str) -> tuple[Address, ...]:
         if not name.known:
             raise LookupFailed(f"the lookup of the name {host} failed: {problem.strerror or problem}") from problem
     return name.known
-
-
-def settled(host: str) -> tuple[Address, ...] | None:
-    """The addresses that the last lookup of a name found, none of what needs no lookup; None while one runs, and where
-    the last one failed (D5): then another one begins now and then, which nobody waits for.
-    """
-    with _names_lock:
-        name = _names.get(host)
-    if name is None:
-        return ()
-    if name.running is None and name.failed_at is not None and clock.monotonic() - name.failed_at >= FRESH_SECONDS:
-        _resolve(host, name)
-    return name.known if name.running is None and name.failed_at is None else None
 
 
 async def resolved(hosts: Iterable[str]) -> Exception | None:

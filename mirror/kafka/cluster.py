@@ -13,8 +13,8 @@ connection under a purpose of its own. Connections are made when asked for and m
         (Kafka `KRaftMetadataCache.features`); a cluster with ZooKeeper does not
     K5  a broker does not say which one it is, and addresses are given out again: at that of one another of the same
         cluster may answer. So a connection is made anew, once nothing waits on it, where metadata has another address
-        for its broker, where its name has (D5 of `kafka/addresses.py`), and where who answers does not lead what
-        metadata, made anew meanwhile, says again that it leads: once in `_SUSPECT_SECONDS`, since it may be late
+        for its broker, and where who answers does not lead what metadata, made anew meanwhile, says again that it
+        leads: once in `_SUSPECT_SECONDS`, since it may be late
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
 of a broker does that has only just started (`rd_kafka_admin_response_parse`, 2.16); so these are asked by the wire.
@@ -299,13 +299,12 @@ class Cluster:
         self._disowned[what] = node, self._learned
 
     def is_misled(self, node: int, connection: Connection) -> bool:
-        """Whether `connection` would make an open one anew: nothing is on its way, and it may be to another broker (K5)
-        or in another network than the name is in by now (D5).
+        """Whether `connection` would make an open one anew: nothing is on its way, and it may be to another broker
+        (K5).
         """
         return connection.is_idle and (
             self._brokers.get(node, connection.address) != connection.address
             or connection.opened_at < self._suspected.get(node, float("-inf"))
-            or connection.is_astray
         )
 
     async def _open(self, address: tuple[str, int]) -> Connection:

@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from mirror import __version__
 from mirror.errors import ConnectionLost, FrameTooLarge, MirrorError, NotAuthenticated, TlsRefused, WireError
-from mirror.kafka.addresses import Address, addresses_of, connected, served, settled
+from mirror.kafka.addresses import Address, addresses_of, connected, served
 from mirror.kafka.auth import Plaintext, Security, authenticate, is_alert, refusal
 from mirror.kafka.protocol import API_VERSIONS, Api, Buffer, Versions, correlation_of, decode, decode_versions, encode
 
@@ -164,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: ConnectionLost | None = None
         self._muted_until = 0.0
         self._due: deque[_Due] = deque()
-        self._peer, self._is_presumed = "", False
+        self._peer = ""
         self.opened_at = asyncio.get_running_loop().time()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -185,7 +185,6 @@ class Connection(asyncio.BufferedProtocol):
         self = cls(address, security or Plaintext(), client_id, request_timeout)
         try:
             found = await addresses_of(address[0])
-            self._is_presumed = settled(address[0]) is None
             async with asyncio.timeout(timeout):
                 await self._connect(found)
                 await self._authenticate()
@@ -250,16 +249,6 @@ class Connection(asyncio.BufferedProtocol):
     def is_idle(self) -> bool:
         """Nobody waits for an answer, and the broker reads what is sent."""
         return not self._in_flight and self._held is None and not self.is_muted
-
-    @property
-    def is_astray(self) -> bool:
-        """It was opened to an address that was kept while its name was not to be looked up, and which that has no more
-        (`kafka/addresses.py`, D5).
-        """
-        if not self._is_presumed or (found := settled(self.address[0])) is None:
-            return False
-        self._is_presumed = self._peer not in {host for _, (host, *_) in found}
-        return self._is_presumed
 
     @property
     def in_flight(self) -> int:

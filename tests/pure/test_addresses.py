@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import threading
 import time
@@ -148,29 +147,6 @@ async def test_a_name_is_looked_up_again_where_no_thread_was_to_be_had(
         with pytest.raises(OSError, match="can't start new thread"):
             await addresses_of(NAME)
     assert await addresses_of(NAME)
-
-
-@in_loop
-async def test_a_connection_to_an_address_that_was_kept_is_given_up_where_the_name_has_another(
-    nameserver: Nameserver,
-) -> None:
-    """It may be another broker's by now: it serves until a lookup says that the name moved, and no longer."""
-    async with FakeBroker() as broker, a_cluster(broker) as cluster:
-        await cluster.refresh(["orders"])
-        nameserver.fails = True
-        kept, confirmed = await cluster.connection(1), await cluster.connection(1, "confirmed")
-        assert await cluster.connection(1) is kept
-        nameserver.fails = False
-        await until(lambda: not confirmed.is_astray and addresses.settled(NAME) is not None)
-        assert await cluster.connection(1, "confirmed") is confirmed
-        nameserver.fails = True
-        again = await cluster.connection(1, "again")
-        nameserver.fails, nameserver.found = False, [OTHER]
-        await until(lambda: again.is_astray)
-        with pytest.raises(ConnectionLost, match=re.escape(OTHER)):
-            await cluster.connection(1, "again")
-        assert not again.is_open
-        assert await cluster.connection(1, "confirmed") is confirmed, "it was opened to an address of then"
 
 
 @in_loop
