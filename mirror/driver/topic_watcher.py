@@ -69,16 +69,7 @@ from mirror.policy.selection import Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
-from mirror.topics.acls import (
-    Acl,
-    AclPlan,
-    create_acls,
-    delete_acls,
-    denied_by_us,
-    given_in,
-    plan_acls,
-    record_given,
-)
+from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, source_lost, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, settings_refused
 from mirror.topics.history import History, copies_of_others, gone_topics, read_others, read_own
@@ -415,7 +406,7 @@ class Replanner:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             try:
-                self._sync_acls(plan, history, self._made, whole)
+                self._sync_acls(plan, history, self._made)
             except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
                 self._log_acl_blocker(str(problem))
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
@@ -580,23 +571,19 @@ class Replanner:
             log_setting(self.settings.flow, topic, refused[topic])
         self._unfollowed = now
 
-    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str], whole: TopicPlan) -> None:
+    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
         settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
         followed = followed_groups(settings, self._source)
         principals = settings.sync.acl_principals
-        barred = denied_by_us(self._target, whole.refused_pairs, self._given, whole.unread)
-        pairs = [*plan.pairs, *barred]
-        found = plan_acls(self._source, self._target, pairs, followed, self._given, principals)
+        found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
         if found.revoked:
             source_id = self._source.cluster_id()
             others = {*copies_of_others(settings, history.seen, source_id).values()}
             found = found.giving_alone(others, source_id)
         held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
-        hidden = {pair.target for pair in barred}
-        acls = found.leaving({*held, *hidden}, self._gate.unreadable | hidden)
-        failures: dict[str, MirrorError] = {}
+        acls, failures = found.leaving(held, self._gate.unreadable), dict[str, MirrorError]()
         if acls.missing or acls.revoked:
             with asking(self._target, self._refuse_lost) as ask:
                 ask()

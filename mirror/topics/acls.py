@@ -6,9 +6,9 @@ A1  nobody but the mirror may write to a copy, or change it: of what is allowed,
 A2  an ACL on the target names one copy, or one group. One for a prefix, or for every topic, is laid out over the copies
     that it concerns, so that nothing else on that cluster is opened or closed, whatever the copies are called
 A3  what this flow gave it takes back when the source has it no more; nothing else is taken away. What it gave is in its
-    journal (`acl/<kind>/<name>`) before it is given. What it denied it takes back of a copy that it may not read, or
-    that the target hides, or whose settings, too: that may be why. A topic or a group that leaves the flow keeps what
-    it has, and so do all while the source is another cluster than the one that copies come from
+    journal (`acl/<kind>/<name>`) before it is given. What it denied it takes back of a copy that it may not read,
+    too: that may be why. A topic or a group that leaves the flow keeps what it has, and so do all while the source is
+    another cluster than the one that copies come from
 A4  principals are the source cluster's words: `sync.acl_principals` says which of them mean somebody on the target, and
     whom. Without it every principal keeps its name
 """
@@ -154,18 +154,6 @@ def plan_acls(
     in_flow = {(kind, copy) for kind, _, copy in copies}
     gone = {one for one in given if one.resource in in_flow and one not in ours}
     return AclPlan(tuple(sorted(ours - theirs)), tuple(sorted(gone & theirs)))
-
-
-def denied_by_us(
-    target: Admin, pairs: Iterable[TopicPair], given: Collection[Acl], unread: Collection[str]
-) -> list[TopicPair]:
-    """Of pairs that are refused, those whose copy, or its settings (`unread`), the target hides while the flow denied
-    something of it: that may be why (A3). Raises ClusterError.
-    """
-    names = {one.name for one in given if one.kind == "topic" and not one.allowed}
-    ours = [pair for pair in pairs if pair.target in names]
-    hidden = target.denied({pair.target for pair in ours}).union(unread)
-    return [pair for pair in ours if pair.target in hidden]
 
 
 def wanted(

@@ -153,12 +153,6 @@ class TopicPlan:
             findings=self.advice,
         )
 
-    @property
-    def refused_pairs(self) -> list[TopicPair]:
-        """Those that preflight refuses each by itself; none where it refuses the whole flow."""
-        refused = {finding.topic for finding in self.refusals}
-        return [pair for pair in self.pairs if "" not in refused and {pair.source, pair.target} & refused]
-
     def leaving(self, topics: Collection[str]) -> TopicPlan:
         """The plan without changes to these existing target topics."""
         return replace(

@@ -27,7 +27,7 @@ from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import STANDING
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
-from mirror.topics.acls import AclPlan, denied_by_us, given_in, plan_acls
+from mirror.topics.acls import AclPlan, given_in, plan_acls
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, begun_as
 from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
@@ -226,15 +226,12 @@ def plan_flow(settings: Settings) -> FlowPlan:
         if settings.sync.acls:
             principals = settings.sync.acl_principals
             pairs, given = topics.allowed().pairs, given_in(own.newest)
-            barred = denied_by_us(target, topics.refused_pairs, given, topics.unread)
-            acls = plan_acls(source, target, [*pairs, *barred], followed_groups(settings, source), given, principals)
+            acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
             source_id = source.cluster_id()
             others = {*copies_of_others(settings, history.seen, source_id).values()}
             acls = acls.giving_alone(others, source_id)
             withheld = gate.held(acls.topics, topics, history, settings)
-            hidden = {pair.target for pair in barred}
-            acls = acls.leaving({*withheld, *hidden}, gate.unreadable | hidden)
-            held = withheld | held
+            acls, held = acls.leaving(withheld, gate.unreadable), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
     own_topics = [journal_topic(settings.flow), heartbeat_topic(settings.flow)]
     if heartbeat_topic(settings.flow) in target.denied(own_topics):

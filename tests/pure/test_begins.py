@@ -444,8 +444,8 @@ def test_acls_are_given_by_a_slow_cluster(monkeypatch: pytest.MonkeyPatch) -> No
     ):
         monkeypatch.setattr(f"mirror.driver.topic_watcher.{name}", stand_in)
     monkeypatch.setattr(Gate, "held", lambda *_: {})
-    nothing: Any = SimpleNamespace(pairs=(), seen={}, refused_pairs=[], unread=frozenset())
-    replanner._sync_acls(nothing, nothing, (), nothing)
+    nothing: Any = SimpleNamespace(pairs=(), seen={})
+    replanner._sync_acls(nothing, nothing, ())
     clock.answers()
     assert done == [True]
     assert replanner._target.may_go(), "what was asked for the ACLs says nothing of later orders"

@@ -208,12 +208,9 @@ def test_the_rights_are_enough_for_equal_offsets(pair: Pair, capfd: pytest.Captu
     assert "journals of other flows on cluster us may be hidden, and a flow that writes to the same topics" in output
 
 
-@pytest.mark.parametrize("operation", ["READ", "DESCRIBE", "DESCRIBE_CONFIGS"])
-def test_what_locks_the_mirror_out_of_a_copy_is_taken_back_when_the_source_has_it_no_more(
-    pair: Pair, operation: str
-) -> None:
+def test_what_locks_the_mirror_out_of_a_copy_is_taken_back_when_the_source_has_it_no_more(pair: Pair) -> None:
     """Copies keep the ACLs they have while they cannot be compared, and this one could not be for that very ACL."""
-    own = f"denied-{operation.lower()}"
+    own = "denied"
     sees = [Right(side, "DESCRIBE", ResourceType.BROKER, "kafka-cluster") for side in ("source", "target")]
     pair.allow([*ALWAYS, *TO_PRESERVE, *sees], own)
     settings = pair.settings(own, "preserve")
@@ -222,7 +219,7 @@ def test_what_locks_the_mirror_out_of_a_copy_is_taken_back_when_the_source_has_i
     settings = settings.model_copy(update={"sync": sync})
     assert run_once(settings).exit_code == ExitCode.DONE
     literal, deny = ResourcePatternType.LITERAL, AclPermissionType.DENY
-    denied = AclBinding(ResourceType.TOPIC, "t", literal, "User:bob", "*", AclOperation[operation], deny)
+    denied = AclBinding(ResourceType.TOPIC, "t", literal, "User:bob", "*", AclOperation.READ, deny)
     source, target = pair.admin("source"), pair.admin("target")  # kept for the answers
     source.create_acls([denied])[denied].result(20)
     replanner, seen = Replanner(settings), seen_in(asyncio.run(read_own(settings)).newest)
