@@ -129,7 +129,10 @@ def test_a_target_with_a_clock_of_its_own_is_reported() -> None:
     report = compared([*ours, batch(3)], [*theirs, batch(3)], own_clock=True)
     assert (report.different, report.identical, report.own_timestamps, agree(report)) == (0, 1, 3, True)
     assert report.notes == (OWN_CLOCK,)
-    parts = [stored(some(0, 1), **STAMPED), stored([Record(0, 77, b"key 2", b"value 2", ((b"h", b"2"),))], 2, **STAMPED)]
+    parts = [
+        stored(some(0, 1), **STAMPED),
+        stored([Record(0, 77, b"key 2", b"value 2", ((b"h", b"2"),))], 2, **STAMPED),
+    ]
     report = compared([stored(some(0, 1, 2))], parts, own_clock=True)
     assert (report.different, report.own_timestamps, report.rewritten, agree(report)) == (0, 1, 0, True)
 
@@ -336,7 +339,9 @@ def test_logs_that_begin_or_end_inside_a_batch() -> None:
     parts = remade(WIDE, max_bytes=600)
     end = end_after(parts[:1])
     report = compared([WIDE], parts[:1], bounds=Bounds(0, 200, 0, end, end))
-    assert (report.differences, report.lag, report.rewritten) == ((), 200 - end, 1), "the mirror died behind its first part"
+    assert (report.differences, report.lag, report.rewritten) == ((), 200 - end, 1), (
+        "the mirror died behind its first part"
+    )
     (one,) = compared(parts[:1], [WIDE], bounds=Bounds(0, end, 0, 200, 200)).differences
     assert (one.offset, one.kind, one.target) == (end, Kind.EXTRA, "a log that ends at 200")
     theirs = [one for one in parts if end_of(one) >= 100]

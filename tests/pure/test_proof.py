@@ -122,7 +122,10 @@ def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
     [
         (replace(SUBJECT, flow="clicks"), "flow orders, not clicks"),
         (replace(SUBJECT, source_id="c"), "other clusters"),
-        (replace(SUBJECT, topics=(("orders", "9", "orders", "2", 1),)), "other topics, or others by their ids (orders)"),
+        (
+            replace(SUBJECT, topics=(("orders", "9", "orders", "2", 1),)),
+            "other topics, or others by their ids (orders)",
+        ),
     ],
 )
 def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, expected: str) -> None:

@@ -1,14 +1,12 @@
-"""`mirror offsets find`: the first record of a time is found as a scan of all records finds it, and as Kafka does."""
+"""`mirror offsets find` in segment files: the first record of a time is found as a scan of all records finds it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import struct
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
@@ -17,16 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, OffsetSpec
-from helpers import RECENT_MS, config_file, make_topic, produce
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import batch, legacy
+from rawbatches import batch
 from recordoracle import Record, encoded
-from samerecords import read
-from transactional import transactions
 from typer.testing import CliRunner, Result
 
 from mirror.cli import app
@@ -34,7 +26,6 @@ from mirror.errors import ConfigError, ExitCode
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.protocol import LIST_OFFSETS
 from mirror.kafka.queries import Dated, may_have_since
-from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
 from mirror.records.header import APPEND_TIME, CONTROL, TRANSACTIONAL
 from mirror.segments.files import last_entry, position_of
@@ -43,8 +34,6 @@ from mirror.segments.time_lookup import Lookup, first_in
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Times of made-up records: few, so that many are equal, and asked for from before the first to behind the last.
 TIMES = st.integers(0, 12)
-
-# --- in files (pure) --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -241,14 +230,6 @@ def test_a_log_that_starts_behind_the_only_late_record_of_its_first_segment(tmp_
     assert first_in(lay_out(tmp_path / "b", LOG, start=8), 5).first == Dated(8, 6)
 
 
-def test_messages_before_magic_2(tmp_path: Path) -> None:
-    (tmp_path / "orders-0").mkdir()
-    segment = tmp_path / "orders-0" / f"{0:020}.log"
-    segment.write_bytes(legacy(0, 0) + legacy(1, 1) + legacy(2, 1))
-    assert first_in(segment.parent, 0).first == Dated(1, 1_400_000_000_000), "the first has no time"
-    assert first_in(segment.parent, 1_400_000_000_001) == Lookup(end=3)
-
-
 @pytest.mark.parametrize("at", [0, 1])
 def test_damage_ends_the_log(tmp_path: Path, at: int) -> None:
     """In the first segment, or in the last one with a sound batch behind it."""
@@ -285,37 +266,11 @@ def test_a_batch_that_cannot_be_read_ends_the_search(tmp_path: Path) -> None:
     assert "(base offset 3)" in found.damage
 
 
-def test_a_torn_end_is_a_loss_where_a_segment_follows(tmp_path: Path) -> None:
-    partition = lay_out(tmp_path, LOG)
-    path = min(partition.glob("*.log"))
-    path.write_bytes(path.read_bytes()[:-1])
-    found = first_in(partition, 10)
-    assert (found.first, found.end, found.is_torn) == (None, 2, False)
-
-
 def test_what_was_deleted_is_not_looked_at(tmp_path: Path) -> None:
     """The file may still be there, damaged or not."""
     partition = lay_out(tmp_path, LOG, start=3)
     min(partition.glob("*.log")).write_bytes(b"damaged" * 5)
     assert first_in(partition, 1) == Lookup(first=Dated(3, 1), end=5)
-
-
-@pytest.mark.parametrize("has_indexes", [False, True])
-def test_segments_that_overlap_are_damage(tmp_path: Path, has_indexes: bool) -> None:
-    log = [LOG[0], [written(1, [30]), written(4, [40])]]
-    partition = lay_out(tmp_path, log)
-    if has_indexes:
-        indexed(partition, log)
-    found = first_in(partition, 45)
-    assert (found.first, found.end) == (None, 3)
-    assert "offset out of order" in found.damage
-
-
-def test_a_file_of_another_name_is_no_segment(tmp_path: Path) -> None:
-    partition = lay_out(tmp_path, LOG)
-    (partition / "copy.log").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"copy\.log: not named as a broker names segments"):
-        first_in(partition, 0)
 
 
 @pytest.mark.parametrize(
@@ -395,15 +350,6 @@ def test_a_folder_is_reported_as_text_and_as_json(tmp_path: Path) -> None:
     assert "left out" not in text
 
 
-def test_each_replica_answers_for_itself(tmp_path: Path) -> None:
-    one, other = lay_out(tmp_path / "a", LOG), lay_out(tmp_path / "b", LOG[:2])
-    found = answers("orders", "--time", iso(10), "--from", tmp_path / "a", "--from", tmp_path / "b")
-    assert [(part["folder"], part["offset"], part["log_end"]) for part in found] == [
-        (str(one), 7, None),
-        (str(other), None, 6),
-    ]
-
-
 @pytest.mark.parametrize(("flipped", "code"), [(True, ExitCode.DATA_AT_RISK), (False, ExitCode.DONE)])
 def test_the_exit_code_distinguishes_damage_from_a_torn_end(tmp_path: Path, flipped: bool, code: ExitCode) -> None:
     path = max(lay_out(tmp_path, LOG).glob("*.log"))
@@ -448,100 +394,14 @@ def test_a_topic_that_is_not_in_the_files_is_usage(tmp_path: Path) -> None:
         assert complaint in str(result.exception)
 
 
-def test_a_bad_time_ends_the_program_with_one_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mirror", "offsets", "find", "orders", "--time", "tomorrow"]
-    ended = subprocess.run(
-        [*command, "--from", str(tmp_path)], capture_output=True, text=True, timeout=180, check=False
-    )
-    assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
-    assert ended.stderr.startswith("mirror: --time tomorrow: ")
-    assert ended.stderr.count("\n") == 1
-
-
-def test_a_flows_file_may_stand_before_translate(tmp_path: Path) -> None:
-    """As every command has it first."""
-    path = tmp_path / "none.yaml"
-    for arguments in (["translate", str(path)], [str(path), "translate"], [str(path), "--json", "translate"]):
-        result = CliRunner().invoke(app, ["offsets", *arguments, "orders", "0", "5"])
-        assert isinstance(result.exception, ConfigError)
-        assert str(path) in str(result.exception)
-    assert CliRunner().invoke(app, ["offsets", str(path), "find", "orders"]).exit_code == ExitCode.USAGE
-
-
-# --- as Kafka does ----------------------------------------------------------------------------------------------------
-
-BEGIN = RECENT_MS - 100_000
-#: A time that no clock here shows yet, and no broker takes.
-NEVER = 4_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One whose files this module looks into while it runs."""
-    folder = tmp_path_factory.mktemp("finding") / "broker"
-    with Cluster.start(name="finding", folder=folder) as cluster:
-        yield cluster
-
-
-def scatter(bootstrap: str, topic: str, times: Sequence[int], codec: str) -> None:
-    """One batch of records of these times, in this order."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1_000, "compression.type": codec})
-    for time in times:
-        producer.produce(topic, b"at %d" % time * 20, partition=0, timestamp=time)
-    assert not producer.flush(180)
-
-
-def kafkas_answer(admin: AdminClient, topic: str, when: int) -> list[tuple[int | None, int | None]]:
-    """Offset and time by partition, 0 and 1."""
-    asked = admin.list_offsets({Place(topic, partition): OffsetSpec.for_timestamp(when) for partition in (0, 1)})
-    found = {at.partition: one.result(180) for at, one in asked.items()}
-    return [(found[n].offset, found[n].timestamp) if found[n].offset >= 0 else (None, None) for n in (0, 1)]
-
-
-@pytest.mark.brokers
-@pytest.mark.parametrize("append", [False, True], ids=["create time", "append time"])
-def test_cluster_files_and_kafka_agree(broker: Cluster, topic_name: str, tmp_path: Path, append: bool) -> None:
-    """Out of order, compressed, over several segments, with markers and aborted records; partition 1 is empty."""
-    where, topic = broker.bootstrap, topic_name
-    configs = {"segment.bytes": str(1 << 20), "retention.ms": "-1", "index.interval.bytes": "1024"}
-    make_topic(where, topic, 2, configs | ({"message.timestamp.type": "LogAppendTime"} if append else {}))
-    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        begin = BEGIN + 1_000 * (number if number != 2 else 7)
-        scatter(where, topic, [begin + 100, begin + 5, begin + 300, begin, begin + 300, begin + 299], codec)
-        produce(where, topic, (b"%4d" % one * 400 for one in range(300)), codec="none", begin_ms=begin + 400)
-    transactions(where, topic, [True, False])
-    scatter(where, topic, [BEGIN + 20_000, BEGIN - 1_000], "zstd")
-    assert len(list((broker.nodes[0].data / f"{topic}-0").glob("*.log"))) > 1
-
-    stamps = sorted({record[1] for record in read(where, topic, 0, "read_uncommitted")})
-    some = {*stamps[:: max(1, len(stamps) // 15)], stamps[-1]}
-    wanted = [0, *sorted({one + by for one in some for by in (-1, 0, 1)}), NEVER]
-    admin = AdminClient({"bootstrap.servers": where})
-    for when in wanted:
-        kafkas = kafkas_answer(admin, topic, when)
-        files = answers(topic, "--time", iso(when), "--from", broker.nodes[0].data)
-        live = answers(topic, "--time", iso(when), "--bootstrap", where)
-        assert [(one["offset"], one["timestamp"]) for one in live] == kafkas, when
-        assert [(one["offset"], one["timestamp"]) for one in files] == kafkas, when
-        assert [one["log_end"] for one in live] == [one["log_end"] for one in files], when
-    assert kafkas[0] == (None, None)
-    assert files[0]["trusted_segments"] > 0
-    config = config_file(tmp_path, where, where.replace("127.0.0.1", "localhost"), [topic])
-    for side in ("source", "target"):
-        one = answers(f"{topic}:0", "--time", iso(BEGIN), "--config", config, "--side", side)
-        assert one == answers(f"{topic}:0", "--time", iso(BEGIN), "--bootstrap", where)
-
-
 @pytest.mark.parametrize(
     ("newest", "when", "may_have"),
-    [(7_000, 7_000, True), (7_000, 7_001, False), (-1, 7_000, True), (-1, NEVER, False)],
+    [(7_000, 7_000, True), (7_000, 7_001, False), (-1, 7_000, True), (-1, 4_000_000_000_000, False)],
 )
 def test_a_broker_that_does_not_say_what_is_newest_may_have_what_is_no_later_than_now(
     newest: int, when: int, may_have: bool
 ) -> None:
-    """Where records come in, the newest is seldom replicated already, and is not named: for none of that time all that
-    was there was passed over.
-    """
+    """Where records come in, the newest is seldom replicated already, and is not named."""
 
     async def call_leader(*_: Any, **more: Any) -> Any:
         more["build"](LIST_OFFSETS.newest, 0)
@@ -549,14 +409,3 @@ def test_a_broker_that_does_not_say_what_is_newest_may_have_what_is_no_later_tha
 
     cluster: Any = SimpleNamespace(call_leader=call_leader)
     assert asyncio.run(may_have_since(cluster, TopicPartition("orders", 0), when)) is may_have
-
-
-@pytest.mark.brokers
-def test_a_topic_that_is_not_on_the_cluster_is_usage(broker: Cluster, topic_name: str) -> None:
-    result = run(topic_name, "--time", "2026-01-31", "--bootstrap", broker.bootstrap)
-    assert isinstance(result.exception, ConfigError)
-    assert f"no topic {topic_name}" in str(result.exception)
-    make_topic(broker.bootstrap, topic_name)
-    result = run(f"{topic_name}:7", "--time", "2026-01-31", "--bootstrap", broker.bootstrap)
-    assert isinstance(result.exception, ConfigError)
-    assert f"no partition 7 of {topic_name}" in str(result.exception)

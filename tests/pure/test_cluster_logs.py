@@ -1,21 +1,16 @@
-"""What brokers keep in logs of their own: topics and settings in the metadata log, groups' offsets in theirs."""
+"""What brokers keep in logs of their own: topics and settings in the metadata log, and offsets of groups."""
 
 from __future__ import annotations
 
 import base64
 import struct
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-from brokerlogs import brokers, compact, folders_of, metadata_record, offset_key, offset_value, plain
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as At
-from groupoffsets import commit
-from helpers import make_topic, produce, remove_topics, settings_between
+from brokerlogs import brokers, compact, metadata_record, offset_key, offset_value, plain
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
@@ -24,11 +19,8 @@ from replicas import ABORT, COMMIT, TOPIC_ID, flipped, marker, replica
 
 from mirror.commands.restore import scan_folders
 from mirror.errors import BadRecords
-from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
-from mirror.kafka.topic_configs import ConfigChange
-from mirror.lab.embedded import Cluster
 from mirror.records.header import CONTROL, TRANSACTIONAL
 from mirror.segments import cluster_logs
 from mirror.segments.cluster_logs import (
@@ -96,9 +88,9 @@ def test_what_no_controller_wrote_is_refused(stored: bytes) -> None:
         decode(stored)
 
 
-def test_what_says_nothing_of_topics_is_passed_over() -> None:
-    assert decode(b"\1\x0c\x7f whatever") is None
-    assert decode(b"\1\x04\0\x04\x021\x02a\x02b\0") is None, "a broker's setting"
+@pytest.mark.parametrize("stored", [b"\1\x0c\x7f whatever", b"\1\x04\0\x04\x021\x02a\x02b\0"], ids=["kind", "broker"])
+def test_what_says_nothing_of_topics_is_passed_over(stored: bytes) -> None:
+    assert decode(stored) is None
 
 
 @given(st.lists(messages, max_size=30))
@@ -151,7 +143,7 @@ def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
     assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6, former=former)}
 
 
-def test_in_which_folder_a_broker_has_its_replica_is_known_as_far_as_it_says_so() -> None:
+def test_the_folder_of_a_brokers_replica_is_known_as_far_as_the_log_says_it() -> None:
     replay = MetadataReplay()
     for message in (
         TopicMade("orders", IDS[0]),
@@ -262,7 +254,7 @@ def test_an_offset_of_a_transaction_counts_from_its_marker_on(tmp_path: Path) ->
 
 
 def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_reported(tmp_path: Path) -> None:
-    """Nor one whose marker may be among what is damaged, whatever marker comes behind that."""
+    """Nor does one whose marker may be among what is damaged, whatever marker comes behind that."""
     parts = [committed(0, "open", 5), committed(1, "open", 30, producer=1), committed(2, "other", 7)]
     found = offsets_of(replica(tmp_path / "a", (0, b"".join(parts)), name="__consumer_offsets-0"))
     assert found == ({"open": 5, "other": 7}, {"open"}, [])
@@ -270,14 +262,6 @@ def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_reported(tmp_pa
     log = flipped(b"".join([*parts, marker(3, 1, COMMIT), committed(4, "last", 9)]), start + 70)
     groups, undecided, notes = offsets_of(replica(tmp_path / "b", (0, log), name="__consumer_offsets-0"))
     assert (groups, undecided, len(notes)) == ({"open": 5, "last": 9}, {"open"}, 1)
-
-
-def test_an_older_offset_counts_where_a_newer_one_is_damaged(tmp_path: Path) -> None:
-    parts = [committed(0, "group", 5), committed(1, "group", 12), committed(2, "other", 7)]
-    log = flipped(b"".join(parts), len(parts[0]) + 70)
-    groups, _, notes = offsets_of(replica(tmp_path, (0, log), name="__consumer_offsets-0"))
-    assert groups == {"group": 5, "other": 7}
-    assert len(notes) == 1
 
 
 def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
@@ -302,6 +286,8 @@ def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
         is_whole = name in ("sound", "compacted", "open")
         found = offsets_in({0: [folder]})
         assert (found.is_whole, not found.notes) == (is_whole, is_whole), (name, found.notes)
+        if name == "damaged":
+            assert found.groups["group"][READER].committed.offset == 3
         if name == "sound":
             (folder.parent / "replication-offset-checkpoint").unlink()
             assert not offsets_in({0: [folder]}).is_whole, "nobody knows whether records are missing behind the end"
@@ -338,123 +324,6 @@ def test_share_groups_and_streams_groups_are_known(tmp_path: Path) -> None:
     found = offsets_in({0: [replica(tmp_path, (0, log), name="__consumer_offsets-0")]})
     assert (found.share, found.streams) == ({"shared": {"orders": IDS[0], "clicks": IDS[1]}}, {"flow"})
     assert found.is_whole
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """What a broker does by itself may take a moment."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.brokers
-def test_topics_and_settings_of_a_real_cluster(own_source: Cluster, topic_name: str) -> None:
-    """As its brokers report them, from the log alone; a topic that was deleted is known to be."""
-    admin = Admin(settings_between(own_source.bootstrap, own_source.bootstrap, [topic_name]).source)
-    gone = f"{topic_name}-gone"
-    make_topic(own_source.bootstrap, topic_name, 3, {"cleanup.policy": "compact", "retention.ms": "77"})
-    make_topic(own_source.bootstrap, gone, 1, {"retention.ms": "1"})
-    gone_id = admin.describe([gone])[gone].topic_id
-    change = ConfigChange(topic=topic_name, name="retention.ms", before="77", after=None)
-    admin.alter_configs([change, ConfigChange(topic=topic_name, name="segment.ms", before=None, after="604800001")])
-    remove_topics(admin, gone)
-    log = folders_of(own_source, METADATA.topic)[0]
-
-    def is_there() -> bool:
-        found = topics_in(log)
-        assert found is not None
-        known = found.topics.get(topic_name)
-        return known is not None and "segment.ms" in known.configs and gone not in found.topics
-
-    eventually(is_there)
-    found = topics_in(log)
-    assert found is not None
-    assert found.notes == ()
-    known = found.topics[topic_name]
-    assert (known.partitions, known.configs) == (3, {"cleanup.policy": "compact", "segment.ms": "604800001"})
-    assert known.topic_id == admin.describe([topic_name])[topic_name].topic_id
-    assert gone_id in found.removed
-    described = admin.topics()
-    both = described.keys() & found.topics.keys()
-    assert topic_name in both
-    assert {name: found.topics[name].topic_id for name in both} == {name: described[name].topic_id for name in both}
-
-
-@pytest.mark.brokers
-def test_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
-    """A cluster that takes snapshots, and deletes its log below them. Without its snapshots nothing is known."""
-    config = {
-        "metadata.log.max.record.bytes.between.snapshots": 500,
-        "metadata.log.segment.bytes": 8 << 20,
-        "metadata.log.max.snapshot.interval.ms": 1000,
-    }
-    with Cluster.start(name="snapshots", folder=tmp_path / "one", config=config) as cluster:
-        for number in range(5):
-            make_topic(cluster.bootstrap, f"topic-{number}", 2, {"retention.ms": f"{number + 1}"})
-        (folder,) = folders_of(cluster, METADATA.topic)[0]
-        eventually(lambda: any(int(one.name[:20]) > 30 for one in folder.glob("*.checkpoint")))
-        make_topic(cluster.bootstrap, "last", 1)
-        eventually(lambda: "last" in (found.topics if (found := topics_in([folder])) else {}))
-        cluster.kill(0)
-    found = topics_in([folder])
-    assert found is not None
-    for number in range(5):
-        known = found.topics[f"topic-{number}"]
-        assert (known.partitions, known.configs) == (2, {"retention.ms": f"{number + 1}"})
-    whole = {name: (one.partitions, one.configs) for name, one in found.topics.items()}
-    newest = max(path for path in folder.glob("*.checkpoint"))
-    stored = newest.read_bytes()
-    newest.write_bytes(stored[:-20])
-    fallen_back = topics_in([folder])
-    assert fallen_back is not None
-    assert any("is left out" in note for note in fallen_back.notes)
-    assert {name: (one.partitions, one.configs) for name, one in fallen_back.topics.items()} == whole
-    assert found.voters == fallen_back.voters == {cluster.nodes[0].id}, "who votes was written below the snapshot"
-    assert found.is_whole
-    assert cluster_logs.METADATA.partition == 0
-
-
-@pytest.mark.brokers
-def test_offsets_of_groups_on_a_real_cluster(own_source: Cluster, topic_name: str) -> None:
-    """The newest commit, one of a transaction that was committed, none of one that was aborted or is open."""
-    bootstrap = own_source.bootstrap
-    make_topic(bootstrap, topic_name, 2)
-    produce(bootstrap, topic_name, [b"%d" % number for number in range(40)])
-    for offset in (5, 12):
-        commit(bootstrap, f"{topic_name}-plain", topic_name, offset)
-    in_transaction = {"committed": True, "aborted": False, "open": None}
-    held = []
-    for kind, ends_well in in_transaction.items():
-        group = f"{topic_name}-{kind}"
-        commit(bootstrap, group, topic_name, 3)
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-        client = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-{uuid4().hex}"})
-        client.init_transactions(60)
-        client.begin_transaction()
-        client.send_offsets_to_transaction([At(topic_name, 0, 30)], consumer.consumer_group_metadata(), 60)
-        if ends_well is None:
-            held.append((client, consumer))
-            continue
-        (client.commit_transaction if ends_well else client.abort_transaction)(60)
-        consumer.close()
-    at = TopicPartition(topic_name, 0)
-    try:
-
-        def offsets() -> dict[str, int]:
-            found = offsets_in(folders_of(own_source, "__consumer_offsets")).groups
-            return {group: of[at].committed.offset for group, of in found.items() if at in of}
-
-        wanted = {"plain": 12, "committed": 30, "aborted": 3, "open": 3}
-        eventually(lambda: offsets().get(f"{topic_name}-committed") == 30)
-        assert {kind: offsets()[f"{topic_name}-{kind}"] for kind in wanted} == wanted
-        found = offsets_in(folders_of(own_source, "__consumer_offsets"))
-        assert found.undecided[f"{topic_name}-open"] == {at}
-        assert not any(kind in group for group in found.undecided for kind in ("plain", "committed", "aborted"))
-    finally:
-        for client, consumer in held:
-            client.abort_transaction(60)
-            consumer.close()
 
 
 @pytest.mark.parametrize(("voters", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
