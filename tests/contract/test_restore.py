@@ -264,21 +264,6 @@ def test_files_of_a_source_that_was_truncated_are_not_written_behind_the_copy(di
     assert disk.copied() == values(20)
 
 
-@pytest.mark.proves("mirror restore", "RETENTION_GAP")
-def test_files_that_begin_behind_the_copy_are_not_written(disk: Disk) -> None:
-    make_topic(disk.source.bootstrap, disk.topic)
-    produce(disk.source.bootstrap, disk.topic, values(20))
-    assert run_once(disk.settings()).exit_code is ExitCode.DONE
-    produce(disk.source.bootstrap, disk.topic, values(40, 20))
-    disk.copy()
-    (disk.folder / "log-start-offset-checkpoint").write_text(f"0\n1\n{disk.topic} 0 30\n")
-    for options in (["--dry-run"], []):
-        code, report = disk.restored(*options)
-        assert code == ExitCode.DATA_AT_RISK
-        assert "the source deleted offsets 20 to 29 before they were mirrored" in str(report["partitions"])
-    assert disk.copied() == values(20)
-
-
 # --- what a target keeps of old records -------------------------------------------------------------------------------
 
 
