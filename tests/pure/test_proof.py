@@ -180,7 +180,7 @@ def test_the_page_names_each_difference_that_it_shows(monkeypatch: pytest.Monkey
 def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
     pair = Pair(TopicPartition(HOSTILE, 0), TopicPartition(HOSTILE, 0))
     odd = Difference(HOSTILE, 0, 3, Kind.KEY, HOSTILE, HOSTILE)
-    hostile = {"differences": (odd,), "different": 1, "notes": (HOSTILE,), "codecs": (HOSTILE,)}
+    hostile: dict[str, Any] = {"differences": (odd,), "different": 1, "notes": (HOSTILE,), "codecs": (HOSTILE,)}
     part = replace(compared(THREE, THREE), pair=pair, **hostile)
     plain, seen = (Seen(page(report_of(part, **names))) for names in ({}, dict.fromkeys(("flow", "source"), HOSTILE)))
     kinds = {tag for tag, _ in seen.tags}

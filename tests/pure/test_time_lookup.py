@@ -28,7 +28,6 @@ from mirror.kafka.protocol import LIST_OFFSETS
 from mirror.kafka.queries import Dated, may_have_since
 from mirror.records.codecs import compress
 from mirror.records.header import APPEND_TIME, CONTROL, TRANSACTIONAL
-from mirror.segments.files import last_entry, position_of
 from mirror.segments.time_lookup import Lookup, first_in
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -271,39 +270,6 @@ def test_what_was_deleted_is_not_looked_at(tmp_path: Path) -> None:
     partition = lay_out(tmp_path, LOG, start=3)
     min(partition.glob("*.log")).write_bytes(b"damaged" * 5)
     assert first_in(partition, 1) == Lookup(first=Dated(3, 1), end=5)
-
-
-@pytest.mark.parametrize(
-    ("content", "last"),
-    [
-        (packed([(5, 0), (9, 2)]), (9, 2)),
-        (packed([(5, 0), (9, 2)]) + bytes(24), (9, 2)),
-        (packed([(5, 0), (9, 2)])[:-1], None),
-        (packed([(5, 0), (4, 2)]), None),
-        (packed([(5, 3), (9, 2)]), None),
-        (packed([(5, 0)]) + bytes(12) + packed([(9, 2)]), None),
-        (packed([(5, -1)]), None),
-        (bytes(24), None),
-        (b"", None),
-    ],
-)
-def test_the_last_entry_of_a_time_index(tmp_path: Path, content: bytes, last: tuple[int, int] | None) -> None:
-    segment = tmp_path / f"{0:020}.log"
-    assert last_entry(segment) is None
-    segment.with_suffix(".timeindex").write_bytes(content)
-    assert last_entry(segment) == last
-
-
-def test_an_offset_index_leads_to_a_batch_that_is_not_behind(tmp_path: Path) -> None:
-    segment = tmp_path / f"{0:020}.log"
-    assert position_of(segment, 100) == 0
-    index = segment.with_suffix(".index")
-    index.write_bytes(struct.pack(">6i", 10, 1000, 20, 2000, 30, 3000) + bytes(16))
-    assert [position_of(segment, one) for one in (5, 10, 19, 20, 31)] == [0, 1000, 1000, 2000, 3000]
-    index.write_bytes(struct.pack(">6i", 10, 1000, 9, 2000, 30, 3000) + b"\1")
-    assert position_of(segment, 31) == 1000, "not beyond where it stops rising"
-    index.write_bytes(struct.pack(">6i", 10, 1000, 20, 1000, 30, 3000))
-    assert position_of(segment, 31) == 1000
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -164,7 +164,8 @@ def test_a_snapshot_of_the_metadata_log_says_what_the_log_says_no_more(tmp_path:
     assert found is not None
     whole = {name: (one.partitions, one.configs) for name, one in found.topics.items()}
     assert {f"topic-{number}": (2, {"retention.ms": f"{number + 1}"}) for number in range(5)}.items() <= whole.items()
-    assert (found.is_whole, found.voters) == (True, {cluster.nodes[0].id})
+    assert found.is_whole
+    assert found.voters == {cluster.nodes[0].id}
     newest = max(folder.glob("*.checkpoint"))
     newest.write_bytes(newest.read_bytes()[:-20])
     former = topics_in([folder])
