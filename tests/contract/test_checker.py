@@ -114,17 +114,19 @@ def test_planted_faults_are_found_and_nothing_where_nothing_is_wrong(
 MARKED = [*HEALTHY[:10], ABORTED, *HEALTHY[10:]]
 #: Source and target offset of the first record, lengths and skips in turn, and the source offset behind it all.
 RUNS = (0, 0, [10, 2, 20], 32)
-#: What is written to each partition of the target, what its run is said to be, where the group is, and what is found.
-#: On the source the group is at 10, in the transaction that was aborted: the next record is at 12.
-MOVED: Sequence[tuple[list[Written], tuple[int, int, list[int], int], int | None, list[tuple[Kind, int]]]] = (
-    (HEALTHY, RUNS, 10, []),
-    ([*HEALTHY[:25], *HEALTHY[26:]], RUNS, 10, [(Kind.LOST, 25)]),
-    (MARKED, RUNS, 10, [(Kind.NOT_DENSE, 10), (Kind.VISIBLE_UNCOMMITTED, 11)]),
-    (HEALTHY, (0, 0, [10, 1, 20], 31), 10, [(Kind.RUNS_WRONG, 10)]),
-    (HEALTHY, RUNS, 11, [(Kind.GROUP_AHEAD, 11)]),
-    (HEALTHY, RUNS, 9, [(Kind.GROUP_BEHIND, 9)]),
-    (HEALTHY, RUNS, 31, [(Kind.GROUP_BEYOND, 31)]),
-    (HEALTHY, RUNS, None, [(Kind.GROUP_MISSING, -1)]),
+#: What is written to each partition of the target, what its run is said to be, where the group is on either side, and
+#: what is found. Offset 10 of the source is in the transaction that was aborted: the next record is at 12.
+MOVED: Sequence[
+    tuple[list[Written], tuple[int, int, list[int], int], tuple[int | None, int | None], list[tuple[Kind, int]]]
+] = (
+    (HEALTHY, RUNS, (10, 10), []),
+    ([*HEALTHY[:25], *HEALTHY[26:]], RUNS, (None, None), [(Kind.LOST, 25)]),
+    (MARKED, RUNS, (None, None), [(Kind.NOT_DENSE, 10), (Kind.VISIBLE_UNCOMMITTED, 11)]),
+    (HEALTHY, (0, 0, [10, 1, 20], 31), (None, None), [(Kind.RUNS_WRONG, 10)]),
+    (HEALTHY, RUNS, (10, 11), [(Kind.GROUP_AHEAD, 11)]),
+    (HEALTHY, RUNS, (10, 9), [(Kind.GROUP_BEHIND, 9)]),
+    (HEALTHY, RUNS, (10, 31), [(Kind.GROUP_BEYOND, 31)]),
+    (HEALTHY, RUNS, (10, None), [(Kind.GROUP_MISSING, -1)]),
 )
 
 
@@ -136,14 +138,14 @@ def test_planted_faults_are_found_where_offsets_move(
         make_topic(bootstrap, topic_name, len(MOVED))
     make_topic(target, journal, configs={"cleanup.policy": "compact"})
     producer = Producer({"bootstrap.servers": target})
-    for partition, (records, (first, begin, lengths, following), position, _) in enumerate(MOVED):
+    for partition, (records, (first, begin, lengths, following), positions, _) in enumerate(MOVED):
         write(source, topic_name, MARKED, partition)
         write(target, topic_name, records, partition)
         fields = {"source": first, "target": begin, "runs": lengths, "next": following}
         producer.produce(journal, json.dumps(fields), f"runs/{topic_name}/{partition}/{begin}")
-        commit(source, topic_name, topic_name, 10, partition)
-        if position is not None:
-            commit(target, topic_name, topic_name, position, partition)
+        for bootstrap, position in zip((source, target), positions, strict=True):
+            if position is not None:
+                commit(bootstrap, topic_name, topic_name, position, partition)
     assert not producer.flush(180)
     found = check_translated(source, target, topic_name, journal, groups=[topic_name])
     for partition, (_, _, _, planted) in enumerate(MOVED):
