@@ -25,14 +25,13 @@ def plant(cluster: AnyCluster, topic: str, data: bytes, offsets: int) -> None:
             assert landed == (0, int.from_bytes(data[:8], "big")), landed
 
     asyncio.run(send())
-    replace(cluster, topic, int.from_bytes(data[:8], "big"), data)
+    replace(cluster, topic, bytes(stored_batches(cluster.bootstrap, topic)[-1].data), data)
 
 
-def replace(cluster: AnyCluster, topic: str, offset: int, data: bytes) -> None:
-    """Overwrite the batch at a base offset with another one of the same size."""
-    (old,) = (raw for raw in stored_batches(cluster.bootstrap, topic) if raw.header.base_offset == offset)
-    assert len(data) == old.header.size
-    overwrite(*place_of(cluster, topic, bytes(old.data)), data)
+def replace(cluster: AnyCluster, topic: str, old: bytes, new: bytes) -> None:
+    """Overwrite a batch of partition 0 with another one of the same size."""
+    assert len(old) == len(new)
+    overwrite(*place_of(cluster, topic, old), new)
 
 
 def turn_a_bit(cluster: AnyCluster, topic: str, at: int, *offsets: int) -> None:
