@@ -11,18 +11,22 @@ from probe import probing_existing
 from rawbatches import batch
 from recordoracle import Record, encoded
 
+from mirror.records.header import HEADER_BYTES
+
 
 def plant(cluster: AnyCluster, topic: str, data: bytes, offsets: int) -> None:
-    """Append a batch of any contents to partition 0, where its base offset comes next; `offsets`: how many it takes.
+    """Append a batch of any contents to partition 0, where its first offset comes next; `offsets`: how many it takes.
 
     A sound batch of the same size takes its place in the log first.
     """
-    sound = _filler(len(data), offsets)
+    sound, first = _filler(len(data), offsets), int.from_bytes(data[:8], "big")
+    if data[16] < 2:  # a set of messages begins with its last offset
+        first -= offsets - 1
 
     async def send() -> None:
         async with probing_existing(cluster.bootstrap, topic) as probe:
             landed = await probe.send(sound)
-            assert landed == (0, int.from_bytes(data[:8], "big")), landed
+            assert landed == (0, first), landed
 
     asyncio.run(send())
     replace(cluster, topic, bytes(stored_batches(cluster.bootstrap, topic)[-1].data), data)
@@ -60,10 +64,10 @@ def overwrite(segment: Path, position: int, data: bytes) -> None:
 def _filler(size: int, count: int) -> bytes:
     """A batch of `size` bytes with `count` records, of which the last one has what is left."""
     times = {"base_timestamp": RECENT_MS, "max_timestamp": RECENT_MS}
-    for first in (b"", b"."):  # a length that takes one byte more leaves sizes out
-        rest = [Record(at, 0, None, first if not at else b"") for at in range(count - 1)]
-        for value in range(size, -1, -1):
-            payload = encoded([*rest, Record(count - 1, 0, None, bytes(value))])
-            if len(payload) + 61 == size:
+    rest = [Record(at, 0, None, b"") for at in range(count - 1)]
+    for key in (None, b"."):  # a length that takes one byte more leaves sizes out
+        for value in range(size):
+            payload = encoded([*rest, Record(count - 1, 0, key, bytes(value))])
+            if len(payload) + HEADER_BYTES == size:
                 return batch(count=count, payload=payload, **times)
     raise AssertionError(f"{count} records do not fit into {size} bytes")

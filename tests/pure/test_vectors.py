@@ -5,26 +5,17 @@ What the vectors are, and how they were made, is said in `vectors/README.md`.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pytest
-from helpers import make_topic, produce
-from oldbroker import Magic, OldBroker, plant
 from vectors.corpus import FOLDER, Expected, Row, Vector, file_sums, load
-from vectors.foreign import CONSUMERS, DECODERS
+from vectors.foreign import DECODERS
 
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.fetch import fetch_at
-from mirror.kafka.produce import produce_request, read_produce
-from mirror.kafka.protocol import PRODUCE
-from mirror.kafka.queries import LATEST, list_offset
-from mirror.lab.embedded import Cluster as Brokers
 from mirror.records import columns, header
-from mirror.records.header import CODECS, CONTROL, RawBatch, passed, split
+from mirror.records.header import CODECS, CONTROL, RawBatch, split
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import read, rewrite
 
@@ -155,90 +146,3 @@ def test_rewritten_batches_are_dense_and_keep_their_codec(group: str) -> None:
         made = rewritten(vector)
         assert all(raw.header.magic == 2 and raw.header.is_dense for raw in made), vector.name
         assert {raw.header.codec for raw in made} == {raw.header.codec for raw in data_batches(vector)}, vector.name
-
-
-@pytest.mark.brokers
-@pytest.mark.timeout(120)
-def test_a_broker_stores_rewritten_batches_as_they_are_and_all_consumers_read_them(
-    own_target: Brokers, topic_name: str
-) -> None:
-    """One topic for each codec: all batches in a row, so a record's offset is its number."""
-    batches: dict[TopicPartition, list[RawBatch]] = {}
-    expected: dict[tuple[str, int], list[Row]] = {}
-    for codec, name in enumerate(CODECS):
-        partition = TopicPartition(f"{topic_name}-{name}", 0)
-        every = [raw for vector in VECTORS for raw in rewritten(vector) if raw.header.codec == codec]
-        batches[partition] = every
-        rows = DECODERS["kafka-python"](b"".join(raw.data for raw in every))
-        expected[partition.topic, 0] = [row._replace(offset=number) for number, row in enumerate(rows)]
-        keep = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
-        make_topic(own_target.bootstrap, partition.topic, configs=keep)
-    asyncio.run(_append(own_target.bootstrap, batches))
-    for partition, stored in asyncio.run(_stored(own_target.bootstrap, list(batches))).items():
-        sections = [bytes(raw.records) for raw in stored]
-        assert sections == [bytes(raw.records) for raw in batches[partition]], partition
-    for name, consumer in CONSUMERS.items():
-        found = consumer(own_target.bootstrap, list(expected))
-        assert found == expected, name
-
-
-async def _append(bootstrap: str, batches: dict[TopicPartition, list[RawBatch]]) -> None:
-    async with Cluster(_endpoint(bootstrap)) as cluster:
-        await cluster.refresh({partition.topic for partition in batches})
-        ids = {partition.topic: cluster.topic_id(partition.topic) for partition in batches}
-        for row in itertools.zip_longest(*batches.values()):
-            parts = {at: (passed(raw), raw.records) for at, raw in zip(batches, row, strict=True) if raw is not None}
-            connection = await cluster.connection(0)
-            request = produce_request(connection.version(PRODUCE), parts, ids)
-            for ack in read_produce(await connection.call(PRODUCE, request, timeout=10), ids):
-                assert not ack.error_code, ack
-
-
-async def _stored(bootstrap: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, list[RawBatch]]:
-    found: dict[TopicPartition, list[RawBatch]] = {}
-    async with Cluster(_endpoint(bootstrap)) as cluster:
-        await cluster.refresh({partition.topic for partition in partitions})
-        for partition in partitions:
-            stored = found[partition] = []
-            end = await list_offset(cluster, partition, LATEST)
-            while (offset := stored[-1].header.next_offset if stored else 0) < end:
-                stored += split((await fetch_at(cluster, partition, offset, max_bytes=1 << 20)).records)
-    return found
-
-
-def _endpoint(bootstrap: str) -> Endpoint:
-    host, port = bootstrap.split(":")
-    return Endpoint("test", ((host, int(port)),))
-
-
-# --- sources that store magic 0 and 1
-
-
-@pytest.mark.brokers
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_an_old_broker_is_a_source_of_old_magics(
-    old_broker: OldBroker, topic_name: str, magic: Magic, codec: str
-) -> None:
-    topic = f"{topic_name}-{magic}-{codec}".replace("[", "-").replace("]", "-")
-    old_broker.make_topic(topic, magic)
-    values = [b"value %d" % number for number in range(25)]
-    produce(old_broker.bootstrap, topic, values, codec=codec)
-    (stored,) = asyncio.run(_stored(old_broker.bootstrap, [TopicPartition(topic, 0)])).values()
-    assert {raw.header.magic for raw in stored} == {magic}
-    assert {CODECS[raw.header.codec] for raw in stored} == {codec}
-    assert [row.value for row in mirror_rows(stored)] == values
-
-
-@pytest.mark.brokers
-def test_a_new_broker_serves_the_old_magics_of_a_planted_segment() -> None:
-    (vector,) = (vector for vector in VECTORS if vector.name == "kafka-2.8.2/java/mixed/gzip")
-    with Brokers.start(name="planted") as brokers:
-        make_topic(brokers.bootstrap, "planted", configs={"retention.ms": "-1"})
-        plant(brokers, "planted", bytes(vector.data))
-        (stored,) = asyncio.run(_stored(brokers.bootstrap, [TopicPartition("planted", 0)])).values()
-        assert b"".join(raw.data for raw in stored) == vector.data
-        assert [raw.header.magic for raw in stored] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-        for name, consumer in CONSUMERS.items():
-            found = consumer(brokers.bootstrap, [("planted", 0)])
-            assert Expected.of(found["planted", 0]) == vector.expected, name
