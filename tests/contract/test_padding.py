@@ -140,7 +140,7 @@ def test_a_mirror_that_was_killed_while_padding_goes_on(
     assert report.topics[0].offsets_equal
 
 
-@pytest.mark.proves("nothing-by-name-alone")
+@pytest.mark.proves("nothing-by-name-alone", "PADDING")
 def test_nothing_is_deleted_of_a_topic_that_was_made_anew_behind_the_padding(
     pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +154,7 @@ def test_nothing_is_deleted_of_a_topic_that_was_made_anew_behind_the_padding(
 
     async def appended(*given: Any, **more: Any) -> int:
         landed = await append(*given, **more)
+        assert task.figures(at).state is State.PADDING
         await asyncio.to_thread(made_anew)
         return landed
 
