@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Final
 
 import pytest
 import watchedtask
 from copies import Pair
 from helpers import make_topic, produce
 from pair import Shared
+from quotas import quota
 from waiting import MovableClock
 from watchedtask import WatchedTask
 
-from mirror.config import parse_address
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.protocol import Api
+from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.states import State
-
-ALTER_QUOTAS: Final = Api(49, "alter_client_quotas", 1, 1)
 
 
 @pytest.fixture
@@ -51,26 +44,6 @@ def test_a_bounded_copy_waits_until_its_debt_is_paid_and_knows_its_lag(
         assert (found.state, found.next_offset, found.lag_records) == (State.MIRRORING, 1, 5)
         clock.move(600)
         task.mirrored(at, 6)
-
-
-@contextmanager
-def quota(bootstrap: str, client_id: str, name: str, value: float) -> Iterator[None]:
-    """A quota for a client id while this is open."""
-
-    async def alter(*, remove: bool) -> None:
-        schema = ALTER_QUOTAS.schema(1, "request")
-        entity = schema.EntityData(entity_type="client-id", entity_name=client_id)
-        entry = schema.EntryData(entity=(entity,), ops=(schema.OpData(key=name, value=value, remove=remove),))
-        async with Cluster(Endpoint("any", (parse_address(bootstrap),))) as cluster:
-            await cluster.refresh()
-            answer = await cluster.call(cluster.nodes[0], ALTER_QUOTAS, entries=(entry,), validate_only=False)
-            assert [one.error_code for one in answer.entries] == [0]
-
-    asyncio.run(alter(remove=False))
-    try:
-        yield
-    finally:
-        asyncio.run(alter(remove=True))
 
 
 @pytest.mark.proves("never-silent", "UNAVAILABLE", "CAUGHT_UP")

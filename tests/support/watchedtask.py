@@ -78,6 +78,7 @@ class WatchedTask:
         continues_on_loss: bool = False,
         rules: Rules | None = None,
         bytes_per_second: float | None = None,
+        memory_bytes: int = 1 << 26,
         names_copies: bool = False,
     ) -> None:
         self._names_copies = names_copies
@@ -87,7 +88,7 @@ class WatchedTask:
         ]
         self._partitions, self._first_seen = partitions, first_seen or {}
         self._rules = rules or Rules(continues_on_loss=continues_on_loss)
-        self._bytes_per_second = bytes_per_second
+        self._bytes_per_second, self._memory_bytes = bytes_per_second, memory_bytes
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._pipeline: _Watched
@@ -117,7 +118,9 @@ class WatchedTask:
             if self._names_copies:
                 await target.refresh([at.topic for at in self._partitions])
                 given = [replace(one, target_topic_id=target.topic_id(one.target.topic)) for one in given]
-            self._pipeline = _Watched("test", source, target, given, 1 << 26, bytes_per_second=self._bytes_per_second)
+            self._pipeline = _Watched(
+                "test", source, target, given, self._memory_bytes, bytes_per_second=self._bytes_per_second
+            )
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
             await self._pipeline.run(2 * TIMEOUT)
