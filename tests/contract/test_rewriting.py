@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,17 +14,13 @@ from helpers import RECENT_MS, make_topic, produce, stored_batches
 from old_messages import message, wrapper
 from pair import Shared
 from planted import plant
-from probe import probing
 from rawbatches import batch
 from recordoracle import Record, encoded
 from samerecords import assert_same_records, read
 from syncing import delete_topics
-from vectors.corpus import load
-from vectors.foreign import CONSUMERS, DECODERS
 
 from mirror.records.codecs import GZIP, ZSTD, compress
-from mirror.records.header import CODECS, CONTROL, RawBatch, passed, split
-from mirror.records.recipe import Recipe
+from mirror.records.header import CODECS, RawBatch
 from mirror.records.rewrite import rewrite
 from mirror.replication import pipeline
 from mirror.replication.classifier import TOO_LARGE, Verdict
@@ -178,36 +172,3 @@ def test_holes_and_messages_of_old_formats_are_rewritten(pair: Pair, source_clus
     timed = [(one[0], -1 if one[1] is None else one[1], *one[3:]) for one in source]  # None: of magic 0
     assert [(*one[:2], *one[3:]) for one in target] == timed
     assert len(timed) == 3 + 3 + 8 + 10 + 5
-
-
-@pytest.mark.proves("REWRITE")
-def test_rewritten_batches_of_many_brokers_are_stored_as_they_are_and_read_by_all_clients(
-    target_cluster: Shared, topic_name: str
-) -> None:
-    """The golden vectors (`tests/vectors`), one partition for each codec."""
-    keep = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
-    made: list[list[RawBatch]] = [[] for _ in CODECS]
-    for vector in load():
-        raws = [raw for raw in split(vector.data) if raw.header.magic < 2 or holds_records(raw)]
-        for codec, run in itertools.groupby(raws, key=lambda raw: raw.header.codec):
-            made[codec] += rewrite(list(run), Recipe())
-
-    async def append() -> None:
-        async with probing(target_cluster.bootstrap, topic_name, partitions=len(CODECS), configs=keep) as probe:
-            for row in itertools.zip_longest(*made):
-                sent = [(at, passed(raw) + bytes(raw.records)) for at, raw in enumerate(row) if raw is not None]
-                assert {answer.code for answer in (await probe.produce(sent)).values()} == {0}
-
-    asyncio.run(append())
-    expected = {}
-    for codec, batches in enumerate(made):
-        stored = stored_batches(target_cluster.bootstrap, topic_name, codec)
-        assert [bytes(raw.records) for raw in stored] == [bytes(raw.records) for raw in batches]
-        rows = DECODERS["kafka-python"](b"".join(raw.data for raw in batches))
-        expected[topic_name, codec] = [row._replace(offset=number) for number, row in enumerate(rows)]
-    for name, consumer in CONSUMERS.items():
-        assert consumer(target_cluster.bootstrap, list(expected)) == expected, name
-
-
-def holds_records(raw: RawBatch) -> bool:
-    return bool(raw.header.count) and not raw.header.attributes & CONTROL
