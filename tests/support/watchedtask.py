@@ -76,8 +76,9 @@ class WatchedTask:
         continues_on_loss: bool = False,
         rules: Rules | None = None,
         names_copies: bool = False,
+        flow: str = "test",
     ) -> None:
-        self._names_copies = names_copies
+        self._names_copies, self._flow = names_copies, flow
         self._ends = [
             Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
             for alias, servers in (("eu", source), ("us", target))
@@ -113,7 +114,7 @@ class WatchedTask:
             if self._names_copies:
                 await target.refresh([at.topic for at in self._partitions])
                 given = [replace(one, target_topic_id=target.topic_id(one.target.topic)) for one in given]
-            self._pipeline = _Watched("test", source, target, given, 1 << 26)
+            self._pipeline = _Watched(self._flow, source, target, given, 1 << 26)
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
             await self._pipeline.run(2 * TIMEOUT)
