@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import re
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -20,27 +16,17 @@ from confluent_kafka import TopicPartition as At
 from confluent_kafka.admin import AdminClient, NewTopic
 from groupoffsets import commit, committed
 from helpers import config_file, make_topic, produce, settings_between
-from running import wait_for
 from samerecords import read
 from transactional import transactions
+from waiting import until
 
 from mirror.commands import restore as command
-from mirror.commands.restore_view import Report
 from mirror.config import Settings, load
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin, Creation
-from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.kafka.groups import Committed
-from mirror.kafka.topic_configs import ConfigValue
 from mirror.lab.embedded import Cluster
-from mirror.policy.rules import Rules
-from mirror.policy.selection import TopicPair
-from mirror.replication.assignment import Assignment
-from mirror.segments.cluster_logs import Commit, GroupOffsets
-from mirror.segments.file_cluster import Bounds
-from mirror.segments.restore import KEEPING, RestoredPartition, found_groups
-from mirror.spark.restore import Restored
-from mirror.topics.configs import plan_settings
+
+pytestmark = [pytest.mark.brokers, pytest.mark.usefixtures("without_spark")]
 
 SETTINGS = {
     "orders": {"cleanup.policy": "compact", "max.message.bytes": "2000000", "min.insync.replicas": "1"},
@@ -49,60 +35,6 @@ SETTINGS = {
 }
 #: What is not set before everything is checked.
 HELD = {"clicks": {"retention.ms": "86400000"}}
-
-
-def now(**values: str) -> dict[str, ConfigValue]:
-    """Settings of a copy as a restore makes it, and some by their brokers' default."""
-    made = {name: ConfigValue(value=value, is_default=False) for name, value in KEEPING.items()}
-    return made | {name: ConfigValue(value=value, is_default=True) for name, value in values.items()}
-
-
-def test_what_is_set_held_and_left() -> None:
-    found = {
-        "cleanup.policy": "compact",
-        "retention.ms": "7",
-        "message.timestamp.type": "LogAppendTime",
-        "segment.ms": "9",
-        "min.insync.replicas": "2",
-        "remote.storage.enable": "true",
-        "of.another.kafka": "x",
-        "flush.ms": "3",
-    }
-    there = now(**{"segment.ms": "1", "min.insync.replicas": "1", "remote.storage.enable": "false"})
-    there["flush.ms"] = ConfigValue(value="4", is_default=False)  # somebody set it
-    plan = plan_settings("orders", found, there, KEEPING, replicas=1, is_own=True)
-    assert {one.name: one.after for one in plan.changes} == {"cleanup.policy": "compact", "segment.ms": "9"}
-    assert plan.held == {"retention.ms": "7", "message.timestamp.type": "LogAppendTime"}
-    assert plan.by_default == ("retention.bytes",)
-    assert plan.left.keys() == {"min.insync.replicas", "remote.storage.enable", "of.another.kafka", "flush.ms"}
-    foreign = plan_settings("orders", found, there, KEEPING, replicas=3, is_own=False)
-    assert (foreign.changes, foreign.by_default) == ((), ())
-    assert foreign.held.keys() == found.keys() - {"remote.storage.enable", "of.another.kafka"}
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_what_is_not_set_of_a_topic_in_part_is_said_with_its_command(
-    capsys: pytest.CaptureFixture[str], *, dry_run: bool
-) -> None:
-    """Also by a dry run, and what may never be whole is not said to come with another restore alone."""
-    at = TopicPartition("orders", 0)
-    settings = plan_settings("orders", {"cleanup.policy": "compact"}, now(), KEEPING, replicas=1, is_own=True)
-    plan: Any = SimpleNamespace(
-        pairs=[TopicPair(source="orders", target="orders", partitions=1)], creations=(), findings=(), target_topics={}
-    )
-    report = Report(plan, Endpoint("target", ()), {}, {at: []}, [], dry_run, settings={"orders": settings})
-    mine = Assignment(source=at, target=at, topic_id=None, rules=Rules())
-    report.results.append(Restored(assignment=mine, at_risk=True))
-    report.unset = command.unset_in_part(report)
-    report.print()
-    printed = " ".join(capsys.readouterr().out.split())
-    done = "would not be set" if dry_run else "not set"
-    assert f"orders: {done} as on the lost cluster: cleanup.policy=compact: the topic is not there whole" in printed
-    assert re.search(
-        "where nothing more is to be found, set them yourself. To set them: kafka-configs.*=compact", printed
-    )
-    said = report.as_dict()["settings"]["orders"]
-    assert (said["applied"], said["not_applied"]) == ({}, {"cleanup.policy": "compact"})
 
 
 def fill(bootstrap: str, topic: str, partitions: int) -> None:
@@ -147,41 +79,6 @@ def next_value(bootstrap: str, group: str, topic: str) -> tuple[int, bytes]:
         consumer.close()
 
 
-def test_files_that_end_before_what_a_group_had_read_are_not_whole() -> None:
-    """The records were committed, whatever a checkpoint of the high watermark, which may be older, says."""
-    at = TopicPartition("orders", 0)
-    one = RestoredPartition(assignment=Assignment(at, at, None, Rules()), bounds=Bounds(None, 0, 14, 14))
-    for offset, is_whole in ((14, True), (15, False)):
-        stored = GroupOffsets({"readers": {at: Commit(Committed(offset), None)}})
-        report = found_groups(stored, [re.compile(".*")], [one])
-        assert (report.is_whole, len(report.beyond)) == (is_whole, not is_whole)
-
-
-def test_what_the_files_lack_of_groups_is_not_whole() -> None:
-    """Offsets that nobody can read, those of a transaction without an end, and groups that no commit puts anywhere."""
-    at, topic_id = TopicPartition("orders", 0), uuid4()
-    one = RestoredPartition(assignment=Assignment(at, at, topic_id, Rules()), bounds=Bounds(topic_id, 0, 14, 14))
-    commits = {at: Commit(Committed(5), None)}
-    stored = {
-        "whole": GroupOffsets(
-            {"readers": commits}, share={"shared": {"clicks": uuid4()}, "former": {"orders": uuid4()}}
-        ),
-        "lacking": GroupOffsets({"readers": commits}, is_whole=False),
-        "undecided": GroupOffsets({"readers": commits}, undecided={"readers": {at}}),
-        "share": GroupOffsets({"readers": commits}, share={"shared": {"orders": topic_id}}),
-        "streams": GroupOffsets({"readers": commits, "flow": {at: Commit(Committed(20), None)}}, streams={"flow"}),
-    }
-    for name, of in stored.items():
-        report = found_groups(of, [re.compile(".*")], [one])
-        assert report.is_whole is (name == "whole"), name
-        assert report.offsets == {"readers": {at: Committed(5)}}
-        named = {"share": [("shared", "it read orders-0")], "streams": [("flow", "it read orders-0 at offset 20")]}
-        assert [(blocker.group, blocker.detail) for blocker in report.blockers] == named.get(name, [])
-    assert found_groups(stored["share"], [re.compile("readers")], [one]).is_whole
-
-
-@pytest.mark.brokers
-@pytest.mark.usefixtures("without_spark")
 def test_a_cluster_that_is_lost_goes_on_elsewhere(
     own_target: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,8 +162,6 @@ def restored(
     return code, found
 
 
-@pytest.mark.brokers
-@pytest.mark.usefixtures("without_spark")
 def test_a_replica_that_had_fallen_behind_is_not_whole(
     own_target: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,81 +196,6 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
     assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
 
 
-@pytest.mark.brokers
-@pytest.mark.usefixtures("without_spark")
-def test_an_old_disk_of_a_broker_is_no_replica_of_it(
-    own_target: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It was replaced, the broker fetched all again and was in sync with what it has now. Both disks: all is there."""
-    with Cluster.start(nodes=3, name="replaced", folder=tmp_path / "replaced") as lost:
-        client = AdminClient({"bootstrap.servers": lost.bootstrap})
-        numbers = [node.id for node in lost.nodes]
-        client.create_topics([NewTopic(topic_name, 1, replica_assignment=[numbers[1:]])])[topic_name].result(60)
-        produce(lost.bootstrap, topic_name, [b"before"] * 20)
-        lost.kill(2)
-        shelf = tmp_path / "shelf"
-        shutil.copytree(lost.nodes[2].data, shelf)
-        for entry in lost.nodes[2].data.glob(f"{topic_name}-*"):
-            shutil.rmtree(entry)
-        meta = lost.nodes[2].data / "meta.properties"
-        anew = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
-        meta.write_text(re.sub("directory.id=.*", f"directory.id={anew}", meta.read_text()))
-        lost.restart(2)
-        wait_for(
-            lambda: len(client.list_topics(topic_name, timeout=10).topics[topic_name].partitions[0].isrs) == 2,
-            60,
-            lambda: "the broker did not catch up",
-        )
-        produce(lost.bootstrap, topic_name, [b"since"] * 10)
-        for number in range(3):
-            lost.kill(number)
-    for node in lost.nodes[1:]:
-        shutil.move(node.data / f"{topic_name}-0", tmp_path / f"current-{node.id}")
-    config = load(config_file(tmp_path, lost.bootstrap, own_target.bootstrap, [topic_name], flow=topic_name))
-    folders = [shelf, *(node.data for node in lost.nodes)]
-
-    code, found = restored(capsys, config, folders, dry_run=True)
-    assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True)
-    assert "were in other data folders than these" in str(found["notes"])
-    shutil.move(tmp_path / f"current-{numbers[2]}", lost.nodes[2].data / f"{topic_name}-0")
-    code, found = restored(capsys, config, folders)
-    assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
-
-
-@pytest.mark.brokers
-@pytest.mark.usefixtures("without_spark")
-def test_groups_by_a_replica_that_had_fallen_behind_are_not_whole(
-    own_target: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The records are all there, and where groups stood is on the disk of a broker alone that had died before."""
-    with Cluster.start(nodes=3, name="behind", folder=tmp_path / "behind") as lost:
-        client = AdminClient({"bootstrap.servers": lost.bootstrap})
-        placed = NewTopic(topic_name, 1, replica_assignment=[[lost.nodes[0].id, lost.nodes[1].id]])
-        client.create_topics([placed])[topic_name].result(60)
-        produce(lost.bootstrap, topic_name, [b"before"] * 20)
-        commit(lost.bootstrap, topic_name, topic_name, 5)
-        lost.suspend(2)
-        commit(lost.bootstrap, topic_name, topic_name, 15)
-        for number in range(3):
-            lost.kill(number)
-    for node in lost.nodes[:2]:
-        for folder in node.data.glob("__consumer_offsets-*"):
-            shutil.rmtree(folder)
-    config = load(config_file(tmp_path, lost.bootstrap, own_target.bootstrap, [topic_name], flow=topic_name))
-    folders, groups = [node.data for node in lost.nodes], config.groups
-    ungrouped = config.model_copy(update={"groups": groups.model_copy(update={"include": []})})
-    assert command.restore(ungrouped, folders, command.Wanted(dry_run=True), as_json=True) == ExitCode.CHANGES
-    capsys.readouterr()
-    code = command.restore(config, folders, command.Wanted(), as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert found["partitions"][0]["whole"]
-    assert "may have committed further" in str(found["notes"])
-    assert committed(own_target.bootstrap, topic_name, topic_name) == 5
-    assert code == ExitCode.DATA_AT_RISK
-
-
-@pytest.mark.brokers
-@pytest.mark.usefixtures("without_spark")
 def test_a_group_that_cannot_be_put_where_it_stood_is_named(
     own_source: Cluster,
     own_target: Cluster,
@@ -403,10 +223,7 @@ def test_a_group_that_cannot_be_put_where_it_stood_is_named(
     member = Consumer({"bootstrap.servers": target, "group.id": active})
     try:
         member.subscribe([f"{topic_name}-other"])
-        deadline = time.monotonic() + 60
-        while not member.assignment():
-            member.poll(0.1)
-            assert time.monotonic() < deadline
+        until(lambda: member.poll(0.1) or member.assignment())
         assert command.restore(config, [disk], command.Wanted(), as_json=True) == 4
     finally:
         member.close()
