@@ -171,7 +171,7 @@ def test_a_copy_that_stamps_records_while_it_is_written_stops_until_its_times_ar
 ) -> None:
     flow.topics["offsets"] = offsets
     flow.make()
-    flow.make(flow.target, message_timestamp_type="LogAppendTime")
+    flow.make(flow.target, configs={"message.timestamp.type": "LogAppendTime"})
     flow.fill(0, 10)
     with monkeypatch.context() as before_the_change:
         before_the_change.setattr("mirror.policy.rules.is_stamped", lambda _: False)

@@ -71,7 +71,7 @@ def test_a_source_topic_that_was_made_anew_stops_as_recreated(flow: Flow) -> Non
     flow.make(flow.target)
     flow.fill(0, 20)
     flow.run()
-    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at]) as task:
+    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at], flow=flow.name) as task:
         task.mirrored(flow.at, 20)
         delete_topics(flow.source.bootstrap, flow.name)
         flow.make()

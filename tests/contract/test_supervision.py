@@ -25,10 +25,11 @@ __all__ = ["flow"]
 pytestmark = pytest.mark.brokers
 
 
-def supervisor(flow: Flow, **how: bool) -> Supervisor:
+def supervisor(flow: Flow, *, until_caught_up: bool = False) -> Supervisor:
     """Return a mirror that runs in this process, in short epochs."""
     context: Any = InThisProcess()
-    return Supervisor(context, replace(prepare(flow.settings(), **how), epoch_seconds=2.0), lambda _: None)
+    prepared = prepare(flow.settings(), until_caught_up=until_caught_up)
+    return Supervisor(context, replace(prepared, epoch_seconds=2.0), lambda _: None)
 
 
 @pytest.mark.proves("never-silent", "mirror failover")

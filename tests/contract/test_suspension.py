@@ -19,8 +19,10 @@ from watchedtask import WatchedTask
 from mirror.commands import accept as accept_command
 from mirror.errors import FlowLost
 from mirror.journal.journal import Journal, journal_topic
+from mirror.kafka import produce
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
+from mirror.records import rewrite
 from mirror.replication import log_start
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector
@@ -104,7 +106,7 @@ def test_no_padding_is_sent_behind_a_suspension(
     flow.fill(0, 60)
     flow.expire(flow.source, 50)
     asleep, awake, sent = threading.Event(), threading.Event(), list[int]()
-    made, append, calls = log_start.padding, log_start.append, 0
+    calls = 0
 
     def padding(first: int, until: int, **more: Any) -> Any:
         nonlocal calls
@@ -112,10 +114,10 @@ def test_no_padding_is_sent_behind_a_suspension(
         if calls == 3:
             asleep.set()
             awake.wait(DEADLINE_S)
-        return made(first, min(until, first + 10), **more)
+        return rewrite.padding(first, min(until, first + 10), **more)
 
     async def watched(*given: Any, **more: Any) -> int:
-        landed = await append(*given, **more)
+        landed = await produce.append(*given, **more)
         sent.append(landed)
         return landed
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from click.testing import Result
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
@@ -18,7 +17,7 @@ from pair import AnyCluster
 from samerecords import read
 from sparkless import run_once
 from syncing import admin_of, delete_topics, write_journal
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from mirror.cli import app
 from mirror.config import Settings, parse_address
@@ -50,11 +49,10 @@ class Flow:
         """The topic's first partition."""
         return TopicPartition(self.name, 0)
 
-    def make(self, *clusters: AnyCluster, partitions: int = 1, **configs: str) -> None:
-        """Create the topic, on the source unless clusters are given; settings are named as in `retention_ms`."""
-        settings = {name.replace("_", "."): value for name, value in configs.items()}
+    def make(self, *clusters: AnyCluster, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Create the topic, on the source unless clusters are given."""
         for cluster in clusters or (self.source,):
-            make_topic(cluster.bootstrap, self.name, partitions, settings)
+            make_topic(cluster.bootstrap, self.name, partitions, configs)
 
     def fill(self, first: int, count: int, prefix: str = "", **more: Any) -> None:
         """Add records to the source whose values, and times after `RECENT_MS`, count from `first`."""
@@ -98,7 +96,7 @@ class Flow:
         return run_once(self.settings())
 
     def command(self, *words: str, code: int | None = ExitCode.DONE) -> Result:
-        """Run a command of the program: its words before the configuration, `...`, and those behind it."""
+        """Run a command of the program; the word CONFIG stands for the flow's configuration file."""
         topics = self.include or [self.name]
         config = config_file(
             self.folder, self.source.bootstrap, self.target.bootstrap, topics, self.name, **self.topics

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
+from waiting import DEADLINE_S
+
 from mirror.errors import AccessDenied, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
@@ -22,7 +24,7 @@ from mirror.replication.fetcher import Cursor
 from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.
-TIMEOUT = 60.0
+TIMEOUT = DEADLINE_S
 
 
 class _Watched(Pipeline):

@@ -35,8 +35,7 @@ def flow(cleaned_source: Cluster, own_target: Cluster, topic_name: str, tmp_path
 
 def make(flow: Flow, **configs: str) -> None:
     """Create a source topic that is cleaned at once, and a copy that is not."""
-    settings = CLEANED | configs
-    flow.make(**{name.replace(".", "_"): value for name, value in settings.items()})
+    flow.make(configs=CLEANED | configs)
     flow.make(flow.target)
 
 
@@ -79,8 +78,7 @@ def test_deletions_that_the_source_has_forgotten_meanwhile_are_on_record(
 ) -> None:
     """The copy was behind for longer than the source keeps tombstones: keys may live on there."""
     flow.topics["offsets"] = offsets
-    settings = CLEANED_SOON | {"delete.retention.ms": str(kept_ms)}
-    flow.make(**{name.replace(".", "_"): value for name, value in settings.items()})
+    flow.make(configs=CLEANED_SOON | {"delete.retention.ms": str(kept_ms)})
     ten_keys(flow.source.bootstrap, flow.name)
     assert flow.run().exit_code == ExitCode.DONE
     delete_keys(flow.source.bootstrap, flow.name, forgets=kept_ms == 300)
