@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 from flows import Flow, flow
-from helpers import stored_batches
+from helpers import produce, stored_batches
 from probe import probing_existing
 from syncing import admin_of
+from waiting import until
 
 from mirror.errors import ExitCode
 from mirror.kafka import queries
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import Producer
 from mirror.kafka.topic_configs import ConfigChange
-from mirror.records.header import SEQUENCES, ProducerState, RawBatch, restamp
+from mirror.records.header import APPEND_TIME, SEQUENCES, ProducerState, RawBatch, restamp
 from mirror.replication import both_logs, offset_map_recovery, position
 from mirror.replication.both_logs import producer_id
 from mirror.replication.offset_map_recovery import resume_translated
@@ -187,9 +188,17 @@ def test_a_copy_that_stamps_records_while_it_is_written_stops_until_its_times_ar
 
 @pytest.mark.proves("DIVERGED", "same-bytes")
 def test_a_batch_that_the_copy_stamped_is_found_though_its_writer_was_killed(flow: Flow) -> None:
-    flow.begin(10)
+    flow.make(partitions=2)
+    flow.fill(0, 10)
+    flow.copied()
     flow.fill(10, 10)
+
+    def stamps() -> bool:
+        produce(flow.target.bootstrap, flow.name, [b"when?"], partition=1)
+        return stored_batches(flow.target.bootstrap, flow.name, 1)[-1].header.attributes & APPEND_TIME != 0
+
     let_stamp(flow, None, "LogAppendTime")
+    until(stamps)
     assert asyncio.run(send(flow, source_batch(flow, 10), 10)) == 10
     let_stamp(flow, "LogAppendTime", None)
     found = flow.copy()

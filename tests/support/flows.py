@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,11 @@ async def _append(bootstrap: str, at: TopicPartition, batches: Sequence[RawBatch
 
 
 @pytest.fixture
-def flow(source_cluster: AnyCluster, target_cluster: AnyCluster, topic_name: str, tmp_path: Path) -> Flow:
-    """A flow that nobody else has."""
-    return Flow(source_cluster, target_cluster, topic_name, tmp_path)
+def flow(source_cluster: AnyCluster, target_cluster: AnyCluster, topic_name: str, tmp_path: Path) -> Iterator[Flow]:
+    """A flow that nobody else has. Its topics are deleted behind it: each start of a flow reads the journals of all."""
+    yield Flow(source_cluster, target_cluster, topic_name, tmp_path)
+    for cluster in (source_cluster, target_cluster):
+        client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        if mine := [name for name in client.list_topics(timeout=60).topics if topic_name in name]:
+            for deleted in client.delete_topics(mine).values():
+                deleted.result(60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from confluent_kafka import Producer
@@ -25,8 +24,8 @@ pytestmark = pytest.mark.brokers
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Cluster, Cluster]]:
     """A source and a target whose brokers crash."""
-    with ExitStack() as stack:
-        source, target = (stack.enter_context(one) for one in start_many([Spec(name="crashes"), Spec(name="crashed")]))
+    source, target = start_many([Spec(name="crashed-source"), Spec(name="crashed-target")])
+    with source, target:
         yield source, target
 
 

@@ -31,9 +31,7 @@ pytestmark = pytest.mark.brokers
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[Cluster]:
-    """A target that forgets a producer at once where its batches are old: it goes by their timestamps (Kafka
-    `ProducerStateManager.isProducerExpired`), and these tests' records are an hour old.
-    """
+    """A target that forgets a producer at once: it goes by timestamps, and these tests' records are an hour old."""
     config = {"producer.id.expiration.ms": 1, "producer.id.expiration.check.interval.ms": 10}
     with Cluster.start(name="forgetful", config=config) as cluster:
         yield cluster
@@ -96,7 +94,6 @@ def test_an_unclear_answer_is_decided_by_the_logs_end(
 def test_padding_whose_answer_is_lost_is_written_once(
     what: What, own_source: Cluster, forgetful: Cluster, topic_name: str
 ) -> None:
-    """Padding has no timestamps: a leader forgets its number as soon as it looks."""
     source, target = own_source.bootstrap, forgetful.bootstrap
     for bootstrap in (source, target):
         make_topic(bootstrap, topic_name)
@@ -124,20 +121,19 @@ def test_nothing_follows_a_batch_that_the_leader_refused(
         await_forgotten(forgetful, topic_name)
         time.sleep(FRESH)
         tomorrow = int(time.time() * 1000) + 86_400_000
-        _produce_at_once(source, topic_name, [tomorrow, *[RECENT_MS] * 6])
+        _produce_at_once(source, topic_name, [tomorrow] * 3 + [RECENT_MS] * 18)
         assert task.stopped(at).state is State.REFUSED
     assert sum(one.header.count for one in stored_batches(target, topic_name)) == 10
 
 
 def _produce_at_once(bootstrap: str, topic: str, times: Sequence[int]) -> None:
-    """Produce three equal records for each time; a reader gets all of them together, when they are committed."""
+    """Produce equal records, three in a batch; a reader gets all of them together, when they are committed."""
     config = {"transactional.id": topic, "linger.ms": 5000, "batch.num.messages": 3}
     producer = Producer({"bootstrap.servers": bootstrap, **config})
     producer.init_transactions(60)
     producer.begin_transaction()
     for timestamp in times:
-        for _ in range(3):
-            producer.produce(topic, b"beat" + b"." * 3000, partition=0, timestamp=timestamp)
+        producer.produce(topic, b"beat" + b"." * 3000, partition=0, timestamp=timestamp)
     producer.commit_transaction(60)
 
 

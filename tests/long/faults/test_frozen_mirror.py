@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from adversary.driving import Command
@@ -87,9 +86,6 @@ def test_the_journal_keeps_what_the_next_mirror_wrote(
         async with Wire(Endpoint.of(settings.target)) as target:
             return await Journal(target, topic_name).newest()
 
-    def end_in(journal: Any) -> int:
-        return standing_in(journal).positions[TopicPartition(topic_name, 0)].target_end
-
     produce(own_source.bootstrap, topic_name, [b"more"] * 50)
     assert frozen.command("run", "--once", "--json").wait(1) == ExitCode.DONE
     before = asyncio.run(newest())
@@ -97,5 +93,6 @@ def test_the_journal_keeps_what_the_next_mirror_wrote(
     assert frozen.mirror.wait(DEADLINE_S) == ExitCode.DATA_AT_RISK
     after = asyncio.run(newest())
     assert after[b"ended"] == before[b"ended"]
-    assert end_in(after) == end_in(before) == 150
+    ends = [standing_in(journal).positions[TopicPartition(topic_name, 0)].target_end for journal in (before, after)]
+    assert ends == [150, 150]
     assert frozen.next_offset() == 150

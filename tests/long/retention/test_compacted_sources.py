@@ -33,15 +33,10 @@ def flow(cleaned_source: Cluster, own_target: Cluster, topic_name: str, tmp_path
     return Flow(cleaned_source, own_target, topic_name, tmp_path)
 
 
-def make(flow: Flow, **configs: str) -> None:
-    """Create a source topic that is cleaned at once, and a copy that is not."""
-    flow.make(configs=CLEANED | configs)
-    flow.make(flow.target)
-
-
 def test_holes_close_up_where_offsets_move(flow: Flow) -> None:
     flow.topics["offsets"] = "translate"
-    make(flow)
+    flow.make(configs=CLEANED)
+    flow.make(flow.target)
     wait_until_cleaned(flow.source.bootstrap, flow.name, write_over(flow.source.bootstrap, flow.name))
     found = flow.copied()
     assert any(reason.startswith("REWRITE/holes") for reason in found.verdicts), found
@@ -52,7 +47,8 @@ def test_holes_close_up_where_offsets_move(flow: Flow) -> None:
 
 def test_what_was_cleaned_before_it_was_recorded_where_it_went_is_found_again(flow: Flow) -> None:
     flow.topics["offsets"] = "translate"
-    make(flow, **{"min.compaction.lag.ms": "8000", "max.compaction.lag.ms": "8001"})
+    flow.make(configs=CLEANED | {"min.compaction.lag.ms": "8000", "max.compaction.lag.ms": "8001"})
+    flow.make(flow.target)
     client = write_over(flow.source.bootstrap, flow.name)
     every = {one[4]: one[0] for one in read(flow.source.bootstrap, flow.name, 0)}
     flow.copied(records_runs=False)
