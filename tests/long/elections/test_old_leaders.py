@@ -51,8 +51,8 @@ def leads(cluster: Cluster, node: int, in_sync: Sequence[int], topics: Iterable[
 
 def test_an_old_leader_of_the_source_that_comes_back_is_another_log(own_target: Cluster) -> None:
     """Also where it differs by one byte, and where the copy has expired."""
-    target = own_target
     with Cluster.start(name="old-source", nodes=3, config=BROKERS) as source:
+        ends = source.bootstrap, own_target.bootstrap
         for topic in HALVES:
             create(source, topic, [[1, 2]])
             produce(source.bootstrap, topic, [b"%d" % number for number in range(50)], begin_ms=BEGAN_MS)
@@ -68,15 +68,15 @@ def test_an_old_leader_of_the_source_that_comes_back_is_another_log(own_target: 
             produce(source.bootstrap, topic, second, begin_ms=BEGAN_MS + 50)
         for offsets in ("preserve", "translate"):
             naming = {"prefix": f"{offsets}."}
-            found = mirror_once(source.bootstrap, target.bootstrap, [*HALVES], offsets, offsets=offsets, naming=naming)
+            found = mirror_once(*ends, [*HALVES], offsets, offsets=offsets, naming=naming)
             assert {one.state for one in found.values()} == {State.CAUGHT_UP}
-            trimmed(target, f"{offsets}.expired", 100)
+            trimmed(own_target, f"{offsets}.expired", 100)
         source.kill(2)
         source.restart(1)
         until(lambda: leads(source, 1, [1]))
         for offsets in ("preserve", "translate"):
             naming = {"prefix": f"{offsets}."}
-            found = mirror_once(source.bootstrap, target.bootstrap, [*HALVES], offsets, offsets=offsets, naming=naming)
+            found = mirror_once(*ends, [*HALVES], offsets, offsets=offsets, naming=naming)
             assert {at: one.state for at, one in found.items()} == {
                 TopicPartition(topic, 0): State.TRUNCATED for topic in HALVES
             }
