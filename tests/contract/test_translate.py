@@ -126,7 +126,7 @@ def translated(flow: Flow, offset: int, **more: Any) -> int:
     return asyncio.run(_translate(flow.settings(), flow.at, offset, reverse=False)).target_offset
 
 
-@pytest.mark.proves("mirror offsets", "nothing-by-name-alone")
+@pytest.mark.proves("mirror offsets translate", "nothing-by-name-alone")
 @MODES
 def test_offsets_are_translated_of_what_the_flow_copied_alone(flow: Flow, offsets: str) -> None:
     """Also once it was failed over, whoever writes behind its records."""
