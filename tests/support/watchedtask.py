@@ -80,8 +80,9 @@ class WatchedTask:
         bytes_per_second: float | None = None,
         memory_bytes: int = 1 << 26,
         names_copies: bool = False,
+        flow: str = "test",
     ) -> None:
-        self._names_copies = names_copies
+        self._names_copies, self._flow = names_copies, flow
         self._ends = [
             Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
             for alias, servers in (("eu", source), ("us", target))
@@ -119,7 +120,7 @@ class WatchedTask:
                 await target.refresh([at.topic for at in self._partitions])
                 given = [replace(one, target_topic_id=target.topic_id(one.target.topic)) for one in given]
             self._pipeline = _Watched(
-                "test", source, target, given, self._memory_bytes, bytes_per_second=self._bytes_per_second
+                self._flow, source, target, given, self._memory_bytes, bytes_per_second=self._bytes_per_second
             )
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()

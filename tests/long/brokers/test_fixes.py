@@ -454,8 +454,8 @@ def shorten_the_flow(one: Refused) -> Iterator[None]:
 PURE: Final = {Fix.REMOVE_FORMAT, Fix.GRANT_MARKERS}
 #: Done by another test, which has what that takes.
 ELSEWHERE: Final = {
-    Fix.OTHER_SOURCE: "test_identity.py::test_a_flow_is_of_one_source",
-    Fix.OTHER_REKEYED: "test_identity.py::test_a_re_keyed_topic_is_of_one_source",
+    Fix.OTHER_SOURCE: "test_identity.py::test_a_flow_is_of_the_source_with_which_it_began",
+    Fix.OTHER_REKEYED: "test_identity.py::test_a_flow_is_of_the_source_with_which_it_began",
     Fix.GRANT_SOURCE: "test_rights.py::test_a_topic_that_may_not_be_described_any_more_is_not_taken_for_deleted",
 }
 #: What cannot be tried, and why.

@@ -597,7 +597,7 @@ LAST: Final[tuple[Key, ...]] = ((State.UNAUTHORIZED, Remedy.MEND_LOGIN), (State.
 #: What is not tried, and why.
 MISSING: Final[Mapping[Key, str]] = {
     (State.REFUSED, Remedy.UPGRADE): "there is no broker and no release yet that knows another format",
-    (State.REFUSED, Remedy.AS_BEGUN): "needs another start: test_translate.py has copies that go on as begun",
+    (State.REFUSED, Remedy.AS_BEGUN): "needs another start: test_stops.py has copies that go on as begun",
     (State.REFUSED, Remedy.SEE_BROKER): "no stock broker answers each try with an error when asked to",
 }
 

@@ -1,7 +1,7 @@
 """Failures that a mirror could pass over in silence, on real brokers: each is named at the first sight of it, nothing
 that does not belong there reaches the target, and what is sound goes on.
 
-The states that a mirror reaches by other ways are in test_states.py, what a person sees of these in
+The states that a mirror reaches by other ways are in test_stops.py, what a person sees of these in
 test_silent_run.py.
 """
 

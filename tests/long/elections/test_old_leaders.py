@@ -1,11 +1,11 @@
 """An old leader comes back with records that it alone has, of an older epoch, where a newer one's were mirrored: its
-log is as long, or longer, and holds others (P6, J1).
+log is as long, or longer, and holds others (P6 in `replication/position.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from guarded import create
 from helpers import make_topic, mirror_once, produce
 from padded import trimmed
-from running import TIMEOUT, wait_for
+from waiting import until
 
 from mirror.journal.journal import journal_topic
 from mirror.kafka.cluster import TopicPartition
@@ -41,18 +41,6 @@ HALVES = {
 }
 
 
-@pytest.fixture
-def both() -> Iterator[tuple[Cluster, Cluster]]:
-    """A source of three brokers, and a target."""
-    source, target = start_many([Spec(name="old-source", nodes=3, config=BROKERS), Spec(name="old-target")])
-    with source, target:
-        yield source, target
-
-
-def until(come_about: Callable[[], Any]) -> None:
-    wait_for(come_about, TIMEOUT, lambda: "no leader")
-
-
 def leads(cluster: Cluster, node: int, in_sync: Sequence[int], topics: Iterable[str] = HALVES) -> bool:
     """Of all topics, with these replicas in sync."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
@@ -61,42 +49,44 @@ def leads(cluster: Cluster, node: int, in_sync: Sequence[int], topics: Iterable[
     return all(one.leader == node and one.isrs == list(in_sync) for one in parts)
 
 
-def test_an_old_leader_that_comes_back_is_another_log(both: tuple[Cluster, Cluster]) -> None:
-    source, target = both
-    for topic in HALVES:
-        create(source, topic, [[1, 2]])
-        produce(source.bootstrap, topic, [b"%d" % number for number in range(50)], begin_ms=BEGAN_MS)
-    until(lambda: leads(source, 1, [1, 2]))
-    source.kill(2)
-    until(lambda: leads(source, 1, [1]))
-    for topic, (first, _) in HALVES.items():
-        produce(source.bootstrap, topic, first, begin_ms=BEGAN_MS + 50)
-    source.kill(1)
-    source.restart(2)
-    until(lambda: leads(source, 2, [2]))
-    for topic, (_, second) in HALVES.items():
-        produce(source.bootstrap, topic, second, begin_ms=BEGAN_MS + 50)
-    for offsets in ("preserve", "translate"):
-        naming = {"prefix": f"{offsets}."}
-        found = mirror_once(source.bootstrap, target.bootstrap, [*HALVES], offsets, offsets=offsets, naming=naming)
-        assert {one.state for one in found.values()} == {State.CAUGHT_UP}
-        trimmed(target, f"{offsets}.expired", 100)
-    source.kill(2)
-    source.restart(1)
-    until(lambda: leads(source, 1, [1]))
-    for offsets in ("preserve", "translate"):
-        naming = {"prefix": f"{offsets}."}
-        found = mirror_once(source.bootstrap, target.bootstrap, [*HALVES], offsets, offsets=offsets, naming=naming)
-        assert {at: one.state for at, one in found.items()} == {
-            TopicPartition(topic, 0): State.TRUNCATED for topic in HALVES
-        }
-        assert all("no record of leader epoch" in one.detail for one in found.values())
+def test_an_old_leader_of_the_source_that_comes_back_is_another_log(own_target: Cluster) -> None:
+    """Also where it differs by one byte, and where the copy has expired."""
+    with Cluster.start(name="old-source", nodes=3, config=BROKERS) as source:
+        ends = source.bootstrap, own_target.bootstrap
+        for topic in HALVES:
+            create(source, topic, [[1, 2]])
+            produce(source.bootstrap, topic, [b"%d" % number for number in range(50)], begin_ms=BEGAN_MS)
+        until(lambda: leads(source, 1, [1, 2]))
+        source.kill(2)
+        until(lambda: leads(source, 1, [1]))
+        for topic, (first, _) in HALVES.items():
+            produce(source.bootstrap, topic, first, begin_ms=BEGAN_MS + 50)
+        source.kill(1)
+        source.restart(2)
+        until(lambda: leads(source, 2, [2]))
+        for topic, (_, second) in HALVES.items():
+            produce(source.bootstrap, topic, second, begin_ms=BEGAN_MS + 50)
+        for offsets in ("preserve", "translate"):
+            naming = {"prefix": f"{offsets}."}
+            found = mirror_once(*ends, [*HALVES], offsets, offsets=offsets, naming=naming)
+            assert {one.state for one in found.values()} == {State.CAUGHT_UP}
+            trimmed(own_target, f"{offsets}.expired", 100)
+        source.kill(2)
+        source.restart(1)
+        until(lambda: leads(source, 1, [1]))
+        for offsets in ("preserve", "translate"):
+            naming = {"prefix": f"{offsets}."}
+            found = mirror_once(*ends, [*HALVES], offsets, offsets=offsets, naming=naming)
+            assert {at: one.state for at, one in found.items()} == {
+                TopicPartition(topic, 0): State.TRUNCATED for topic in HALVES
+            }
+            assert all("no record of leader epoch" in one.detail for one in found.values())
 
 
 @pytest.mark.parametrize("expires", [False, True])
 def test_an_old_leader_of_the_target_that_comes_back(expires: bool) -> None:
     """Where offsets move, it has other records at the offsets that were mirrored since: the target is to blame (P10).
-    Where the source has nothing left to compare, nothing shows that, and nobody goes on from there.
+    Where the source has nothing left to compare, nobody goes on from there.
     """
     topic, copy, flow = "moved", "x.moved", "old"
     more: dict[str, Any] = {"offsets": "translate", "naming": {"prefix": "x."}}
