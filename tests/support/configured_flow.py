@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -23,21 +23,22 @@ from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import MirrorError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import Change
+from mirror.kafka.admin import Admin
 from mirror.spark.supervisor import Supervisor
 from mirror.topics import history
+from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.history import read_own
 
 
 @pytest.fixture
-def flow(
-    source_cluster: Shared, target_cluster: Shared, tmp_path: Path, topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> ConfiguredFlow:
+def flow(source_cluster: Shared, target_cluster: Shared, tmp_path: Path, topic_name: str) -> Iterator[ConfiguredFlow]:
     """A flow between the shared clusters, whose mirror reads no journals but those of this test's flows: there are
     hundreds in the end, each start and plan reads them all, and another test may have spoiled or deleted one.
     """
     flows_of, mine = history.flows_of, topic_name[-8:]
-    monkeypatch.setattr(history, "flows_of", lambda topics: [name for name in flows_of(topics) if mine in name])
-    return ConfiguredFlow(source_cluster, target_cluster, tmp_path, topic_name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "flows_of", lambda topics: [name for name in flows_of(topics) if mine in name])
+        yield ConfiguredFlow(source_cluster, target_cluster, tmp_path, topic_name)
 
 
 class ConfiguredFlow:
@@ -117,5 +118,7 @@ class ConfiguredFlow:
         return seen_in(self.journal())
 
     def write_journal(self, *changes: Change) -> None:
-        """Append records to the flow's journal."""
-        write_journal(self.settings, *changes)
+        """Append records to the flow's journal, which is made where there is none."""
+        ensure_flow_topic(Admin(self.settings.target), self.name)
+        if changes:
+            write_journal(self.settings, *changes)
