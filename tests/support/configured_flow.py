@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from mirror.errors import MirrorError
 from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import Change
 from mirror.kafka.admin import Admin
+from mirror.kafka.cluster import TopicPartition
+from mirror.observability.status import PartitionStatus
 from mirror.spark.supervisor import Supervisor
 from mirror.topics import history
 from mirror.topics.apply import ensure_flow_topic
@@ -51,13 +53,15 @@ class ConfiguredFlow:
         self.folder, self.name = folder, name
         self.topics: dict[str, Any] = {"include": [f"{name}(-.*)?"]}
         self.sync: dict[str, Any] = {"interval_s": 0.5}
+        self.figures: dict[TopicPartition, PartitionStatus] = {}
 
     def another(self, name: str, *, is_back: bool = False) -> ConfiguredFlow:
         """Another flow for the same topics, in the same direction or from the target to the source."""
-        other = ConfiguredFlow.__new__(ConfiguredFlow)
-        other.source, other.target = (self.target, self.source) if is_back else (self.source, self.target)
-        other.folder, other.name = self.folder, f"{self.name}-{name}"
-        other.topics, other.sync = deepcopy(self.topics), deepcopy(self.sync)
+        other = copy(self)
+        if is_back:
+            other.source, other.target = self.target, self.source
+        other.name = f"{self.name}-{name}"
+        other.topics, other.sync, other.figures = deepcopy(self.topics), deepcopy(self.sync), {}
         return other
 
     @property
@@ -103,11 +107,14 @@ class ConfiguredFlow:
         return run_once(self.settings)
 
     def while_running(self, story: Callable[[], None], epoch_s: float = 2.0) -> Outcome:
-        """Run the mirror in this process for as long as a story takes; SIGHUP makes it read its file again."""
+        """Run the mirror in this process for as long as a story takes; SIGHUP makes it read its file again.
+
+        `figures` are what it knows of its partitions meanwhile.
+        """
         flow = replace(prepare(self.settings), epoch_seconds=epoch_s, tasks=1)
         watcher = TopicWatcher(Replanner(self.settings), lambda: load(self.folder / f"{self.name}.yaml"))
         context: Any = InThisProcess()
-        return run_beside(Supervisor(context, flow, lambda _: None, topic_watcher=watcher), story)
+        return run_beside(Supervisor(context, flow, self.figures.update, topic_watcher=watcher), story)
 
     def journal(self) -> dict[bytes, bytes]:
         """The newest value of each key of the flow's journal."""
