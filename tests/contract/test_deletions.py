@@ -70,7 +70,7 @@ def test_a_running_mirror_deletes_the_copy_of_a_deleted_topic(flow: ConfiguredFl
 def test_a_copy_stays_where_somebody_else_has_a_say_in_it(
     flow: ConfiguredFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the journal of that moment, and by what the log holds; `tests/pure/test_deletions.py` has the other reasons."""
+    """By the journal of that moment, and by what the log holds. Other reasons: `tests/pure/test_topic_watcher.py`."""
     (gone, other), current, seen = mirrored(flow, 2)
     known, mine = seen[gone], (OWNER, flow.journal()[OWNER])
     delete_topics(flow.source, gone)

@@ -11,8 +11,8 @@ import pytest
 from configured_flow import ConfiguredFlow, flow
 from helpers import make_topic, produce
 from samerecords import assert_same_records
-from syncing import delete_topics, ends, made_by
-from topicadmin import grow, held, partitions_of, recreate
+from syncing import delete_topics, ends
+from topicadmin import grow, held, partitions_of
 from waiting import until
 
 from mirror.driver.topic_watcher import Replanner
@@ -141,34 +141,6 @@ def test_a_configuration_is_read_again_whole_or_not_at_all(
 
     flow.while_running(story)
     assert [partitions_of(flow.target, topic) for topic in (second, f"z.{first}")] == [0, 0]
-
-
-@pytest.mark.proves("RECREATED", "mirror adopt")
-@pytest.mark.parametrize("remedy", ["delete the copy", "adopt"])
-def test_what_a_recreated_topic_advises_resolves_it_on_the_running_mirror(flow: ConfiguredFlow, remedy: str) -> None:
-    make_topic(flow.source, flow.name)
-    produce(flow.source, flow.name, values(100))
-
-    def story() -> None:
-        until(has_state(flow, flow.name, State.CAUGHT_UP))
-        recreate(flow.source, flow.name)
-        until(has_state(flow, flow.name, State.RECREATED, State.TRUNCATED))
-        if remedy == "adopt":
-            produce(flow.source, flow.name, values(100))
-            code, said = flow.mirror("adopt", flow.name)
-            assert code == ExitCode.DONE, said
-        else:
-            delete_topics(flow.target, flow.name)
-        produce(flow.source, flow.name, values(30, "new"))
-        until(lambda: end(flow, flow.name) == (130 if remedy == "adopt" else 30))
-
-    assert flow.once().exit_code == ExitCode.DONE
-    flow.while_running(story)
-    assert assert_same_records(flow.source, flow.target, flow.name, 1) == (130 if remedy == "adopt" else 30)
-    assert flow.once().exit_code == ExitCode.DONE
-    ids = made_by(flow.settings, [flow.name])[flow.name]
-    found = flow.seen()[flow.name]
-    assert (found.topic_id, found.target_topic_id) == (ids.topic_id, ids.target_topic_id)
 
 
 @pytest.mark.proves("RECREATED", "mirror status", "never-silent")

@@ -53,6 +53,7 @@ class ConfiguredFlow:
         self.folder, self.name = folder, name
         self.topics: dict[str, Any] = {"include": [f"{name}(-.*)?"]}
         self.sync: dict[str, Any] = {"interval_s": 0.5}
+        self.groups: list[str] = []
         self.figures: dict[TopicPartition, PartitionStatus] = {}
 
     def another(self, name: str, *, is_back: bool = False) -> ConfiguredFlow:
@@ -74,7 +75,7 @@ class ConfiguredFlow:
             "target": {"alias": "us", "bootstrap.servers": self.target},
             "topics": self.topics,
             "sync": self.sync,
-            "groups": {"include": []},
+            "groups": {"include": self.groups},
         }
         path.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
         return path
