@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -142,8 +143,12 @@ def test_orders_go_to_the_cluster_that_was_checked_alone(flow: ConfiguredFlow, t
     for bootstrap in (flow.source, flow.target):
         make_topic(bootstrap, flow.name, configs={"retention.ms": "-1"})
     both = {"alias": "us", "bootstrap.servers": f"{flow.source},{flow.target}", "cluster_id": target_cluster.cluster_id}
+
+    def is_kept(retention: str) -> bool:
+        return configs_of(flow.target, flow.name)["retention.ms"] == retention
+
     for kept in map(str, range(3_600_000, 3_600_004)):
         change = ConfigChange(topic=flow.name, name="retention.ms", before="-1", after=kept)
         Admin(ClusterSettings.model_validate(both)).alter_configs([change])
-        until(lambda kept=kept: configs_of(flow.target, flow.name)["retention.ms"] == kept)
+        until(partial(is_kept, kept))
     assert configs_of(flow.source, flow.name)["retention.ms"] == "-1"

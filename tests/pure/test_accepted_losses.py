@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 from compared_logs import PAIR, end_after, kinds, log_of, some, stored
@@ -82,7 +83,7 @@ def test_losses_in_a_journal() -> None:
 
 
 def test_a_loss_of_another_source_topic_or_copy_by_that_name_does_not_count() -> None:
-    now = {"topic_id": SEEN.topic_id, "target_topic_id": SEEN.target_topic_id}
+    now: dict[str, Any] = {"topic_id": SEEN.topic_id, "target_topic_id": SEEN.target_topic_id}
     counts, of_any = Loss(AT, AT, 10, 20, **now), Loss(AT, AT, 30, 31)
     former = [Loss(AT, AT, n, n + 1, **now | {key: uuid4()}) for n, key in enumerate(("topic_id", "target_topic_id"))]
     known = dict(map(loss_entry, [*former, counts, of_any])) | {FirstSeen.key("orders"): SEEN.to_json()}

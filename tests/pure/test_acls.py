@@ -142,12 +142,12 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
     monkeypatch.setattr(Gate, "held", lambda *_: {})
     replanner = Replanner(settings_between("a:1", "b:2", ["a"]))
     replanner._given = {less}
-    plan: Any = SimpleNamespace(pairs=(), refused_pairs=[], unread=frozenset())
+    plan: Any = SimpleNamespace(pairs=())
     history: Any = SimpleNamespace(seen={})
     if fails_at:
         with pytest.raises(ClusterUnreachable):
-            replanner._sync_acls(plan, history, (), plan)
+            replanner._sync_acls(plan, history, ())
     else:
-        replanner._sync_acls(plan, history, (), plan)
+        replanner._sync_acls(plan, history, ())
     answer = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
     assert done == {"recorded": answer[:1], "created": answer[:4], "": answer}[fails_at]

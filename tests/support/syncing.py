@@ -27,10 +27,6 @@ def awaited(condition: Callable[[], Any]) -> Any:
     return until(condition)
 
 
-def policy(settings: Settings, **sync: Any) -> Settings:
-    return settings.model_copy(update={"sync": settings.sync.model_copy(update=sync)})
-
-
 def made_by(settings: Settings, topics: Iterable[str]) -> dict[str, FirstSeen]:
     """What a mirror has in its journal that made these topics, of the same names on both sides."""
     names = list(topics)

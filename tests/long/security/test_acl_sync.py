@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from acls import every_acl
@@ -62,7 +64,7 @@ def give(bootstrap: str, *rules: AclBinding) -> None:
     for done in admin.create_acls(list(rules)).values():
         done.result(60)
     for one in rules:
-        until(lambda one=one: admin.describe_acls(every_acl(one.restype, one.name)).result(60))
+        until(partial(rules_on, bootstrap, one.name, one.restype))
 
 
 def revoke(bootstrap: str, kind: ResourceType, name: str) -> None:
@@ -72,7 +74,7 @@ def revoke(bootstrap: str, kind: ResourceType, name: str) -> None:
     until(lambda: not rules_on(bootstrap, name, kind))
 
 
-def rules_on(bootstrap: str, name: str, kind: ResourceType = TOPIC) -> set[str]:
+def rules_on(bootstrap: str, name: Any, kind: Any = TOPIC) -> set[str]:
     """As `USER OPERATION` or `USER not OPERATION`."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     return {
@@ -119,8 +121,7 @@ def test_what_the_flow_gave_is_taken_back_when_the_source_revokes_it(flow: Confi
     consumer.close()
     give(flow.source, rule(TOPIC, flow.name, "app", "READ"), rule(GROUP, group, "app", "READ"))
     Replanner(flow.settings).replan((), {})
-    for kind, name in ((TOPIC, flow.name), (GROUP, group)):
-        until(lambda name=name, kind=kind: rules_on(flow.target, name, kind) == {"app READ"})
+    until(lambda: rules_on(flow.target, flow.name) == rules_on(flow.target, group, GROUP) == {"app READ"})
     give(flow.target, rule(TOPIC, flow.name, "own", "READ"))
     for kind, name in ((TOPIC, flow.name), (GROUP, group)):
         revoke(flow.source, kind, name)
