@@ -119,19 +119,22 @@ def test_what_another_flow_named_since_the_start_is_not_begun(
 ) -> None:
     """No topic's name is new then; it is begun once the other flow has let go of it."""
     fill(flow)
-    living, more = Replanner(flow.settings), f"{flow.name}-more"
-    flow.write_journal()
+    more = f"{flow.name}-more"
+    other = flow.another("other", is_back=what != "written to")
+    for one in (flow, other):
+        one.write_journal()
+    for bootstrap in (flow.source, flow.target) if what != "created" else ():
+        make_topic(bootstrap, more)
+    flow.topics["exclude"] = [more]
+    living = Replanner(flow.settings)
     begun = living.replan((), {}).assignments
     assert [one.source.topic for one in begun] == [flow.name]
-    other = flow.another("other", is_back=what != "written to")
     if what == "created":  # a flow names what it creates before it begins, as one that re-keys does
         other.topics = {"include": [f"from.{flow.name}"], "naming": {"rename": {f"from.{flow.name}": more}}}
         other.topics["rules"] = [{"match": ".*", "rekey": "key"}]
         make_topic(other.source, f"from.{flow.name}")
         prepare(other.settings)
     else:
-        for bootstrap in (flow.source, flow.target):
-            make_topic(bootstrap, more)
         topic_id = admin_of(other.target).describe([more])[more].topic_id
         named = FirstSeen(
             source_topic=more,
@@ -140,6 +143,8 @@ def test_what_another_flow_named_since_the_start_is_not_begun(
             cluster_id=admin_of(other.source).cluster_id(),
         )
         other.write_journal((FirstSeen.key(more), named.to_json()))
+    flow.topics["exclude"] = []
+    living.settings = flow.settings
     found = living.replan(begun, {})
     assert ([one.source.topic for one in found.assignments], [one.source for one in found.refused]) == (
         [flow.name],
@@ -202,10 +207,10 @@ def test_a_start_changes_what_it_planned_only_where_that_holds_still(
     def suspended(*_: object) -> None:
         monkeypatch.undo()
         if meanwhile == "copy recreated":
-            recreate(flow.target, flow.name)
+            recreate(flow.target, flow.name, retention_ms="-1")
             produce(flow.target, flow.name, values(7, "a stranger's"))
         elif meanwhile == "source recreated":
-            recreate(flow.source, flow.name)
+            recreate(flow.source, flow.name, 3, retention_ms="1000000000000")
         else:
             configure(flow.source, flow.name, retention_ms="99999999999999")
 
