@@ -5,7 +5,7 @@ one query judges all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,22 @@ EXTENT = Extent(
     source_id=None,
     target_id=None,
 )
+
+
+@pytest.fixture(autouse=True)
+def few_rows(spark: SparkSession) -> Iterator[None]:
+    """What is quick for tens of rows: code is not compiled for each query, and there is one partition to shuffle to."""
+    settings = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name, former in before.items():
+        spark.conf.set(name, str(former))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,7 @@ from samerecords import assert_same_records
 from syncing import admin_of, ends
 from waiting import DEADLINE_S, until
 
-from mirror import host
 from mirror.lab.embedded import Cluster
-from mirror.spark import class_archive
 
 HANGING = """
 import signal, sys, time
@@ -90,13 +88,3 @@ def test_a_mirror_outlives_its_scratch_folder_and_its_log_and_ends_in_time_thoug
                 one.kill()
             process.kill()
             process.wait()
-
-
-def test_java_starts_without_a_word_from_what_is_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "_FOLDER", tmp_path)
-    for content in (b"", b"no archive at all", bytes(100_000)):
-        class_archive.archive("queries").write_bytes(content)
-        option = class_archive.option("queries").replace('"', "").split()
-        command = [host.find(), *option, "-XshowSettings:none", "-version"]
-        result = subprocess.run(command, capture_output=True, check=True)
-        assert (result.stdout, b"jsa" in result.stderr) == (b"", False)
