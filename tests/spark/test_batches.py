@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from rawbatches import batch, legacy
+from rawbatches import batch
 from recordoracle import Record, encoded
 from sparkcontext import context
 from transactional import transactions
@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 from waiting import DEADLINE_S
 
 from mirror.cli import app
-from mirror.commands.census import as_dict, summary_lines
+from mirror.commands.census import as_dict
 from mirror.errors import ConfigError, ExitCode
 from mirror.spark.census import Census, taken
 from mirror.spark.datasource import records
@@ -229,25 +229,6 @@ def test_a_census_agrees_with_sql_by_hand(spark: SparkSession, filled: tuple[str
     reported = found["decompressed"]["mirrormaker2"]
     assert (reported["batches"], reported["bytes"]) == (len(packed), sum(packed))
     assert found["overhead"]["headers"] == 61 * found["batches"]
-
-
-def test_a_census_says_what_the_discarded_format_would_spare(spark: SparkSession, tmp_path: Path) -> None:
-    """KIP-931: of batches whose last offset delta and whose times' distance are these."""
-
-    def typical(base: int, count: int, span: int) -> bytes:
-        return batch(base, count=count, base_timestamp=1_760_000_000_000, max_timestamp=1_760_000_000_000 + span)
-
-    segment(tmp_path / "typical-0", typical(0, 129, 128), typical(129, 16_384, 16_383))
-    segment(tmp_path / "tiny-0", typical(0, 1, 0))
-    segment(tmp_path / "odd-0", batch(0, count=16_385, base_timestamp=-1, max_timestamp=-1), legacy(16_385, 1))
-    groups = taken(spark, rows(spark, tmp_path))
-    spared = {one.topic: 0 for one in groups}
-    for one in groups:
-        spared[one.topic] += one.spared
-    # 20 bytes in three fields; 2 + 6 + 2 of them are needed, 1 + 6 + 1, and 3 + 10 + 10
-    assert spared == {"typical": 2 * 10, "tiny": 12, "odd": -3}
-    only = Census(tuple(one for one in groups if one.topic == "typical"), 0.0)
-    assert "10.0 bytes of a batch's header: 17.5 % of the 57 bytes" in " ".join(summary_lines(only))
 
 
 @pytest.mark.proves("mirror census")

@@ -12,36 +12,12 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from helpers import config_file, make_topic, produce
 from samerecords import assert_same_records
 from syncing import admin_of, ends
-from waiting import DEADLINE_S, until
+from waiting import until
 
 from mirror.lab.embedded import Cluster
-
-HANGING = """
-import signal, sys, time
-from mirror.commands import run as interrupts
-interrupts.END_SECONDS = {seconds}
-interrupts.end_in_time(lambda: print("killed", flush=True))
-print("ready", flush=True)
-while True:
-    time.sleep(1)
-"""
-
-
-@pytest.mark.parametrize(("seconds", "signals"), [(0.2, 1), (600, 2)])
-def test_a_process_that_hangs_ends_in_time_and_at_once_at_a_second_signal(seconds: float, signals: int) -> None:
-    script = HANGING.format(seconds=seconds)
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        for _ in range(signals):
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.1)
-        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
-        assert process.stdout.read() == b"killed\n"
 
 
 def test_a_mirror_outlives_its_scratch_folder_and_its_log_and_ends_in_time_though_its_jvm_hangs(
