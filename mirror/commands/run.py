@@ -78,7 +78,10 @@ def end_in_time(kill: Callable[[], None]) -> None:
     signals: list[int] = []
 
     def end_hard(number: int) -> NoReturn:
-        logs.get("mirror.run").error("ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow")
+        with contextlib.suppress(Exception):  # the signal may have come in the midst of another line
+            logs.get("mirror.run").error(
+                "ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow"
+            )
         try:
             kill()
         finally:

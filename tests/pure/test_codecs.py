@@ -20,7 +20,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirror.errors import BadRecords, TooManyBytes
-from mirror.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD, Buffer, chunks, compress, decompress, uncompressed_size
+from mirror.records.codecs import (
+    GZIP,
+    LZ4,
+    NONE,
+    SNAPPY,
+    ZSTD,
+    Buffer,
+    chunks,
+    compress,
+    declared_size,
+    decompress,
+    uncompressed_size,
+)
 from mirror.records.header import CODECS
 from mirror.records.recipe import CAP
 
@@ -265,6 +277,29 @@ def test_a_declared_size_is_not_believed(codec: int, payload: bytes, magic: int)
             decompress(codec, payload, 1 << 20, magic=magic)
 
     assert allocated(light) < 3 << 20
+
+
+@pytest.mark.parametrize("codec", [NONE, GZIP, SNAPPY])
+@given(data=st.binary(max_size=100_000))
+def test_a_payload_declares_its_size(codec: int, data: bytes) -> None:
+    packed = compress(codec, data)
+    assert declared_size(codec, memoryview(packed)) in ({len(data)} if len(packed) >= 8 else {len(data), None})
+
+
+@pytest.mark.parametrize("size", [0, 255, 256, 65_791, 65_792, 3_000_000])
+def test_a_frame_declares_its_size_where_it_has_one(size: int) -> None:
+    whole = zstandard.ZstdCompressor(level=1).compress(bytes(size))
+    assert declared_size(ZSTD, memoryview(whole)) == size
+    stream = zstandard.ZstdCompressor(level=1, write_content_size=False).compress(bytes(size))
+    assert declared_size(ZSTD, memoryview(stream)) is None
+    assert declared_size(LZ4, memoryview(compress(LZ4, bytes(size)))) is None
+    assert declared_size(LZ4, memoryview(lz4.frame.compress(bytes(size), store_size=True))) == (size or None)
+
+
+@given(codec=st.integers(0, 7), data=st.binary(max_size=200))
+def test_hostile_bytes_declare_something_or_nothing(codec: int, data: bytes) -> None:
+    for prefix in (b"", XERIAL + bytes(8), b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"):
+        assert (declared_size(codec, memoryview(prefix + data)) or 0) >= 0
 
 
 def test_a_payload_of_gzip_members_without_end_is_refused() -> None:

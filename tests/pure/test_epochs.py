@@ -96,6 +96,26 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
+def test_jobs_that_fail_after_one_succeeded_are_tried_again_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LONGEST_PAUSE", 0.01)
+    fails = [False]
+
+    class Failing(InThisProcess):
+        def collect(self) -> list[Any]:
+            if fails[0]:
+                raise OSError("No space left on device")
+            return super().collect()
+
+    async def run() -> None:
+        ours, failures = epochs(Failing())
+        for number in range(2 * FAILED_EPOCHS):
+            assert await ours.run(number, lambda *_: []) == []
+            fails[0] = True
+        assert len(failures) == 2 * FAILED_EPOCHS - 1
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(("cores", "wanted", "tasks"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
 def test_tasks_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, tasks: int) -> None:
     assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == tasks

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+from waiting import DEADLINE_S
 
 #: Sends itself a signal from a hook of the first fork, which lies between those of the handler.
 FORKING = """
@@ -78,3 +80,29 @@ def _run(script: str) -> tuple[int, str]:
         check=False,
     )
     return ended.returncode, ended.stdout
+
+
+HANGING = """
+import time
+from mirror.commands import run
+run.END_SECONDS = {seconds}
+run.end_in_time(lambda: print("killed", flush=True))
+print("ready", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "is_repeated"), [(0.2, False), (600, True)], ids=["in time", "at once"])
+def test_a_process_that_hangs_ends_in_time_or_at_once_at_a_second_signal(seconds: float, is_repeated: bool) -> None:
+    command = [sys.executable, "-c", HANGING.format(seconds=seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            if not is_repeated:
+                process.wait(DEADLINE_S)
+            time.sleep(0.05)  # two that come at once are one
+        assert process.returncode == 128 + signal.SIGTERM
+        assert process.stdout.read() == b"killed\n"

@@ -39,3 +39,10 @@ def executor() -> Manifest:
 def referred_to() -> set[str]:
     """The variables that the flow asks for."""
     return set(re.findall(r"\$\{env:(\w+)\}", flow_map()["eu-to-us.yaml"]))
+
+
+def submitted() -> dict[str, str]:
+    """Return the settings that `spark-submit` is given on YARN."""
+    lines = (CONFIGS / "yarn" / "mirror.conf").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return dict(pairs)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import OFFSET_END, Producer
-from confluent_kafka import TopicPartition as Confluent
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from helpers import config_file, make_topic, settings_between
-from rekeychecker import read_committed
-from running import TIMEOUT, wait_for
+from pair import AnyCluster
+from running import TIMEOUT
 from sparkless import InThisProcess
+from waiting import until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.flow import Flow, Outcome, prepare
@@ -30,19 +30,16 @@ from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
-from mirror.kafka.transactions import Transaction
-from mirror.lab.embedded import Cluster
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.driver import ORDER, Rekeyer
-from mirror.spark.rekey.microbatch import Plan, Reached, Work, numbered, transactional_id
+from mirror.spark.rekey.microbatch import Plan, Work
 from mirror.spark.rekey.packing import SLICE, Packer
 from mirror.spark.rekey.queries import Queries
 from mirror.spark.rekey.reading import sound_batches
 from mirror.spark.rekey.writing import _write
 from mirror.spark.supervisor import Supervisor
-from mirror.topics.rekeyed import progress_topic
 
 COMPACTED = {"cleanup.policy": "compact"}
 
@@ -50,7 +47,7 @@ COMPACTED = {"cleanup.policy": "compact"}
 class Story:
     """One topic of one partition, two slots, and whoever works on it."""
 
-    def __init__(self, source: Cluster, target: Cluster, topic: str, *, is_there: bool = False) -> None:
+    def __init__(self, source: AnyCluster, target: AnyCluster, topic: str, *, is_there: bool = False) -> None:
         """`is_there`: the source has the topic already."""
         self.source, self.target, self.topic = source.bootstrap, target.bootstrap, topic
         self.progress = f"mirror.{topic}.rekey.{topic}"
@@ -88,18 +85,18 @@ class Story:
             producer.produce(self.topic, str(number), key=f"k{number}")
         assert producer.flush(TIMEOUT) == 0
 
-    def driver(self, *, is_first: bool = True) -> Rekeyer:
+    def driver(self, flow: Flow | None = None) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
-        made = Rekeyer(nowhere, self.flow, self.rule, frozenset())
-        if is_first and self.flow.start != EARLIEST:
+        made = Rekeyer(nowhere, flow or self.flow, self.rule, frozenset())
+        if self.flow.start != EARLIEST:
             made._side.start = PendingStart(self.topic, None, self.flow.start)
         return made
 
-    def stopped(self, *, is_first: bool = True) -> PartitionStatus:
+    def stopped(self) -> PartitionStatus:
         """How the partition stands for a driver that starts now and has nothing to carry out."""
 
         async def watched() -> PartitionStatus:
-            one = self.driver(is_first=is_first)
+            one = self.driver()
             async with one._source, one._target:
                 assert await one._take_over() is None
                 assert await one._planned() is None
@@ -123,17 +120,6 @@ class Story:
         driver = self.here(replace(self.flow, once=True))
         asyncio.run(driver.run("here", asyncio.Event(), tuple))
         return driver
-
-    def re_keyed_beside(self) -> list[bytes | None]:
-        """All of the source, into another topic, which is made for that: what it has then. The copy stays as it is."""
-        before, other = read_committed(self.target, self.topic), f"{self.topic}-now"
-        progress = progress_topic(self.topic, other)
-        make_topic(self.target, other, 4)
-        make_topic(self.target, progress, 3, COMPACTED)
-        self.rule = replace(self.rule, target=other, progress=progress)
-        self.copied()
-        assert read_committed(self.target, self.topic) == before
-        return [one.value for one in read_committed(self.target, other)]
 
     @contextmanager
     def running(self) -> Iterator[Rekeyer]:
@@ -201,9 +187,9 @@ class Story:
     def read(self, plan: Plan, slot: int) -> Iterator[pa.RecordBatch]:
         """A slot's slices, as Spark hands them on."""
         work, rows = self.work(plan), list[dict[str, Any]]()
-        for partition, begin, until in plan.ranges:
+        for partition, begin, end in plan.ranges:
             packer = Packer(work, partition)
-            for raw in sound_batches(work, partition, begin, until):
+            for raw in sound_batches(work, partition, begin, end):
                 for wanted in packer.wanted(raw):
                     packer.take(raw, wanted)
             rows += [row for made in packer.drain(all_of_it=True) for row in made.to_pylist() if row["slot"] == slot]
@@ -222,34 +208,6 @@ class Story:
 
         return asyncio.run(read())
 
-    async def begin_and_abort(self) -> None:
-        """A task that dies in its transaction, and the one that fences it."""
-        async with Wire(self.flow.target) as target:
-            await target.refresh([self.topic])
-            for slot in range(2):
-                dead = await Transaction.begin(target, transactional_id(self.rule, slot))
-                places = [TopicPartition(self.topic, number) for number in range(slot, 4, 2)]
-                await dead.join(places)
-                for place in places:
-                    await dead.append({place: numbered(Reached(0))})
-                await Transaction.begin(target, transactional_id(self.rule, slot))
-
-    def aborts_on_target(self) -> None:
-        """Somebody else's transaction, in each partition."""
-        producer = Producer({"bootstrap.servers": self.target, "transactional.id": f"{self.topic}-other"})
-        producer.init_transactions(TIMEOUT)
-        producer.begin_transaction()
-        for partition in range(4):
-            producer.produce(self.topic, b"aborted", partition=partition)
-        producer.flush(TIMEOUT)
-        producer.abort_transaction(TIMEOUT)
-
-    def deletes_all_on_target(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.target})
-        every = [Confluent(self.topic, partition, OFFSET_END) for partition in range(4)]
-        for future in admin.delete_records(every).values():
-            future.result(TIMEOUT)
-
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
         plan = self.planned()
@@ -260,8 +218,16 @@ class Story:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_topics([topic]).values():
             future.result(TIMEOUT)
-        wait_for(lambda: topic not in admin.list_topics(timeout=20).topics, TIMEOUT, lambda: f"{topic} is still there")
+        until(lambda: topic not in admin.list_topics(timeout=20).topics, lambda: f"{topic} is still there")
         make_topic(bootstrap, topic, partitions, **configs)
+
+
+def grow(bootstrap: str, topic: str, partitions: int) -> None:
+    """Give a topic more partitions, and wait until a broker says so."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result(TIMEOUT)
+    until(lambda: len(admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions) == partitions)
 
 
 def begun(settings: Settings) -> Flow:
@@ -287,5 +253,5 @@ def endpoint(bootstrap: str) -> Endpoint:
 
 
 @pytest.fixture
-def story(source_cluster: Cluster, target_cluster: Cluster, topic_name: str) -> Story:
+def story(source_cluster: AnyCluster, target_cluster: AnyCluster, topic_name: str) -> Story:
     return Story(source_cluster, target_cluster, topic_name)

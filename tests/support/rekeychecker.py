@@ -65,7 +65,7 @@ def read_committed(bootstrap: str, topic: str) -> list[Seen]:
         while open_:
             assert time.monotonic() < deadline, f"no end of {topic} {sorted(open_)}"
             message: Any
-            for message in consumer.consume(5000, 1.0):
+            for message in consumer.consume(5000, 0.1):
                 if (problem := message.error()) is not None:
                     assert problem.code() == KafkaError._PARTITION_EOF, problem
                     open_.discard(message.partition())

@@ -1,47 +1,35 @@
-"""The parts of the re-key query without a broker: expressions, slices, headers, plans, stops."""
+"""What tasks of a re-key query make of batches, and what they and their driver write down: slices, plans, stops."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from operator import itemgetter
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from old_messages import message, wrapper
-from pyspark.sql import SparkSession
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
 from rekeychecker import java_partition
 
-from mirror.driver.flow import Flow
-from mirror.errors import AccessDenied, ConfigError, NotAuthenticated
-from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic
-from mirror.observability.status import PartitionStatus
+from mirror.errors import ConfigError
+from mirror.kafka.cluster import Endpoint
 from mirror.policy.selection import Rekeying
 from mirror.records import columns
 from mirror.records.codecs import compress
 from mirror.records.columns import decode, read
 from mirror.records.header import APPEND_TIME, RawBatch
-from mirror.spark.rekey import driver as rekey_driver
-from mirror.spark.rekey import verify as proof
-from mirror.spark.rekey.driver import ORDER, Rekeyer
-from mirror.spark.rekey.expressions import IT, MADE, RECORD, judged, used_by
-from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, naming_denials, numbered, reached_in
+from mirror.spark.rekey.driver import ORDER
+from mirror.spark.rekey.expressions import IT
+from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, numbered, reached_in
 from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
-from mirror.spark.rekey.source import Standing
-from mirror.spark.session import failure_text
 from mirror.states import REKEYED_BY, Remedy, State
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
@@ -70,68 +58,6 @@ def stored(every: Sequence[Record], **fields: Any) -> RawBatch:
     payload = encoded([replace(one, offset=one.offset - first) for one in every])
     newest = max(one.timestamp for one in every)
     return raw(batch(first, payload=payload, count=len(every), base_timestamp=0, max_timestamp=newest, **fields))
-
-
-# --- expressions ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("name", "expression", "complaint"),
-    [
-        ("rekey", "nosuch + 1", "nosuch"),
-        ("rekey", "get_json_object(string(value), ", "PARSE_SYNTAX_ERROR"),
-        ("rekey", "uuid()", ALIKE),
-        ("rekey", "string(current_timestamp())", ALIKE),
-        ("rekey", "string(unix_timestamp())", ALIKE),
-        ("rekey", "(select 'a')", ALIKE),
-        ("rekey", "current_user()", ALIKE),
-        ("rekey", "aes_encrypt(key, key)", ALIKE),
-        ("value", "aes_encrypt(value, key, 'CBC')", ALIKE),
-        ("where", "timestamp > timestamp'now'", ALIKE),
-        ("where", "timestamp > 'Yesterday'", ALIKE),
-        ("where", "timestamp > to_date('today')", ALIKE),
-        ("where", "timestamp > cast(' now ' as timestamp)", ALIKE),
-        ("rekey", "string(count(1))", "must be about one record"),
-        ("rekey", "string(row_number() over (order by offset))", "must be about one record"),
-        ("rekey", "explode(array('a'))", "generator"),
-        ("rekey", "offset", "must give text or bytes"),
-        ("value", "headers", "must give text or bytes"),
-        ("where", "string(key)", "must say true or false"),
-        ("headers", "string(key)", "must give a map"),
-    ],
-)
-def test_an_expression_that_cannot_be(spark: SparkSession, name: str, expression: str, complaint: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        used_by(spark, Rekeying.from_dict(RULE.to_dict() | {name: expression}))
-    assert complaint in str(refused.value)
-    assert str(refused.value).startswith(f"topics.rules: orders: {name}: {expression}: ")
-
-
-@pytest.mark.spark
-def test_what_expressions_look_at(spark: SparkSession) -> None:
-    rule = replace(RULE, rekey="concat(string(key), topic)", where="offset > 3", headers="map('a', 'b')")
-    assert used_by(spark, rule) == {"key", "topic", "offset"}
-    assert used_by(spark, RULE) == frozenset()
-    alike = "aes_encrypt(key, '0123456789abcdef', 'ECB')"  # others have an initialization vector of their own
-    given = "aes_encrypt(value, '0123456789abcdef', 'CBC', 'DEFAULT', unhex(md5(key)))"
-    today = "string(value) = 'today' and timestamp > date'2026-01-01'"
-    assert used_by(spark, replace(RULE, rekey=alike, value=given, where=today)) == {"key", "value", "timestamp"}
-
-
-@pytest.mark.spark
-def test_one_failure_leaves_the_other_records_alone(spark: SparkSession) -> None:
-    rule = replace(RULE, rekey="string(value)", where="cast(string(value) as int) > 1", headers="map('v', value)")
-    frame = spark.createDataFrame([(b"1",), (b"many",), (b"3",), (None,)], "value binary")
-    found = [row[MADE] for row in frame.select(judged(frame, rule).alias(MADE)).collect()]
-    assert found[1] is None
-    assert [one[IT].keep for one in found if one is not None] == [False, True, False]
-    assert bytes(found[2][IT].key) == b"3"
-    assert [(bytes(one.key), bytes(one.value)) for one in found[2][IT].headers] == [(b"v", b"3")]
-
-
-def test_the_columns_are_those_of_records() -> None:
-    assert list(RECORD) == ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
 
 
 # --- slices ---------------------------------------------------------------------------------------------------------
@@ -350,12 +276,6 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
     assert [partition for partition, _, _ in plan.ranges] == sorted(offsets.keys() - {0})
 
 
-@given(st.binary(max_size=40) | st.recursive(st.none() | st.integers(), st.lists).map(lambda x: json.dumps(x).encode()))
-def test_what_is_no_plan_is_named(data: bytes) -> None:
-    with pytest.raises(ConfigError, match="a plan of the re-key query cannot be read"):
-        Plan.from_json(data)
-
-
 def test_numbers_travel() -> None:
     for reached in (Reached(12), Reached(12, has_all_ends=False), Reached(3, {0: (7, 100), 11: (0, 2**62)})):
         assert reached_in(numbered(reached)) == reached
@@ -363,16 +283,6 @@ def test_numbers_travel() -> None:
     assert reached_in(stored([Record(0, 0, b"number", b"5", ())])) == Reached(5, has_all_ends=False), "as 0.1.0"
     with pytest.raises(ConfigError, match="not the mirror's"):
         reached_in(stored([Record(0, 0, b"other", b"1", ())]))
-
-
-@given(st.recursive(st.none() | st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
-def test_what_is_no_number_is_named(expected: Any) -> None:
-    value = json.dumps(expected).encode()
-    for each in (value, b'{"number": 1, "ends": %b}' % value):
-        if expected == {} and each != value:
-            continue
-        with pytest.raises(ConfigError, match="has no number"):
-            reached_in(stored([Record(0, 0, b"number", each, ())]))
 
 
 @given(st.text(max_size=30), st.integers(-1, 9), st.integers(-1, 2**62))
@@ -386,198 +296,3 @@ def test_a_stop_is_found_in_what_spark_says(detail: str, partition: int, offset:
     assert chosen is not None
     assert chosen.text({"written_to": "x"}) == f"{detail}. Raise max.message.bytes of x, and start the mirror again"
     assert Stopped.found_in(RuntimeError("something else")) is None
-
-
-@pytest.mark.parametrize(
-    ("failure", "expected"),
-    [
-        (
-            "Aborted: Traceback (most recent call last):\n  x\nmirror.errors.ClusterUnreachable: no leader\n\n\tat x.Y",
-            "ClusterUnreachable: no leader",
-        ),
-        (
-            (
-                "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
-                ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times,"
-                " most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (host executor driver):"
-                " org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
-                '  File "relay.py", line 7, in relay\n    raise\nAssertionError\n\n\tat org.apache.Any'
-            ),
-            "AssertionError",
-        ),
-        (
-            "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 7 cancelled\n\tat a.B",
-            "org.apache.spark.SparkException: Job 7 cancelled",
-        ),
-        ("Job 7 cancelled\n\tat org.apache.spark.Any", "Job 7 cancelled"),
-        ("", "RuntimeError"),
-    ],
-)
-def test_what_a_failure_says_is_reported_without_its_stacks(failure: str, expected: str) -> None:
-    assert failure_text(RuntimeError(failure)) == expected
-
-
-def test_a_proof_fixes_the_targets_ends_before_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both logs grow by a record with every question: what is on the target is on the source as well."""
-    clock = count(1)
-
-    async def refresh(cluster: Cluster, topics: Iterable[str]) -> None:
-        cluster.topics = {topic: Topic(topic, None, {}) for topic in topics}
-
-    async def spans(_: Any, topic: str) -> tuple[dict[int, int], dict[int, int]]:
-        return ({0: 0}, {0: next(clock)}) if topic else ({}, {})
-
-    async def done(*_: Any) -> dict[int, int]:
-        return {0: 1000}
-
-    monkeypatch.setattr(Cluster, "refresh", refresh)
-    monkeypatch.setattr(proof, "_spans", spans)
-
-    async def doubt(*_: Any) -> str:
-        return ""
-
-    monkeypatch.setattr(proof, "_done", done)
-    monkeypatch.setattr(proof, "_doubt", doubt)
-    subject = proof.Subject(flow="a", rule=RULE, source=NOWHERE, target=NOWHERE)
-    extent = asyncio.run(proof.extent_of(subject, 0.0))
-    assert extent is not None
-    assert extent.target_end[0] < extent.end[0]
-
-
-def idle_driver(**parts: Any) -> Rekeyer:
-    """One that has planned, and to which nothing is new; with these parts, by number."""
-    nowhere: Any = None  # Spark is not asked
-    flow = Flow(
-        name="a", source=NOWHERE, target=NOWHERE, assignments=(), tasks=1, epoch_seconds=60.0, memory_bytes=1 << 20
-    )
-    made: Any = Rekeyer(nowhere, flow, RULE, frozenset())
-
-    async def refreshed() -> None:
-        """There is nothing new."""
-
-    made._refresh, made._newest, made._target_seen = refreshed, 1, time.monotonic()
-    made._plans = SimpleNamespace(slots=3)
-    made._side.until = lambda number, _: made._parts[number].at
-    made._parts.update({int(number.removeprefix("p")): part for number, part in parts.items()})
-    driver: Rekeyer = made
-    return driver
-
-
-@pytest.mark.parametrize(("partitions", "offsets"), [(1, 20_000), (3, 20_000), (50, 1_200), (5_000, 100)])
-def test_a_first_micro_batch_is_no_larger_than_its_slots_can_have_done(partitions: int, offsets: int) -> None:
-    driver: Any = idle_driver(**{f"p{number}": Standing(5) for number in range(partitions)})
-    asked = list[int]()
-
-    def until(number: int, most: int) -> int:
-        asked.append(most)
-        return int(driver._parts[number].at)
-
-    driver._side.until = until
-    assert asyncio.run(driver._planned()) is None
-    assert asked == [offsets] * partitions
-
-
-def test_a_stop_is_checked_again_after_a_while() -> None:
-    """But a source that was cut back: that hides as the log grows."""
-    parts = {
-        f"p{number}": SimpleNamespace(at=5, epoch=0, stop=Stopped(state, number, 5, "why"))
-        for number, state in enumerate((State.REFUSED, State.CORRUPT, State.TRUNCATED))
-    }
-    driver = idle_driver(**parts)
-
-    async def stops() -> list[bool]:
-        assert await driver._planned() is None
-        return [part.stop is not None for part in parts.values()]
-
-    assert asyncio.run(stops()) == [True, True, True]
-    driver._stops_since -= 61.0
-    assert asyncio.run(stops()) == [False, False, True]
-
-
-def test_a_micro_batch_that_takes_very_long_is_named_while_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not as a failure where the mirror ends."""
-    monkeypatch.setattr(rekey_driver, "OVERDUE_SECONDS", 0.02)
-    monkeypatch.setattr(rekey_driver, "STILL_SECONDS", 0.01)
-    parts = {f"p{number}": Standing(5, end=9, has_end=True) for number in range(5)}
-    driver: Any = idle_driver(**parts)
-    plan = replace(work(RULE, 5, 9).plan, begin=dict.fromkeys(range(5), 5), until=dict.fromkeys(range(5), 9))
-    ended, said = threading.Event(), list[PartitionStatus]()
-
-    def hangs(_: Work) -> list[Any]:
-        assert ended.wait(20)
-        return []
-
-    async def last_word() -> None:
-        said.extend(driver.figures.values())
-        ended.set()
-
-    driver._in_spark, driver._last_word = hangs, last_word
-    assert asyncio.run(driver._carry_out(plan, asyncio.Event())) == []
-    assert {one.state for one in said} == {State.UNAVAILABLE}
-    assert "5 to 8 of partition 0, 5 to 8 of partition 1, 5 to 8 of partition 2 and 2 more" in said[0].detail
-    assert {one.state for one in driver.figures.values()} == {State.MIRRORING}
-
-
-def test_a_job_that_the_end_cuts_short_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, stopping = idle_driver(p0=Standing(5, end=9, has_end=True)), asyncio.Event()
-
-    async def nothing(*_: Any) -> None:
-        """Nobody is asked."""
-
-    async def lives(_: Any) -> bool:
-        return True
-
-    async def go_on(*_: Any) -> None:
-        stopping.set()
-        raise OSError("job group was cancelled")
-
-    for name in ("__aenter__", "__aexit__"):
-        monkeypatch.setattr(Cluster, name, nothing)
-    monkeypatch.setattr(rekey_driver, "may_live", lives)
-    monkeypatch.setattr(driver, "_session", SimpleNamespace(sparkContext=None))
-    monkeypatch.setattr(driver, "_go_on", go_on)
-    monkeypatch.setattr(driver, "_last_word", nothing)
-    asyncio.run(driver.run("here", stopping, tuple))
-    assert [one.state for one in driver.figures.values()] == [State.MIRRORING]
-
-
-def test_a_login_that_was_mended_lets_a_query_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic stops by name, each of its partitions, and is tried again as it is after a while."""
-    nowhere, tried, stopping = cast(Any, None), list[State](), asyncio.Event()
-    flow = Flow(name="a", source=NOWHERE, target=NOWHERE, assignments=(), tasks=1, epoch_seconds=0.0, memory_bytes=1)
-    driver = Rekeyer(nowhere, flow, RULE, frozenset())
-
-    async def nothing(*_: Any) -> None:
-        """Nobody is asked."""
-
-    async def go_on(*_: Any) -> None:
-        tried.extend(one.state for one in driver.figures.values())
-        if not tried:
-            driver._source.topics[RULE.source] = Topic(RULE.source, None, {0: Leader(1, 1), 1: Leader(1, 1)})
-            raise NotAuthenticated("cluster any: SASL: who are you")
-
-    for name in ("__aenter__", "__aexit__"):
-        monkeypatch.setattr(Cluster, name, nothing)
-    monkeypatch.setattr(driver, "_go_on", go_on)
-    monkeypatch.setattr(driver, "_last_word", nothing)
-    asyncio.run(driver.run("here", stopping, tuple))
-    assert tried == [State.UNAUTHORIZED] * 2
-    details = {one.detail for one in driver.figures.values()}
-    assert details == {f"cluster any: SASL: who are you. {Remedy.MEND_LOGIN.text()}"}
-
-
-def test_a_right_that_a_task_lacks_is_a_stop() -> None:
-    def step(given: Iterator[int]) -> Iterator[int]:
-        yield next(given)
-        raise AccessDenied("cluster any: needs WRITE on topic a", "WRITE")
-
-    steps = naming_denials(step)(iter([7]))
-    assert next(steps) == 7
-    with pytest.raises(Stopped) as stop:
-        next(steps)
-    assert (stop.value.state, stop.value.remedies) == (State.UNAUTHORIZED, (Remedy.GRANT_REKEYED,))
-
-
-def test_a_driver_that_was_fenced_waits_longer_than_it_takes_to_learn_why() -> None:
-    """Else two of them would take the slots from each other again and again."""
-    assert min(rekey_driver._retry_backoff().next() for _ in range(100)) > rekey_driver.WATCH_SECONDS

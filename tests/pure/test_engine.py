@@ -1,0 +1,177 @@
+"""Spark's JVM and its scratch folders as the driver sees them, and notes to a service manager. No JVM runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import socket
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sparkless import InThisProcess
+from waiting import DEADLINE_S, MovableClock, until
+
+from mirror import host
+from mirror.commands import run
+from mirror.errors import ConfigError, EngineLost
+from mirror.spark import session
+from mirror.spark.session import HANGS_SECONDS, Engine, Scratch, failure_text
+
+# --- a JVM that hangs -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the JVM is killed; it is asked again and again."""
+    killed = threading.Event()
+    monkeypatch.setattr(session, "end_jvm", killed.set)
+    monkeypatch.setattr(session, "ASK_SECONDS", 0.01)
+    return killed
+
+
+def hangs(_: Any) -> bool:
+    raise TimeoutError
+
+
+def test_a_jvm_that_hangs_is_killed_and_one_that_answers_again_is_not(
+    monkeypatch: pytest.MonkeyPatch, ended: threading.Event, clock: MovableClock
+) -> None:
+    context: Any = InThisProcess()
+    answers = [hangs, lambda _: True, hangs, hangs]
+
+    def asked(_: Any) -> bool:
+        clock.move(HANGS_SECONDS - 10)
+        return answers.pop(0)(context) if answers else hangs(context)
+
+    monkeypatch.setattr(session, "is_alive", asked)
+    with pytest.raises(EngineLost, match="Spark's JVM hangs: it has not answered for"):
+        asyncio.run(Engine(context).watch())
+    assert answers == [], "it was killed before its second silence"
+    assert ended.is_set()
+
+
+def test_a_command_that_waits_for_jobs_kills_a_jvm_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, ended: threading.Event, clock: MovableClock
+) -> None:
+    context: Any = InThisProcess()
+
+    def asked(_: Any) -> bool:
+        clock.move(HANGS_SECONDS)
+        return hangs(context)
+
+    monkeypatch.setattr(session, "is_alive", asked)
+    with Engine(context).watched():
+        assert ended.wait(DEADLINE_S), "the command waits for good"
+
+
+def test_a_call_to_the_jvm_that_hangs_is_given_up_and_holds_up_nothing() -> None:
+    answers, callers = threading.Event(), list[int]()
+
+    def call() -> None:
+        callers.append(threading.get_ident())
+        answers.wait(DEADLINE_S)
+
+    async def ask() -> None:
+        with pytest.raises(TimeoutError):
+            await session.asked(call, 0.1)
+
+    asyncio.run(ask())
+    answers.set()
+    assert callers != [threading.get_ident()]
+
+
+# --- scratch folders --------------------------------------------------------------------------------------------------
+
+
+def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path) -> None:
+    driver, blocks, foreign = tmp_path / "spark-1" / "pyspark-1", tmp_path / "blockmgr-1", tmp_path / "blockmgr-old"
+    for folder in (driver, blocks / "0c", foreign):
+        folder.mkdir(parents=True)
+    os.utime(foreign, (1, 1))
+    context: Any = SimpleNamespace(_temp_dir=str(driver), master="local[4,4]")
+    scratch = Scratch.of(context)
+    assert scratch.mend() == 0
+    for folder in tmp_path.iterdir():
+        shutil.rmtree(folder)
+    assert scratch.mend() == 4
+    assert driver.is_dir()
+    assert (blocks / "0c").is_dir()
+    assert not foreign.exists()
+
+
+def test_scratch_folders_are_made_again_where_no_epoch_runs(
+    monkeypatch: pytest.MonkeyPatch, ended: threading.Event, tmp_path: Path
+) -> None:
+    """A flow whose topics are all re-keyed has none, and Spark remembers the folders of its shuffles."""
+    folder = tmp_path / "spark-1" / "pyspark-1"
+    folder.mkdir(parents=True)
+    context: Any = SimpleNamespace(_temp_dir=str(folder), master="local[4,4]")
+    monkeypatch.setattr(session, "is_alive", lambda _: True)
+    with Engine(context).watched():
+        shutil.rmtree(tmp_path / "spark-1")
+        until(folder.is_dir)
+    assert not ended.is_set()
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (
+            (
+                "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+                ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times:"
+                " org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+                '  File "relay.py", line 7, in relay\nmirror.errors.ClusterUnreachable: no leader\n\n\tat org.apache.A'
+            ),
+            "ClusterUnreachable: no leader",
+        ),
+        ("Traceback (most recent call last):\n  raise\nAssertionError\n\n\tat org.apache.Any", "AssertionError"),
+        (
+            "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 7 cancelled\n\tat a.B",
+            "org.apache.spark.SparkException: Job 7 cancelled",
+        ),
+        ("", "RuntimeError"),
+    ],
+)
+def test_a_failure_is_named_without_its_stacks(failure: str, expected: str) -> None:
+    assert failure_text(RuntimeError(failure)) == expected
+
+
+def test_a_user_without_a_name_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> Any:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(ConfigError, match="has no name on this machine, without which Spark does not start"):
+        host.find()
+
+
+# --- service managers -------------------------------------------------------------------------------------------------
+
+
+def test_a_service_manager_is_notified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not run.notify("READY=1")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "20000")
+    monkeypatch.setenv("WATCHDOG_PID", str(os.getpid()))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(DEADLINE_S)
+        assert run.notify("READY=1")
+
+        async def received() -> list[bytes]:
+            living = asyncio.create_task(run.live())
+            found = [await asyncio.to_thread(listening.recv, 100) for _ in range(3)]
+            living.cancel()
+            return found
+
+        assert asyncio.run(received()) == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1"]
