@@ -1,13 +1,11 @@
 """Every stop says what resolves it: that is done here as it is written, on a mirror that runs all the while, and the
 partition goes on.
 
-What needs a broker that dies is in tests/long/operations/test_crashed_brokers.py, what needs rights in
-test_security.py.
+What needs rights is in test_security.py, what takes long in tests/long/operations/test_large_remedies.py.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Final
@@ -17,10 +15,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient
-from helpers import RECENT_MS, make_topic, produce, settings_between, stored_batches
+from helpers import RECENT_MS, make_topic, produce, stored_batches
 from livemirror import KEPT, LiveMirror, configure, values
 from pair import Shared
-from sparkless import run_once
 from syncing import delete_topics
 from waiting import until
 
@@ -94,14 +91,39 @@ def test_a_copy_whose_source_is_gone_is_kept(live: LiveMirror) -> None:
         live.until_stopped(State.RECREATED, Remedy.EXCLUDE)
         live.settings["topics"]["exclude"].append(live.topic)
         live.reload()
-        until(lambda: live.topic not in reported(live))
+        until(lambda: live.topic not in live.reported())
         assert live.copied() == values(0, 100)
 
 
-def reported(live: LiveMirror) -> list[str]:
-    """Return the topics that `mirror status` shows."""
-    found = json.loads(live.mirror("status", "CONFIG", "--json", "--log-level", "error"))
-    return [one["topic"] for one in found["partitions"]]
+@pytest.mark.proves("TRUNCATED", "never-silent")
+def test_a_copy_of_a_source_that_lost_its_tail_is_begun_anew(live: LiveMirror) -> None:
+    live.copy_once()
+    live.lose_tail("source", 50)
+    wanted = values(0, 50) + live.fill(50, 70, "new ")
+    with live.running():
+        advice = live.until_stopped(State.TRUNCATED, Remedy.EXCLUDE, Remedy.BEGIN_ANEW)
+        assert live.copied() == values(0, 100)
+        live.tool(advice, "kafka-topics")
+        live.until_equal(wanted)
+
+
+@pytest.mark.proves("TRUNCATED", "TARGET_LOST", "never-silent", "mirror accept")
+@pytest.mark.parametrize(("side", "state"), [("source", State.TRUNCATED), ("target", State.TARGET_LOST)])
+def test_a_log_that_lost_its_tail_and_was_restored_is_accepted(live: LiveMirror, side: str, state: State) -> None:
+    """What the target lost the source does not have any more; what the backup has, everybody has again."""
+    live.copy_once()
+    backup = live.batches(side)
+    live.lose_tail(side, 50)
+    wanted = values(0, 100)
+    if side == "target":
+        delete_records(live.source, live.topic, 80)
+    with live.running():
+        live.until_stopped(state, Remedy.ACCEPT_RESTORED)
+    live.renew(side, backup)
+    with live.running():
+        live.quoted(live.until_stopped(state, Remedy.ACCEPT_RESTORED), "accept")
+        more = live.fill(100, 110)
+        live.until_equal(wanted + more)
 
 
 @pytest.mark.proves("RETENTION_GAP", "mirror accept")
@@ -254,25 +276,6 @@ def test_a_compacted_copy_begins_where_its_source_does_while_it_may_delete(
     with live.running():
         allow_deletion(live, Remedy.ALLOW_DELETION)
         live.until_equal(values(10, 60))
-
-
-@pytest.mark.proves("REFUSED")
-def test_a_copy_goes_on_with_the_offsets_that_it_was_begun_with(
-    source_cluster: Shared, target_cluster: Shared, topic_name: str
-) -> None:
-    source, target = source_cluster.bootstrap, target_cluster.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, values(0, 20))
-    delete_records(source, topic_name, 10)
-    asked = {
-        offsets: settings_between(source, target, [topic_name], topic_name, offsets=offsets)
-        for offsets in ("preserve", "translate")
-    }
-    assert run_once(asked["translate"]).exit_code == ExitCode.DONE
-    (refused,) = run_once(asked["preserve"]).stops
-    assert refused.state is State.REFUSED
-    assert Remedy.AS_BEGUN.text({"offsets": "translate"}) in refused.detail
-    assert run_once(asked["translate"]).exit_code == ExitCode.DONE
 
 
 # --- the target is not the source's copy ------------------------------------------------------------------------------

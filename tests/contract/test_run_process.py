@@ -95,7 +95,9 @@ def test_a_live_mirror_follows_names_a_stop_once_and_ends_with_sigterm(
 
         def until_states(**wanted: tuple[str, int]) -> None:
             expected = {f"{topic_name}-{name}": one for name, one in wanted.items()}
-            until(lambda: mirror.process.poll() is not None or states() == expected, lambda: f"{states()}\n{mirror.log}")
+            until(
+                lambda: mirror.process.poll() is not None or states() == expected, lambda: f"{states()}\n{mirror.log}"
+            )
             assert mirror.process.poll() is None, mirror.log
 
         until_states(sound=("CAUGHT_UP", 100), hurt=("CAUGHT_UP", 100))

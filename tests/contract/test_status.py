@@ -1,8 +1,7 @@
-"""`mirror status` of flows whose journals are on a broker; what it shows of them is in tests/pure/test_status.py."""
+"""`mirror status` of flows with journals on a broker; what it shows of them is in tests/pure/test_status_view.py."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -22,9 +21,7 @@ from typer.testing import CliRunner
 
 from mirror import clock
 from mirror.cli import app
-from mirror.journal.journal import OWNER, journal_topic
-from mirror.journal.snapshot import Follower, Pulse
-from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.journal.journal import OWNER
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
@@ -75,29 +72,6 @@ def report(flow: str, topic: str, next_offset: int) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.proves("mirror status")
-def test_who_watches_a_flow_reads_what_is_new_and_forgets_a_journal_that_was_made_anew(
-    target_cluster: Shared, topic_name: str
-) -> None:
-    settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], topic_name)
-
-    async def run() -> None:
-        async with Cluster(Endpoint.of(settings.target)) as target:
-            follower = Follower(settings, target)
-
-            async def seen(*records: tuple[bytes, bytes]) -> list[tuple[str, int]]:
-                await asyncio.to_thread(write_journal, settings, *records)
-                return [(one.topic, one.next_offset) for one in (await follower.poll()).figures]
-
-            assert (await follower.poll()).pulse is Pulse.NEVER_RAN
-            assert await seen(report(topic_name, "a", 1000), report(topic_name, "b", 1)) == [("a", 1000), ("b", 1)]
-            assert await seen(report(topic_name, "a", 1007)) == [("a", 1007), ("b", 1)]
-            await asyncio.to_thread(delete_topics, settings.target.bootstrap_servers, journal_topic(topic_name))
-            assert await seen(report(topic_name, "c", 3)) == [("c", 3)]
-
-    asyncio.run(run())
-
-
-@pytest.mark.proves("mirror status")
 def test_a_watch_on_a_terminal_draws_over_what_it_drew_and_ends_with_ctrl_c(
     target_cluster: Shared, topic_name: str, tmp_path: Path
 ) -> None:
@@ -108,7 +82,9 @@ def test_a_watch_on_a_terminal_draws_over_what_it_drew_and_ends_with_ctrl_c(
     command = [sys.executable, "-m", "mirror", "status", str(config), "--watch"]
     ours, theirs = pty.openpty()
     shown = b""
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}) as it:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}
+    ) as it:
         os.close(theirs)
         while shown.count(b"orders-0") < 2:
             shown += os.read(ours, 65536)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import typer
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 
 from mirror import __version__, clock
 from mirror.cli import app
+from mirror.commands.results import Results
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -112,6 +116,18 @@ def test_a_wrong_address_ends_with_6_and_one_sentence(
     assert done.err.count("\n") == 1
 
 
+def test_what_spark_lacks_is_said_before_any_cluster_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:2", ["orders"])
+    config.write_text(json.dumps({**json.loads(config.read_text()), "spark": {"master": "local[1]"}}))
+    done = called("run", config)
+    assert done.code == 2
+    assert "spark.master local[1] has too few slots" in done.err
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = called("run", config)
+    assert done.code == 2
+    assert f"Java 17 or newer is needed, and there is none in JAVA_HOME {tmp_path}: install it" in done.err
+
+
 @pytest.mark.parametrize(
     ("into", "code", "expected"),
     [
@@ -126,3 +142,12 @@ def test_results_that_nobody_gets(tmp_path: Path, into: str, code: int, expected
     command = f"{sys.executable} -m mirror config show {file} {into}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, expected)
+
+
+@pytest.mark.parametrize(("code", "shown"), [(0, 1), (10, 10), (4, 4)])
+def test_the_exit_code_says_what_was_done_though_nobody_reads_it(code: int, shown: int) -> None:
+    full = Mock(write=Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    results = Results(full)
+    with patch("os.dup2"):  # stdout stays what it is
+        results.write("done")
+    assert results.end(code) == shown

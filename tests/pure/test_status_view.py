@@ -18,6 +18,7 @@ from rich.text import Text
 
 from mirror import rendering
 from mirror.commands.status import as_dict, fitted, rendered
+from mirror.config import Settings
 from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Entry, Journal, News, Place, journal_topic
 from mirror.journal.snapshot import LISTEN_SECONDS, STALE_MS, Follower, Pulse, Status, status_of
@@ -27,6 +28,9 @@ from mirror.states import State
 
 NOW = 1_800_000_000_000
 HERE = socket.gethostname()
+#: As much of settings and of a client as is asked.
+FLOW = SimpleNamespace(flow="eu-to-us", target=SimpleNamespace(alias="us"))
+CLUSTER = SimpleNamespace(topics={journal_topic("eu-to-us"): None}, cluster_id=None)
 #: A process id above the largest that Linux gives.
 NOBODY = 1 << 30
 
@@ -126,8 +130,6 @@ def test_a_mirror_elsewhere_runs_while_anything_arrives_of_it(monkeypatch: pytes
     clock = SimpleNamespace(now_ms=lambda: now, monotonic=lambda: next(numbers) * LISTEN_SECONDS / 4)
     monkeypatch.setattr("mirror.journal.snapshot.clock", clock)
     monkeypatch.setattr("mirror.journal.snapshot._LISTEN_PAUSE", 0)
-    settings: Any = SimpleNamespace(flow="eu-to-us", target=SimpleNamespace(alias="us"))
-    cluster = SimpleNamespace(topics={journal_topic("eu-to-us"): None}, cluster_id=None)
 
     async def follow(_: object, place: Place | None) -> News:
         known = journal(figures(age_ms=60_000), host="elsewhere")
@@ -135,9 +137,27 @@ def test_a_mirror_elsewhere_runs_while_anything_arrives_of_it(monkeypatch: pytes
         return News([Entry(next(numbers), *one) for one in arrived], Place(next(numbers), None, 1), None)
 
     monkeypatch.setattr(Journal, "follow", follow)
-    found = asyncio.run(Follower(settings, cast(Cluster, cluster)).listen())
+    found = asyncio.run(Follower(cast(Settings, FLOW), cast(Cluster, CLUSTER)).listen())
     assert found.pulse is (Pulse.RUNNING if restated else Pulse.ENDED)
     assert ("nothing came of it in 12 s; by its clock, last seen at 20" in text_of(found)) is not restated
+
+
+def test_who_watches_a_flow_forgets_a_journal_that_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was made anew, whose offsets begin at 0 again."""
+    first, second, third = (figures(0), figures(1)), (figures(0, next_offset=1007),), (figures(2),)
+    news = iter([(first, False), (second, False), (third, True)])
+
+    async def follow(_: object, __: Place | None) -> News:
+        every, lost = next(news)
+        entries = [Entry(number, one.key(), one.to_json()) for number, one in enumerate(every)]
+        return News(entries, Place(1, None, 1), "made anew" if lost else None)
+
+    async def shown(follower: Follower) -> list[list[tuple[int, int]]]:
+        return [[(one.partition, one.next_offset) for one in (await follower.poll()).figures] for _ in range(3)]
+
+    monkeypatch.setattr(Journal, "follow", follow)
+    follower = Follower(cast(Settings, FLOW), cast(Cluster, CLUSTER))
+    assert asyncio.run(shown(follower)) == [[(0, 1000), (1, 1000)], [(0, 1007), (1, 1000)], [(2, 1000)]]
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
