@@ -45,9 +45,19 @@ def keys(value: Any, topic: str, at: str = "") -> Iterator[str]:
 
 
 @pytest.mark.proves(
-    *("mirror plan", "mirror verify", "mirror status", "mirror accept", "mirror adopt", "mirror pause"),
-    *("mirror resume", "mirror inspect", "mirror offsets translate", "mirror offsets find", "mirror config show"),
-    *("mirror import-mm2", "mirror failover"),
+    "mirror plan",
+    "mirror verify",
+    "mirror status",
+    "mirror accept",
+    "mirror adopt",
+    "mirror pause",
+    "mirror resume",
+    "mirror inspect",
+    "mirror offsets translate",
+    "mirror offsets find",
+    "mirror config show",
+    "mirror import-mm2",
+    "mirror failover",
 )
 def test_keys_that_scripts_read_are_as_they_were(
     source_cluster: Shared, target_cluster: Shared, topic_name: str, tmp_path: Path

@@ -1,35 +1,26 @@
-"""The demonstration's parts: what it writes, measures, concludes and shows. The whole is run by `make demo`."""
+"""The demonstration's parts: the records that it writes, what it concludes and shows."""
 
 from __future__ import annotations
 
 import io
 import json
-import signal
-import subprocess
-import sys
-import threading
-import time
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from rich.console import Console
 
 from mirror.lab.commands.demo import Narrator, show
 from mirror.lab.demo.copying import Cost, Line, Result, verdicts_of
-from mirror.lab.demo.processes import Bound, Tree, Usage, UsageTally
-from mirror.lab.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller, pool
-from mirror.lab.embedded import Cluster
+from mirror.lab.demo.processes import Usage, UsageTally
+from mirror.lab.demo.producers import pool
 from mirror.lab.embedded.node import Identity
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-# --- records ----------------------------------------------------------------------------------------------------------
+DRIVER, WORKER = Identity(pid=1, started=10.0), Identity(pid=2, started=11.0)
 
 
 def test_records_are_the_same_every_time_and_like_those_of_an_application() -> None:
@@ -39,11 +30,6 @@ def test_records_are_the_same_every_time_and_like_those_of_an_application() -> N
     assert 350 < len(text) / len(records) < 450
     assert 2 < len(text) / len(zlib.compress(text)) < 6
     assert all(str(json.loads(record.value)["user"]).encode() == record.key for record in records)
-
-
-# --- CPU and memory ---------------------------------------------------------------------------------------------------
-
-DRIVER, WORKER = Identity(pid=1, started=10.0), Identity(pid=2, started=11.0)
 
 
 def test_a_counters_keeps_what_ended_processes_used() -> None:
@@ -69,98 +55,6 @@ def test_cpu_time_never_falls() -> None:
     assert counters.peak_pss is None
 
 
-def test_a_tree_holds_descendants_and_remembers_them() -> None:
-    burn = "import time\nwhile time.process_time() < 0.3: pass\nprint('burnt', flush=True)\ninput()"
-    run = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])"
-    parent = f"{run}\nprint('over', flush=True)\ninput()"
-    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        tree = Tree(process.pid)
-        try:
-            assert process.stdout.readline() == b"burnt\n"
-            burnt = tree.sample()
-            with_child = tree.counters.peak_rss
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == b"over\n"
-            assert tree.sample() >= burnt >= 0.28  # user's and system's time are given in whole ticks of 0.01 s
-            assert tree.counters.peak_rss == with_child > psutil.Process(process.pid).memory_info().rss
-        finally:
-            process.kill()
-    assert tree.sample() >= burnt
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-def test_a_bound_process_stops_with_its_block(tmp_path: Path) -> None:
-    with Bound(["sh", "-c", "echo said; exec sleep 60"], tmp_path / "log", grace=5.0) as bound:
-        process = psutil.Process(bound.pid)
-        assert bound.exit_code is None
-    assert not process.is_running()
-    assert bound.exit_code == 128 + signal.SIGTERM
-
-
-def test_a_bound_process_says_its_exit_code_and_last_words(tmp_path: Path) -> None:
-    words = {"LAST_WORDS": "so long"}
-    with Bound(["sh", "-c", 'echo "$LAST_WORDS"; exit 3'], tmp_path / "log", grace=5.0, environment=words) as bound:
-        deadline = time.monotonic() + 10
-        while bound.exit_code is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert (bound.exit_code, bound.tail()) == (3, "so long")
-
-
-def test_a_stubborn_process_is_killed_after_the_grace(tmp_path: Path) -> None:
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
-    with Bound([sys.executable, "-c", deaf], tmp_path / "log", grace=0.2) as bound:
-        deadline = time.monotonic() + 10
-        while bound.tail() != "deaf" and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert bound.stop() == 128 + signal.SIGKILL
-
-
-# --- producers --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.brokers
-def test_every_producer_writes_what_it_says(own_source: Cluster, topic_name: str, tmp_path: Path) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    names = [f"{topic_name}-{kind}" for kind in ("java", "c", "live", "paid")]
-    admin = AdminClient({"bootstrap.servers": own_source.bootstrap})
-    for created in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
-        created.result()
-    java, c, live_topic, paid = names
-    address, records, stopping = own_source.bootstrap, pool(count=300), threading.Event()
-    by_java = JavaFiller(address, java, "zstd", records, 700, stopping, tmp_path)
-    by_c = PlainFiller(address, c, "gzip", records, 700, stopping)
-    values = sum(len(record.value) for record in (*records, *records, *records[:100]))
-    keys = sum(len(record.key) for record in (*records, *records, *records[:100]))
-    in_transactions = TransactionalFiller(address, paid, "lz4", records, 700, stopping, size=50)
-    assert in_transactions.run() == 13 * sum(len(record.key) + len(record.value) for record in records[:50])
-    assert (in_transactions.written, in_transactions.committed) == (700, 650)
-    assert by_java.run() == values
-    assert by_c.run() == values + keys
-    live = Live(address, live_topic, "lz4", records, rate=2000)
-    live.start()
-    deadline = time.monotonic() + 10
-    while live.written < 200 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    live.stop()
-    ends = Ends(address).of(dict.fromkeys(names, 2))
-    assert len(ends) == 8
-    found = Counter[str]()
-    for (topic, _), end in ends.items():
-        found[topic] += end
-    assert live.written >= 200
-    assert found.pop(paid) >= 700 + 14, "a marker, at least, for each transaction"
-    assert found == {java: 700, c: 700, live_topic: live.written}
-    assert Ends(address).of({java: 2, "not-there": 1}, growing=True).keys() == {(java, 0), (java, 1)}
-
-
-# --- conclusions ------------------------------------------------------------------------------------------------------
-
 LINE = Line(
     topic="gzip",
     partitions=2,
@@ -178,6 +72,7 @@ LINE = Line(
     lag=0,
     different=0,
 )
+
 COST = Cost(
     start_s=10.2,
     start_cpu_s=9.4,
@@ -236,15 +131,6 @@ def test_a_mirror_that_does_not_end_well_is_objected_to(cost: Cost, objection: s
     assert result_of(LINE, cost=cost).objections == (objection,)
 
 
-def test_a_difference_between_topics_is_an_objection() -> None:
-    assert result_of(LINE, misfits=["lz4 was not compared"]).objections == ("lz4 was not compared",)
-
-
-def test_speed_and_cpu_are_of_batches_as_stored() -> None:
-    assert COST.mb_per_s == pytest.approx(50.0)
-    assert COST.cpu_s_per_gb == pytest.approx(3.0)
-
-
 def test_verdicts_are_counted_by_topic() -> None:
     def figures(topic: str, partition: int, verdicts: dict[str, int]) -> PartitionStatus:
         return PartitionStatus(
@@ -260,9 +146,6 @@ def test_verdicts_are_counted_by_topic() -> None:
         ]
     )
     assert found == {"a": {"PASS/clean": 1, "RESTAMP/own_producer": 5}, "b": {"DROP/control": 1}}
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def shown(result: Result, width: int) -> str:

@@ -1,45 +1,28 @@
-"""`mirror bench`, the measuring side: seeded records, what arms are given, what is made of what was seen, and real
-copies of little data, of which one is not equal.
-"""
+"""`mirror bench`, the measuring side: seeded records, what arms are given, and what is made of what was seen."""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 import struct
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
-import psutil
 import pytest
 
 from mirror.config import load
-from mirror.errors import ConfigError, ExitCode, UnequalCopy
-from mirror.lab.bench import measuring as watching
+from mirror.errors import ConfigError
 from mirror.lab.bench import rekeyed
-from mirror.lab.bench.arms import ARMS, SETTINGS, Job, Loop, chosen, filled, settings
-from mirror.lab.bench.arms import USUAL as USUAL_ARMS
+from mirror.lab.bench.arms import ARMS, SETTINGS, Job, chosen, filled, settings
 from mirror.lab.bench.content import Content
-from mirror.lab.bench.copies import attempted, copied, run_of, source_of
 from mirror.lab.bench.latency import Pace, at_share, summary
-from mirror.lab.bench.measuring import Connection, Traffic, parsed
-from mirror.lab.bench.play import Plan, _Measuring, rotated
-from mirror.lab.bench.result import Result
+from mirror.lab.bench.measuring import Connection, parsed
+from mirror.lab.bench.play import Plan, rotated
 from mirror.lab.bench.workloads import SHAPES, USUAL, Shape, records, values
 from mirror.lab.bench.workloads import chosen as chosen_shapes
-from mirror.lab.demo.processes import Bound
-from mirror.lab.embedded import Cluster
 
-ROOT = Path(__file__).parents[3]
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
+
 PLAN = Plan(shapes=[TINY], arms=list(ARMS.values()), rounds=5, pace=Pace(), scaling=True, command="mirror bench")
 
 
@@ -202,142 +185,3 @@ def test_connections_are_read_from_what_the_kernel_says() -> None:
         Connection(40_000, 9093, 0, 1 << 33, 3),
         None,
     ]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked by Linux's own means")
-def test_the_kernel_says_what_another_process_sent() -> None:
-    sends = "import socket, sys; one = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
-    sends += "one.sendall(bytes(1_000_000)); one.recv(1)"
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with subprocess.Popen([sys.executable, "-c", sends, str(port)]) as process, server.accept()[0] as taken:
-            left = 1_000_000
-            while left:
-                left -= len(taken.recv(left))
-            seen, without = Traffic([port], []), Traffic([port], [process.pid])
-            while seen.total(0, 1_000_000)[1] is None:  # the last bytes may still have to be acknowledged
-                seen.sample()
-            without.sample()
-    assert seen.total(0, 1_000_000)[0] == 0
-    assert without.total(1, 1) == (None, None)
-
-
-class Wrong(Loop):
-    """Copies another topic than it should, of the same records written at another time."""
-
-    def target_topic(self, job: Job) -> str:
-        return f"{job.run}.copy"
-
-    def start(self, job: Job) -> Bound:
-        return super().start(replace(job, topic=f"{job.topic}-other"))
-
-
-def ours() -> set[int]:
-    return {one.pid for one in psutil.Process().children(recursive=True)}
-
-
-@pytest.mark.brokers
-def test_copies_are_measured_and_compared(own_source: Cluster, own_target: Cluster, topic_name: str) -> None:
-    before = ours()
-    source = source_of(own_source, TINY, topic_name)
-    assert source.content.bytes == source.workload.uncompressed_bytes > source.workload.stored_bytes
-    for name in ("replay", "loop", "mirror"):
-        copy = attempted(ARMS[name], source, own_target, f"{topic_name[-8:]}-{name}")
-        run = run_of(ARMS[name], source, copy, round_=1, turn=0)
-        assert run.equal, run.checked
-        assert run.records == source.workload.records == source.content.records
-        assert 0 < run.start_s < run.wall_s
-        assert 0 < run.copy_s <= run.wall_s - run.start_s
-        assert 0 <= run.start_cpu_s <= run.cpu_s  # a start of 0.1 s may have no tick of the clock of CPU times
-        assert run.java_cpu_s > 0 if name == "mirror" else run.java_cpu_s == 0
-        assert run.peak_rss_bytes > (10_000_000 if name == "mirror" else 0)  # one of a second may be seen but once
-        assert run.wire_in_bytes is None or run.wire_in_bytes >= source.workload.stored_bytes
-    assert source_of(own_source, TINY, f"{topic_name}-other").content.bytes == source.content.bytes
-    with pytest.raises(UnequalCopy, match=f"{topic_name}: loop: its copy is not equal .* 0: timestamps differ"):
-        copied(Wrong(), source, own_target, f"{topic_name[-8:]}-wrong")
-    reported = SimpleNamespace(failed=lambda _: None)
-    plan: Any = None
-    measuring = _Measuring(plan, cast("Any", reported), own_source, own_target)
-    measuring.copy(Wrong(), source, 1, 0)
-    assert [(one.equal, one.arm) for one in measuring.runs] == [(False, "loop")]
-    assert measuring.unequal
-    assert not measuring.failures
-    assert ours() == before
-
-
-class Late:
-    """Log ends of a cluster that lists a new topic when it likes."""
-
-    def __init__(self, *answers: dict[tuple[str, int], int]) -> None:
-        self._answers = list(answers)
-
-    def of(self, *_: object, **__: object) -> dict[tuple[str, int], int]:
-        return self._answers.pop(0)
-
-
-@pytest.mark.parametrize(("on_disk", "began_at"), [(0, 3), (100, 2)])
-def test_a_topic_that_is_not_reported_is_empty_only_where_nothing_is_on_disk(
-    on_disk: int, began_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a copy that is over when the brokers list its topic would have taken no time at all."""
-    clock = iter(range(100))
-    monkeypatch.setattr(watching, "on_disk", lambda *_: on_disk)
-    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    watch = object.__new__(watching.Watch)
-    nothing: Any = SimpleNamespace(sample=lambda **_: None, cpu_s=0.0, kernel_s=0.0, java_cpu_s=0.0, used=0.0)
-    watch._trees = watch._source_cpu = watch._target_cpu = nothing
-    watch._goal = watching.Goal(topic="a", partitions=1, end=5, stored_bytes=1)
-    watch._target, watch._first, watch._seen = nothing, None, 0
-    watch._ends = cast("Any", Late({}, {}, {("a", 0): 0}, {}, {("a", 0): 5}))
-    for _ in range(5):
-        watch._count()
-    first: Any = watch._first
-    assert first.at == began_at
-
-
-@pytest.fixture
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-@pytest.mark.soak
-def test_a_quick_comparison(tmp_path: Path, environment: dict[str, str]) -> None:
-    raw = tmp_path / "raw.json"
-    command = [sys.executable, "-m", "mirror", "bench", "--quick", "--json", str(raw)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = Result.from_json(raw.read_bytes(), str(raw))
-    assert {workload.name for workload in found.workloads} == set(USUAL)
-    assert {run.arm for run in found.runs} == set(USUAL_ARMS)
-    assert all(run.equal for run in found.runs)
-    assert {one.arm for one in found.latencies} == {"mirror", "mm2", "mm2-tuned"}
-
-
-@pytest.mark.soak
-def test_a_rekeyed_copy(tmp_path: Path, environment: dict[str, str]) -> None:
-    raw = tmp_path / "raw.json"
-    what = ["--workload", "1MB-zstd", "--arm", "mirror-rekey", "--megabytes", "5", "--rounds", "1", "--no-scaling"]
-    command = [sys.executable, "-m", "mirror", "bench", *what, "--json", str(raw)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    (run,) = Result.from_json(raw.read_bytes()).runs
-    assert run.arm == "mirror-rekey"
-    assert "each once" in run.checked
-
-
-@pytest.mark.soak
-def test_an_interrupted_comparison_leaves_nothing_but_its_figures(environment: dict[str, str], tmp_path: Path) -> None:
-    raw = tmp_path / "raw.json"
-    command = [sys.executable, "-m", "mirror", "bench", "--quick", "--json", str(raw)]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines: Iterator[str] = iter(process.stderr)
-        assert any("round 1" in line for line in islice(lines, 60))
-        tree = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        _, output = process.communicate(timeout=60)
-    assert process.returncode == ExitCode.BUG
-    assert "interrupted: what was not measured" in output
-    assert Result.from_json(raw.read_text()).runs
-    _, alive = psutil.wait_procs(tree, timeout=30)
-    assert not alive
