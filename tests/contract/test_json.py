@@ -73,7 +73,7 @@ def test_keys_that_scripts_read_are_as_they_were(
     config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": {"include": [f"{topic_name}-group"]}}))
     mm2 = tmp_path / "mm2.properties"
     mm2.write_text(_MM2, encoding="utf-8")
-    commands = {
+    commands: dict[str, list[str | Path]] = {
         "plan": [config],
         "verify": [config, "--no-spark", "--wait", "0"],
         "status": [config],

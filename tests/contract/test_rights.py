@@ -30,6 +30,7 @@ from mirror.config import Settings, load
 from mirror.errors import ExitCode, MirrorError
 from mirror.states import Remedy, State
 
+pytest_plugins = ["guardedbroker"]
 pytestmark = [pytest.mark.brokers, pytest.mark.xdist_group("security")]
 
 TOPIC, GROUP, BROKER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER

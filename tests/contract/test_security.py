@@ -24,6 +24,7 @@ from mirror.kafka.connection import Connection
 from mirror.kafka.protocol import METADATA
 from mirror.lab.embedded.node import Authority
 
+pytest_plugins = ["guardedbroker"]
 pytestmark = [pytest.mark.brokers, pytest.mark.xdist_group("security")]
 
 ALICE: Final = {"sasl_username": "alice", "sasl_password": USERS["alice"]}
@@ -145,7 +146,7 @@ def test_a_session_is_renewed_among_requests_or_ends_its_connection(guarded_clus
     found = guarded_cluster.by("RENEWED", "SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **ALICE)
     names = [f"no-such-topic-{number}" for number in range(5)]
 
-    async def asked() -> tuple[Connection, list[Any]]:
+    async def asked() -> list[Any]:
         async with Cluster(Endpoint.of(found)) as wire:
             await wire.refresh()
             connection = await wire.connection(0)
@@ -155,12 +156,12 @@ def test_a_session_is_renewed_among_requests_or_ends_its_connection(guarded_clus
             while connection._held is None:
                 await asyncio.sleep(0)
             sent += [connection.send(METADATA, _metadata_of(connection, name)) for name in names[1:]]
-            first, *others = await asyncio.gather(*sent, return_exceptions=True)
-            assert first.topics[0].name == names[0]
+            answers: list[Any] = await asyncio.gather(*sent, return_exceptions=True)
             assert connection.is_open == (user == "alice")
-            return connection, others
+            return answers
 
-    _, others = asyncio.run(asked())
+    first, *others = asyncio.run(asked())
+    assert first.topics[0].name == names[0]
     if user == "alice":
         assert [one.topics[0].name for one in others] == names[1:]
         return

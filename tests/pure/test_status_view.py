@@ -20,7 +20,7 @@ from mirror import rendering
 from mirror.commands.status import as_dict, fitted, rendered
 from mirror.config import Settings
 from mirror.journal.entries import FirstSeen
-from mirror.journal.journal import OWNER, Entry, Journal, News, Place, journal_topic
+from mirror.journal.journal import OWNER, Entry, Journal, Lost, News, Place, journal_topic
 from mirror.journal.snapshot import LISTEN_SECONDS, STALE_MS, Follower, Pulse, Status, status_of
 from mirror.kafka.cluster import Cluster
 from mirror.observability.status import GroupFigures, PartitionStatus
@@ -150,7 +150,7 @@ def test_who_watches_a_flow_forgets_a_journal_that_lost_records(monkeypatch: pyt
     async def follow(_: object, __: Place | None) -> News:
         every, lost = next(news)
         entries = [Entry(number, one.key(), one.to_json()) for number, one in enumerate(every)]
-        return News(entries, Place(1, None, 1), "made anew" if lost else None)
+        return News(entries, Place(1, None, 1), Lost("it was made anew", 3, 0, 0) if lost else None)
 
     async def shown(follower: Follower) -> list[list[tuple[int, int]]]:
         return [[(one.partition, one.next_offset) for one in (await follower.poll()).figures] for _ in range(3)]

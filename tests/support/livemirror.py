@@ -211,7 +211,9 @@ class LiveMirror:
 
     def until(self, state: State) -> PartitionStatus:
         """Wait for a state."""
-        return until(lambda: one if (one := self.status()) and one.state is state else None, self._standing)
+        found = until(lambda: one if (one := self.status()) and one.state is state else None, self._standing)
+        assert found
+        return found
 
     def until_stopped(self, state: State, *remedies: Remedy) -> str:
         """Wait for a stop; return its advice, which must name these remedies."""
@@ -222,7 +224,12 @@ class LiveMirror:
 
     def until_equal(self, wanted: Sequence[bytes]) -> None:
         """Wait until the mirror has caught up and the copy holds these values."""
-        until(lambda: self.status() and self.until(State.CAUGHT_UP) and self.copied() == list(wanted), self._standing)
+
+        def is_equal() -> bool:
+            found = self.status()
+            return found is not None and found.state is State.CAUGHT_UP and self.copied() == list(wanted)
+
+        until(is_equal, self._standing)
 
     def _standing(self) -> str:
         return str(self.status())

@@ -71,14 +71,17 @@ def test_copies_are_measured_and_compared(own_source: Cluster, own_target: Clust
     assert children() == before
 
 
+def command(raw: Path, *arms: str, rounds: int) -> list[str]:
+    """A comparison of little data."""
+    words = ["--workload", "1MB-zstd", *(word for arm in arms for word in ("--arm", arm)), "--megabytes", "5"]
+    words += ["--rounds", str(rounds), "--no-scaling", "--no-latency", "--json", str(raw)]
+    return [sys.executable, "-m", "mirror", "bench", *words]
+
+
 @pytest.mark.proves("mirror bench", "mirror bench run")
 def test_the_command_measures_each_way_to_copy_and_compares_the_copies(tmp_path: Path) -> None:
-    raw = tmp_path / "raw.json"
-    arms = ("mirror", "mm2", "mirror-rekey")
-    words = ["--workload", "1MB-zstd", *(word for arm in arms for word in ("--arm", arm)), "--megabytes", "5"]
-    words += ["--rounds", "1", "--no-scaling", "--no-latency", "--json", str(raw)]
-    command = [sys.executable, "-m", "mirror", "bench", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    raw, arms = tmp_path / "raw.json", ("loop", "mirror", "mirror-rekey")
+    done = subprocess.run(command(raw, *arms, rounds=1), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     runs = {run.arm: run for run in Result.from_json(raw.read_bytes(), str(raw)).runs}
     assert set(runs) == set(arms)
@@ -88,8 +91,7 @@ def test_the_command_measures_each_way_to_copy_and_compares_the_copies(tmp_path:
 
 def test_an_interrupted_comparison_leaves_nothing_but_its_figures(tmp_path: Path) -> None:
     raw = tmp_path / "raw.json"
-    command = [sys.executable, "-m", "mirror", "bench", "--quick", "--json", str(raw)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command(raw, "loop", rounds=99), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any("round 1" in line for line in process.stderr)
         tree = psutil.Process(process.pid).children(recursive=True)
