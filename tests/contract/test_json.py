@@ -1,5 +1,4 @@
-"""What scripts of others read: exit codes, and the keys of what commands print with `--json`, which change on purpose
-alone.
+"""The keys of what commands print with `--json`, which scripts of others read: they change on purpose alone.
 
 `UPDATE=1 pytest tests/contract/test_json.py` writes `outward_keys.json` anew; a change is a line in the CHANGELOG.
 """
@@ -97,14 +96,3 @@ def test_keys_that_scripts_read_are_as_they_were(
     if os.environ.get("UPDATE"):
         _KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     assert found == json.loads(_KEPT.read_text(encoding="utf-8"))
-
-
-@pytest.mark.proves("mirror run", "mirror plan", "mirror verify")
-@pytest.mark.parametrize("command", ["run", "plan", "verify"])
-def test_a_topic_that_is_not_there_ends_with_3(
-    command: str, source_cluster: Shared, target_cluster: Shared, topic_name: str, tmp_path: Path
-) -> None:
-    config = config_file(tmp_path, source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], topic_name)
-    done = called(command, config)
-    assert done.code == 3
-    assert f"{topic_name}: no such topic on cluster eu" in done.out + done.err

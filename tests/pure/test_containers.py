@@ -7,7 +7,6 @@ from __future__ import annotations
 import http.server
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -34,12 +33,6 @@ HEALTHY = HOME / "containers" / "healthy"
 
 VERSION = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
-needs_compose = pytest.mark.skipif(
-    not shutil.which("docker")
-    or subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0,
-    reason="needs Docker's client with Compose",
-)
-
 
 def complaints(stack: dict[str, Any]) -> list[str]:
     """What the Compose specification's schema has against it."""
@@ -49,13 +42,6 @@ def complaints(stack: dict[str, Any]) -> list[str]:
 
 def test_the_stack_is_what_compose_takes() -> None:
     assert complaints(STACK) == []
-
-
-@needs_compose
-def test_compose_itself_takes_the_stack() -> None:
-    command = ["docker", "compose", "--project-directory", str(HOME), "--profile", "back", "config", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_every_image_is_pinned() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fakebroker import HOST, in_loop
-from marks import ended, known, mark, none
+from marks import ended, known
 from scraped import report, value
 from waiting import MovableClock, until_true
 
@@ -56,23 +56,6 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
         assert not channel.send(b"nobody is there any more")
     finally:
         await opened.close()
-
-
-@in_loop
-async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with mark() as opened:
-        channel = Voice()
-        task = asyncio.create_task(until_marked(opened.address, 0, none, channel))
-        await known(opened, 0)
-        while channel.frames is None:
-            await asyncio.sleep(0)
-        taken = 0
-        while channel.send(b"x" * 10_000):  # without a turn of the loop nothing is read
-            taken += 1
-        assert channel.frames.unsent < 2 * control._UNSENT_BYTES
-        assert not channel.send(b"one more"), "it says so, that it may be sent again"
-        opened.set()
-        await ended(task)
 
 
 class Still:
@@ -268,20 +251,6 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
         assert reported.newest(results)[AT].state is one.state or reported.live[AT].at_ms == results[AT].at_ms
     assert not is_verified(reported.live[AT], results[AT])
     assert capfd.readouterr().err.count("partition_stopped") == 2
-
-
-def test_a_result_stands_over_what_its_task_wrote_before() -> None:
-    """However far its clock is ahead; so nothing is counted twice."""
-    metrics = Metrics("eu-to-us")
-    reported = journal_state(metrics)
-    ahead = now_ms() + MINUTES
-    before, after = ({"PASS/": many} for many in (3, 5))
-    done = reported.receive(report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
-    learn(
-        reported, report(verdicts=before, at_ms=ahead - 1), report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead)
-    )
-    assert reported.newest({AT: done})[AT].state is State.CAUGHT_UP
-    assert value(metrics, "mirror_batches_total", verdict="PASS", reason="") == 5
 
 
 @pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])

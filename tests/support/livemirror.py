@@ -209,6 +209,10 @@ class LiveMirror:
         """Return what the mirror reported last."""
         return self._seen.get(TopicPartition(self.topic, 0))
 
+    def status_is(self, state: State) -> bool:
+        """Return whether that was this state."""
+        return (found := self.status()) is not None and found.state is state
+
     def until(self, state: State) -> PartitionStatus:
         """Wait for a state."""
         found = until(lambda: one if (one := self.status()) and one.state is state else None, self._standing)
@@ -226,8 +230,7 @@ class LiveMirror:
         """Wait until the mirror has caught up and the copy holds these values."""
 
         def is_equal() -> bool:
-            found = self.status()
-            return found is not None and found.state is State.CAUGHT_UP and self.copied() == list(wanted)
+            return self.status_is(State.CAUGHT_UP) and self.copied() == list(wanted)
 
         until(is_equal, self._standing)
 
