@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 from oldbroker import OldBroker, started_or_skip
-from pair import SETTINGS, Shared, end_pair, shared_pair
+from pair import SETTINGS, Shared, end_pair, forget_topics, shared_pair
 from waiting import MovableClock
 
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -210,10 +210,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> MovableClock:
 
 
 @pytest.fixture
-def topic_name(request: pytest.FixtureRequest) -> str:
-    """A topic name that nobody else has, recognisable by its test."""
+def topic_name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic name that nobody else has, recognizable by its test. Topics of the shared pair that hold it, journals of
+    flows of that name among them, are deleted at the end: each start of a flow reads the journals of all others.
+    """
     test = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
-    return f"{test[:60]}-{uuid.uuid4().hex[:8]}"
+    name = f"{test[:60]}-{uuid.uuid4().hex[:8]}"
+    yield name
+    for cluster in {"source_cluster", "target_cluster"} & set(request.fixturenames):
+        forget_topics(request.getfixturevalue(cluster), name)
 
 
 @pytest.fixture

@@ -247,7 +247,7 @@ def _as_dict(one: Restored, replicas: Sequence[Path]) -> dict[str, Any]:
         "bytes": figures.bytes if figures else 0,
         "state": str(figures.state) if figures else None,
         "detail": figures.detail if figures else "",
-        "whole": one.is_whole,
+        "whole": one.is_whole and not one.at_risk,
         "expired": one.expired,
         "lost": [
             {"first_offset": loss.first, "last_offset": loss.next_offset - 1, "reason": loss.reason}

@@ -19,13 +19,14 @@ from helpers import make_topic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from kio.schema.errors import ErrorCode
+from pair import Shared
 from probe import Answer, Probe, probing_existing
+from waiting import DEADLINE_S
 
 from mirror.config import ClusterSettings
 from mirror.errors import BadRecords, MalformedBatch
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
-from mirror.lab.embedded import Cluster
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, RawBatch, crc_holds, passed, restamp, split
 from mirror.records.recipe import Recipe
@@ -86,12 +87,12 @@ class Readers:
 
 
 def _confluent_reads(consumer: Consumer, topic: str, partition: int) -> str:
-    consumer.list_topics(topic, 20)  # learns the leader now; by itself it would ask again a second later
+    consumer.list_topics(topic, DEADLINE_S)  # learns the leader now; by itself it would ask again a second later
     consumer.assign([ConfluentPartition(topic, partition, 0)])
     found: list[str] = []
     while True:
-        message = consumer.poll(20)
-        assert message is not None, f"no end of {topic}-{partition} within 20 s"
+        message = consumer.poll(DEADLINE_S)
+        assert message is not None, f"no end of {topic}-{partition}"
         if (error := message.error()) is not None:
             assert error.code() == KafkaError._PARTITION_EOF, error
             return ", ".join(found)
@@ -235,7 +236,7 @@ async def mirrored(row: Row, rules: Rules, probe: Probe, readers: Readers) -> Se
 
 
 @pytest.fixture(scope="module")
-def readers(target_cluster: Cluster) -> Iterator[Readers]:
+def readers(target_cluster: Shared) -> Iterator[Readers]:
     make_internal_topics(target_cluster.bootstrap)
     started = Readers(target_cluster.bootstrap)
     yield started
@@ -254,10 +255,10 @@ def rules_for(bootstrap: str, topic: str) -> Rules:
     return Rules.from_configs({name: found.value for name, found in admin.topic_configs([topic])[topic].items()})
 
 
-@pytest.mark.brokers
+@pytest.mark.proves("RESTAMP", "REWRITE", "DROP", "REFUSE")
 @pytest.mark.parametrize("row", ROWS, ids=[row.number for row in ROWS])
 @in_loop
-async def test_row(row: Row, target_cluster: Cluster, topic_name: str, readers: Readers) -> None:
+async def test_row(row: Row, target_cluster: Shared, topic_name: str, readers: Readers) -> None:
     bootstrap = target_cluster.bootstrap
     if row.topic is None:
         make_topic(bootstrap, topic_name, PARTITIONS, row.configs)

@@ -96,9 +96,9 @@ def test_a_copy_whose_source_is_gone_is_kept(live: LiveMirror) -> None:
 
 
 @pytest.mark.proves("TRUNCATED", "never-silent")
-def test_a_copy_of_a_source_that_lost_its_tail_is_begun_anew(live: LiveMirror) -> None:
+def test_a_copy_of_a_source_that_lost_its_tail_is_begun_anew(live: LiveMirror, source_cluster: Shared) -> None:
     live.copy_once()
-    live.lose_tail("source", 50)
+    live.flow.lose_tail(source_cluster, 50)
     wanted = values(0, 50) + live.fill(50, 70, "new ")
     with live.running():
         advice = live.until_stopped(State.TRUNCATED, Remedy.EXCLUDE, Remedy.BEGIN_ANEW)
@@ -112,14 +112,15 @@ def test_a_copy_of_a_source_that_lost_its_tail_is_begun_anew(live: LiveMirror) -
 def test_a_log_that_lost_its_tail_and_was_restored_is_accepted(live: LiveMirror, side: str, state: State) -> None:
     """What the target lost the source does not have any more; what the backup has, everybody has again."""
     live.copy_once()
-    backup = live.batches(side)
-    live.lose_tail(side, 50)
+    cluster = live.clusters[side]
+    backup = stored_batches(cluster.bootstrap, live.topic)
+    live.flow.lose_tail(cluster, 50)
     wanted = values(0, 100)
     if side == "target":
         delete_records(live.source, live.topic, 80)
     with live.running():
         live.until_stopped(state, Remedy.ACCEPT_RESTORED)
-    live.renew(side, backup)
+    live.flow.restore(cluster, backup)
     with live.running():
         live.quoted(live.until_stopped(state, Remedy.ACCEPT_RESTORED), "accept")
         more = live.fill(100, 110)

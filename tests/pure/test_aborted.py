@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
 
-from mirror.errors import BadRecords
+from mirror.errors import BadRecords, MalformedBatch
+from mirror.kafka import log_reader, queries
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import Fetched
 from mirror.records.header import ABORT, COMMIT, CONTROL, TRANSACTIONAL, RawBatch, marker_type
 from mirror.records.transactions import Aborted
 
@@ -107,3 +112,20 @@ def test_interleaved_transactions_at_random(seed: int) -> None:
     index += [(producer, first) for producer, (aborts, first) in running.items() if aborts]
     random.shuffle(index)
     assert covered(index, *log) == wanted
+
+
+def test_a_marker_that_cannot_be_read_concerns_its_partition_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another error than these ends the task, and with it every partition."""
+    damaged = batch(5, attributes=TRANSACTIONAL | CONTROL, producer_id=7, payload=b"")
+    answer = Fetched(TopicPartition("orders", 3), 0, 6, 6, 0, None, ((7, 0),), memoryview(damaged))
+
+    async def fetched(*_: Any, **__: Any) -> Fetched:
+        return answer
+
+    async def compared() -> list[Any]:
+        return [each async for each in log_reader.batches(source, answer.partition, 5, 6, queries.READ_COMMITTED)]
+
+    monkeypatch.setattr(log_reader, "fetch_below", fetched)
+    source: Any = "source"
+    with pytest.raises(MalformedBatch, match="source: a control batch that ends inside its record"):
+        asyncio.run(compared())

@@ -1,12 +1,31 @@
-"""The bound on what is fetched: a task's bucket, and how tasks share."""
+"""The bound on what is fetched: a task's bucket, and how tasks, readers and re-keying share."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from typing import Any
+
 import pytest
+from helpers import settings_between
 from hypothesis import given
 from hypothesis import strategies as st
+from sparkless import InThisProcess
 
+from mirror.config.models import LimitSettings, TopicRule
+from mirror.driver.flow import Flow
+from mirror.driver.scheduling import Limits, rates_of
+from mirror.driver.topic_watcher import NewPlan
+from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.rate_limit import Bucket, shares
+from mirror.observability.status import PartitionStatus
+from mirror.policy.rules import Rules
+from mirror.policy.selection import Rekeying, rekeyed_by
+from mirror.replication.assignment import Assignment
+from mirror.spark.rekey.driver import Rekeyer
+from mirror.spark.rekey.queries import Queries
+from mirror.spark.supervisor import Supervisor
+from mirror.states import State
 
 RATES = st.floats(1.0, 1e10)
 
@@ -67,3 +86,65 @@ def test_who_has_more_to_move_gets_more() -> None:
     idle, busy, busier = shares(100.0, [0, 10, 30])
     assert idle < busy < busier
     assert shares(90.0, [0, 0, 0]) == [30.0, 30.0, 30.0]
+
+
+def test_readers_share_a_bound() -> None:
+    endpoint = Endpoint("any", (("a", 1),))
+    assert endpoint.bounded(900, readers=3).bytes_per_second == 300
+    assert endpoint.bounded(None, readers=2).bytes_per_second is None
+
+
+def of(topic: str) -> Assignment:
+    at = TopicPartition(topic, 0)
+    return Assignment(at, at, None, Rules())
+
+
+def test_re_keying_gets_its_part_of_a_bound() -> None:
+    """Of the bound of now, by how many topics there are now: whatever both were at the start."""
+
+    def named(topic: str) -> Rekeying:
+        return rekeyed_by(TopicRule(match=re.compile(topic), partitions=3), topic, topic, 3)
+
+    flow = Flow(
+        name="f",
+        source=Endpoint("a", (("a", 1),)),
+        target=Endpoint("b", (("b", 1),)),
+        assignments=(of("a"), of("b")),
+        tasks=1,
+        epoch_seconds=1,
+        memory_bytes=1,
+    )
+    limits = LimitSettings(bytes_per_second=900, memory_mb=64)
+    bound = settings_between("a:1", "b:1", ["a"]).model_copy(update={"limits": limits})
+
+    async def story() -> None:
+        engine: Any = InThisProcess()
+        queries = Queries(lambda rule: Rekeyer(engine, flow, rule, frozenset()))
+        mirror = Supervisor(engine, flow, lambda _: None, queries=queries)
+        stopped = asyncio.Event()
+        stopped.set()
+        queries.start(stopped, stopped.set, mirror._journal_state, limits=mirror._rekey_limits)
+        mirror.configured(bound)
+        assert mirror._rates[0] == 900
+        for topic, rates in (("c", (600, 300)), ("d", (450, 225))):
+            mirror.rekey(NewPlan((), rekeyed=(named(topic),)))
+            assert mirror._rates == pytest.approx(rates)
+            assert {one.limits() for one in queries._rekeyers.values()} == {Limits(rates[1], 64 << 20)}
+        await queries.cancel()
+
+    asyncio.run(story())
+
+
+def test_tasks_share_a_bound_by_what_they_have_to_move() -> None:
+    def lagging(topic: str, records: int) -> PartitionStatus:
+        return PartitionStatus(
+            flow="f", instance="i", topic=topic, partition=0, target_topic=topic, state=State.MIRRORING,
+            next_offset=0, log_end=records, lag_records=records, records=10, bytes=1000, at_ms=0,
+        )  # fmt: skip
+
+    tasks = [(of("behind"), of("quiet")), (of("busy"),), (of("unknown"),)]
+    figures = {TopicPartition(name, 0): lagging(name, lag) for name, lag in (("behind", 30), ("quiet", 0))}
+    behind, busy, unknown = rates_of(1000, tasks, figures, {TopicPartition("busy", 0): 1000})
+    assert behind is not None
+    assert (behind, busy, unknown) == pytest.approx((200 / 3 + 600, 200 / 3 + 200, 200 / 3))
+    assert rates_of(None, tasks, figures, {}) == [None] * 3

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
 
+from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, ProducerState, parse_header, passed, restamp
+from mirror.replication.both_logs import producer_id as producer_id_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -155,3 +157,18 @@ def test_another_client_reads_the_same_records(codec: int, producer: int) -> Non
 
 def facts(record: Any, base_offset: int) -> tuple[Any, ...]:
     return record.offset - base_offset, record.timestamp, record.key, record.value, record.headers
+
+
+def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:
+    at = TopicPartition("orders", 3)
+    own = producer_id_of("eu-to-us", at)
+    assert own == producer_id_of("eu-to-us", at)
+    assert 1 << 52 <= own < 1 << 53
+    assert own % ERAS == 0
+    others = {
+        producer_id_of("eu-to-us", TopicPartition("orders", 4)),
+        producer_id_of("eu-to-us", TopicPartition("order", 33)),
+        producer_id_of("eu-to-asia", at),
+    }
+    assert own not in others
+    assert len(others) == 3

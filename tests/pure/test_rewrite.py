@@ -17,7 +17,7 @@ from mirror.records.codecs import compress
 from mirror.records.columns import Records, headers, key, read, value
 from mirror.records.header import RawBatch, crc_holds
 from mirror.records.recipe import PORTION, Recipe
-from mirror.records.rewrite import build, portions, rewrite, rewritten, unfit
+from mirror.records.rewrite import MOST, build, is_padding, padding, portions, rewrite, rewritten, unfit
 
 CLOCK = 1_700_000_000_000
 Facts = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
@@ -316,3 +316,30 @@ def test_a_payload_that_is_not_what_the_header_says() -> None:
         rewrite([raw(batch(1000, count=3, payload=encoded(some([0, 1]))))], Recipe())
     with pytest.raises(TooManyBytes, match="base offset 1000"):
         rewrite([stored(some([0, 1], 5000), codec=4)], Recipe(portion=1000, cap=4096))
+
+
+@given(
+    first=st.integers(0, 2**40),
+    count=st.integers(1, 3000),
+    codec=st.sampled_from([None, 0, 1, 2, 3, 4]),
+    max_bytes=st.integers(200, 5000),
+)
+def test_padding_takes_every_offset_once_and_fits(first: int, count: int, codec: int | None, max_bytes: int) -> None:
+    at = first
+    while at < first + count:
+        made = padding(at, first + count, codec=codec, max_bytes=max_bytes)
+        assert (made.header.base_offset, made.header.max_timestamp) == (at, -1)
+        assert made.header.size <= max_bytes
+        assert list(read(made).offsets) == list(range(at, made.header.next_offset))
+        assert is_padding(made)
+        at = made.header.next_offset
+    assert at == first + count
+
+
+def test_a_million_padding_records_fit_into_a_batch_of_the_default_size() -> None:
+    assert padding(5, 5 + 10 * MOST, codec=None, max_bytes=1_048_588).header.count == MOST
+
+
+def test_records_without_a_time_are_not_padding() -> None:
+    records = [Record(0, 0, None, b"x"), Record(1, 0, None, None)]
+    assert not is_padding(raw(batch(count=2, payload=encoded(records), base_timestamp=-1, max_timestamp=-1)))

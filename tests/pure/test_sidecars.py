@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64encode
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -15,7 +14,7 @@ from mirror.commands.restore import scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.segments.cluster_logs import ClusterTopics, InSync, KnownTopic
-from mirror.segments.files import cluster_id_of, history_of, largest_timestamp, log_start_of, topic_id_of
+from mirror.segments.files import cluster_id_of, history_of, log_start_of, topic_id_of
 
 HISTORY, STARTS, METADATA = "leader-epoch-checkpoint", "log-start-offset-checkpoint", "partition.metadata"
 
@@ -83,42 +82,15 @@ def test_a_topic_id(folder: Path, expected: str, *, known: bool) -> None:
     assert (topic_id_of(folder) is not None) is known
 
 
-def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:
-    """A pipe without a writer."""
+@pytest.mark.parametrize("kind", ["a pipe without a writer", "a terabyte"])
+def test_what_is_no_small_file_is_not_read(folder: Path, kind: str) -> None:
     for path in (folder / HISTORY, folder / METADATA, folder.parent / STARTS, folder / "0.timeindex"):
-        os.mkfifo(path)
+        if kind == "a terabyte":
+            with path.open("wb") as file:
+                file.truncate(1 << 40)  # none of it on the disk
+        else:
+            os.mkfifo(path)
     assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
-    assert largest_timestamp(folder / "0.log") is None
-
-
-def test_what_is_too_large_is_not_read(folder: Path) -> None:
-    """A terabyte, none of it on the disk."""
-    for path in (folder / HISTORY, folder / METADATA, folder.parent / STARTS):
-        with path.open("wb") as file:
-            file.truncate(1 << 40)
-    assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
-
-
-def test_checkpoints_name_partitions_without_a_folder(tmp_path: Path) -> None:
-    """Where there is no metadata log. Nothing is made of what never held a record, is being deleted, or is beside a
-    partition's folder that is named alone.
-    """
-    data = tmp_path / "data"
-    for name in ("orders-0", "gone-0.0123abcd-delete"):
-        (data / name).mkdir(parents=True)
-        (data / name / f"{0:020}.log").touch()
-    checkpoint = data / "replication-offset-checkpoint"
-    rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "empty 0 0", "gone 0 4", "__consumer_offsets 3 8")
-    checkpoint.write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
-    for folder in (data, tmp_path):
-        disks = scan_folders([folder], groups=False)
-        assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2})
-    disks = scan_folders([data / "orders-0"], groups=False)
-    assert (disks.topics["orders"].partitions, disks.lacking) == (1, {})
-    checkpoint.write_text(checkpoint.read_text()[:-4])
-    assert scan_folders([data], groups=False).lacking == {}, "cut short"
-    checkpoint.write_text("0\n1\nclicks 1999999999 9\n")
-    assert scan_folders([data], groups=False).lacking == {}, "no broker's"
 
 
 def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,12 +156,6 @@ def test_a_replica_of_which_nobody_knows_the_broker_is_in_sync_by_no_guess(
     there = replica(tmp_path / "node-2", (0, b""))
     disks = scan_folders([tmp_path / "node-2", nameless], groups=False)
     assert (disks.behind, disks.in_sync) == ({}, {at: [there]})
-    in_sync = {0: InSync(frozenset({2, 3}), 0, former=frozenset({2}))}
-    known = replace(known, in_sync=in_sync)
-    reported = ClusterTopics(topics={"orders": known}, voters=frozenset({2}))
-    assert scan_folders([tmp_path / "node-2"], groups=False).in_sync == {at: []}, "it missed what was deleted since"
-    reported = replace(reported, voters=frozenset({2, 3, 4}))
-    assert scan_folders([tmp_path / "node-2"], groups=False).in_sync == {}, "others may know better"
 
 
 def test_a_metadata_log_that_cannot_be_read_is_reported_and_one_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -200,27 +166,3 @@ def test_a_metadata_log_that_cannot_be_read_is_reported_and_one_that_is_not_ther
     assert "others may have had more records than these" in disks.notes[0]
     replica(tmp_path, (7, b""), name="__cluster_metadata-0", topic_id=None)
     assert "which brokers were in sync" in scan_folders([tmp_path], groups=False).behind[TopicPartition("orders", 0)]
-
-
-def test_folders_of_a_former_topic_do_not_stand_in_for_the_one_of_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broker was off while the topic was deleted and made anew, and those that had the new one lost their disks."""
-    former, current = UUID(int=6), UUID(int=7)
-    replica(tmp_path, (0, b""), name="__cluster_metadata-0", topic_id=None)
-    folder = replica(tmp_path, (0, b""), topic_id=former)
-    replica(tmp_path, (0, b""), name="__consumer_offsets-0", topic_id=former)
-    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 5 9\n")
-    known = {
-        "orders": KnownTopic(topic_id=current, partitions=3, configs={}),
-        "__consumer_offsets": KnownTopic(topic_id=current, partitions=1, configs={}),
-    }
-    monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: ClusterTopics(topics=known, end=9))
-    disks = scan_folders([tmp_path], groups=True)
-    assert (disks.partitions, disks.lacking) == ({}, {"orders": 3}), "and no partition of the former one is missed"
-    assert f"{folder} is left out: it is of another topic by this name (id {former}, and {current}" in str(disks.notes)
-    assert f"--from {folder} alone restores it" in str(disks.notes)
-    assert "no replica in these folders of __consumer_offsets-0" in str(disks.notes)
-    assert disks.offsets is not None
-    assert not disks.offsets.is_whole
-    assert sorted(scan_folders([folder], groups=False).partitions) == [TopicPartition("orders", 0)]

@@ -298,6 +298,23 @@ async def test_markers_that_are_more_or_fewer_than_were_sent_are_noticed(target:
 
 
 @in_loop
+async def test_markers_that_the_target_never_takes_stop_the_partition(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "FRESH", 3600.0)
+    monkeypatch.setattr(writing, "read_markers", lambda _: ErrorCode.invalid_request)
+    one = target.partition_writer(2)
+    one.seen_at = asyncio.get_running_loop().time()
+    await target.flush()
+    target.answers[0].set_result(None)
+    target.answers[1].set_result(SimpleNamespace(offset=0, error_code=0))
+    await target.flush()
+    assert one.stop is not None
+    assert one.stop.state is State.REFUSED
+    assert "invalid_request" in str(one.stop)
+
+
+@in_loop
 async def test_a_mirror_that_was_frozen_reads_the_logs_end_before_it_sends_markers(target: Target) -> None:
     one = target.partition_writer(2)
     one.seen_at = asyncio.get_running_loop().time() - FRESH - 0.001

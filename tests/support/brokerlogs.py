@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from mirror.lab.embedded import Cluster
+from pair import AnyCluster, Shared
+
 from mirror.segments.cluster_logs import (
     ConfigSet,
     Message,
@@ -95,11 +96,11 @@ def offset_value(offset: int, metadata: str, version: int = 3, topic_id: UUID | 
     return found
 
 
-def folders_of(cluster: Cluster, topic: str) -> dict[int, list[Path]]:
-    """The folders of a topic's partitions, by number."""
+def folders_of(cluster: AnyCluster, topic: str) -> dict[int, list[Path]]:
+    """Return the folders of a topic's partitions, by number."""
     found: dict[int, list[Path]] = {}
-    for node in cluster.nodes:
-        for path in sorted(node.data.glob(f"{topic}-[0-9]*")):
+    for data in [cluster.data] if isinstance(cluster, Shared) else [node.data for node in cluster.nodes]:
+        for path in sorted(data.glob(f"{topic}-[0-9]*")):
             if (partition := path.name.removeprefix(f"{topic}-")).isdigit():
                 found.setdefault(int(partition), []).append(path)
     return found

@@ -15,6 +15,7 @@ from helpers import (
     produce,
     settings_between,
 )
+from pair import AnyCluster
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
 
@@ -133,7 +134,7 @@ class Between:
 VALUES = [f"value {number:03} ".encode() * 20 for number in range(40)]
 
 
-def delete_before(cluster: Cluster, topic: str, offset: int) -> None:
+def delete_before(cluster: AnyCluster, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     (deleted,) = admin.delete_records([Watermark(topic, 0, offset)]).values()
     assert deleted.result(20).low_watermark == offset

@@ -18,6 +18,7 @@ from typing import Any, Final, ParamSpec, Self
 from entities import APIS, answer
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
+from waiting import DEADLINE_S
 
 from mirror.kafka.protocol import API_VERSIONS, METADATA, Api
 
@@ -27,12 +28,12 @@ _Given = ParamSpec("_Given")
 
 
 def in_loop(test: Callable[_Given, Coroutine[Any, Any, None]]) -> Callable[_Given, None]:
-    """Run a coroutine as a test, for at most 30 seconds."""
+    """Run a coroutine as a test, until the deadline of all tests at the latest."""
 
     @functools.wraps(test)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> None:
         async def bounded() -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(DEADLINE_S):
                 await test(*args, **kwargs)
 
         asyncio.run(bounded())

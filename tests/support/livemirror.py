@@ -30,24 +30,20 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from helpers import RECENT_MS, make_topic, produce, stored_batches
+from flows import Flow
+from helpers import RECENT_MS, make_topic, produce
 from pair import AnyCluster, data_of
 from samerecords import read
 from sparkless import InThisProcess, run_once
-from syncing import admin_of, delete_topics
 from waiting import until
 
 from mirror import config
 from mirror.cli import app
-from mirror.config import parse_address
 from mirror.driver.flow import Outcome, prepare
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ExitCode
-from mirror.journal.journal import Journal
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.produce import append
+from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
-from mirror.records.header import ProducerState, RawBatch, restamp
 from mirror.spark.supervisor import Supervisor
 from mirror.states import Remedy, State
 
@@ -113,51 +109,17 @@ class LiveMirror:
 
     def segment(self, side: str) -> Path:
         """Return the file with the batches of the topic, or of its copy."""
-        return data_of(self.clusters[side]) / f"{self._of(side)}-0" / f"{0:020}.log"
+        topic = self.topic if side == "source" else self.copy
+        return data_of(self.clusters[side]) / f"{topic}-0" / f"{0:020}.log"
+
+    @property
+    def flow(self) -> Flow:
+        """The same flow while no mirror runs."""
+        return Flow(self.clusters["source"], self.clusters["target"], self.topic, self.config.parent)
 
     def copied(self) -> list[bytes]:
         """Return the values of the copy."""
         return [one[4] for one in read(self.target, self.copy, 0)]
-
-    # --- logs that lose records ------------------------------------------------------------------------------------
-
-    def batches(self, side: str) -> list[RawBatch]:
-        """Return the batches of the topic, or of its copy."""
-        return stored_batches(self.clusters[side].bootstrap, self._of(side))
-
-    def lose_tail(self, side: str, end: int) -> None:
-        """Let a log end earlier, as if its leader had lost records; no mirror may run meanwhile."""
-        self.renew(side, [one for one in self.batches(side) if one.header.next_offset <= end])
-
-    def renew(self, side: str, batches: Sequence[RawBatch]) -> None:
-        """Make a topic anew with these batches, and let the journal take it for the former one."""
-        bootstrap, topic = self.clusters[side].bootstrap, self._of(side)
-        before = admin_of(bootstrap).describe([topic])[topic].topic_id
-        delete_topics(bootstrap, topic)
-        make_topic(bootstrap, topic, configs=KEPT)
-        now = admin_of(bootstrap).describe([topic])[topic].topic_id
-        self._write()
-        settings = config.load(self.config)
-
-        async def run() -> None:
-            async with Cluster(Endpoint("any", (parse_address(bootstrap),))) as cluster:
-                await cluster.refresh([topic])
-                for raw in batches:
-                    head = raw.header
-                    stamp = ProducerState(head.producer_id, head.producer_epoch, head.base_sequence)
-                    batch = restamp(raw, stamp), raw.records
-                    await append(cluster, TopicPartition(topic, 0), batch, doing="append")
-            async with Cluster(Endpoint.of(settings.target)) as target:
-                journal = Journal(target, settings.flow)
-                known = (await journal.newest()).items()
-                await journal.append(
-                    [(key, value.replace(str(before).encode(), str(now).encode())) for key, value in known]
-                )
-
-        asyncio.run(run())
-
-    def _of(self, side: str) -> str:
-        return self.topic if side == "source" else self.copy
 
     # --- the mirror -------------------------------------------------------------------------------------------------
 

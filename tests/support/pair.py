@@ -17,9 +17,11 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
+from confluent_kafka.admin import AdminClient
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
@@ -61,6 +63,18 @@ def shared_pair(folder: Path, run: int) -> tuple[Shared, Shared]:
             _start_host(folder, run)
         source, target = json.loads((folder / "pair.json").read_text())
     return _cluster(source), _cluster(target)
+
+
+def forget_topics(cluster: Shared, part: str) -> None:
+    """Delete all topics of a shared cluster whose names hold `part`; nobody waits for it."""
+    admin = _admin(cluster.bootstrap)
+    if topics := [topic for topic in admin.list_topics(timeout=60).topics if part in topic]:
+        admin.delete_topics(topics, operation_timeout=0)
+
+
+@cache
+def _admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
 
 
 def end_pair(folder: Path) -> None:

@@ -12,13 +12,12 @@ from helpers import make_topic
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import fetch_at
-from mirror.kafka.produce import read_produce
-from mirror.kafka.protocol import DESCRIBE_PRODUCERS, PRODUCE, Api, RecordSet
+from mirror.kafka.produce import markers_request, read_produce
+from mirror.kafka.protocol import DESCRIBE_PRODUCERS, PRODUCE, WRITE_TXN_MARKERS, RecordSet
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end
 from mirror.records.header import RawBatch, split
 
-#: Also the version that the mirror does not use.
-WRITE_TXN_MARKERS: Final = Api(27, "write_txn_markers", 1, 2)
+_MARKERS_VERSION: Final = 1
 FETCHED_BYTES: Final = 8 << 20
 
 
@@ -79,36 +78,10 @@ class Probe:
         """One batch in a request of its own."""
         return (await self.produce([(partition, batch)]))[partition]
 
-    async def mark(
-        self,
-        *markers: tuple[int, int],
-        coordinator_epoch: int = 0,
-        transaction_version: int | None = None,
-        committed: bool = True,
-        partition: int = 0,
-    ) -> dict[int, int]:
-        """One WriteTxnMarkers request with these (producer id, epoch) in this order: the code by producer id.
-
-        Version 1, or version 2 where a transaction version is given.
-        """
-        version, more = (1, {}) if transaction_version is None else (2, {"transaction_version": transaction_version})
-        schema = WRITE_TXN_MARKERS.schema(version, "request")
-        topics = (schema.WritableTxnMarkerTopic(name=self.topic, partition_indexes=(partition,)),)
-        request = schema.WriteTxnMarkersRequest(
-            markers=tuple(
-                schema.WritableTxnMarker(
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    transaction_result=committed,
-                    topics=topics,
-                    coordinator_epoch=coordinator_epoch,
-                    **more,
-                )
-                for producer_id, epoch in markers
-            )
-        )
-        connection = await self.leader(partition)
-        answer = await connection.call(WRITE_TXN_MARKERS, request, CALL_TIMEOUT)
+    async def mark(self, *markers: tuple[int, int], partition: int = 0) -> dict[int, int]:
+        """One WriteTxnMarkers request with these (producer id, epoch) in this order: the code by producer id."""
+        request = markers_request(_MARKERS_VERSION, TopicPartition(self.topic, partition), markers)
+        answer = await (await self.leader(partition)).call(WRITE_TXN_MARKERS, request, CALL_TIMEOUT)
         codes = [
             (item.producer_id, part) for item in answer.markers for topic in item.topics for part in topic.partitions
         ]
@@ -125,11 +98,6 @@ class Probe:
             if offset >= fetched.high_watermark:
                 return tuple(found)
             found += split(fetched.records)
-
-    async def aborted(self, partition: int = 0) -> tuple[tuple[int, int], ...]:
-        """The aborted transactions that a fetch names to a read_committed consumer."""
-        at = TopicPartition(self.topic, partition)
-        return (await fetch_at(self.cluster, at, 0, max_bytes=FETCHED_BYTES, isolation=READ_COMMITTED)).aborted
 
     async def ends(self, partition: int = 0) -> Ends:
         """The three ends of the partition."""

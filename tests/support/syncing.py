@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from helpers import remove_topics
+from waiting import until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.journal.entries import FirstSeen
@@ -17,8 +17,6 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.topics.apply import ensure_flow_topic
 
-TIMEOUT = 60.0
-
 
 def admin_of(bootstrap: str) -> Admin:
     return Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
@@ -26,15 +24,7 @@ def admin_of(bootstrap: str) -> Admin:
 
 def awaited(condition: Callable[[], Any]) -> Any:
     """What the condition says once it says something."""
-    deadline = time.monotonic() + TIMEOUT
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
-def policy(settings: Settings, **sync: Any) -> Settings:
-    return settings.model_copy(update={"sync": settings.sync.model_copy(update=sync)})
+    return until(condition)
 
 
 def made_by(settings: Settings, topics: Iterable[str]) -> dict[str, FirstSeen]:

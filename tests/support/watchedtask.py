@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
+from waiting import DEADLINE_S
+
 from mirror.errors import AccessDenied, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
@@ -22,7 +24,7 @@ from mirror.replication.fetcher import Cursor
 from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.
-TIMEOUT = 60.0
+TIMEOUT = DEADLINE_S
 
 
 class _Watched(Pipeline):
@@ -30,8 +32,8 @@ class _Watched(Pipeline):
     stopped.
     """
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self.affected: dict[TopicPartition, list[float]] = {}
         self.named: dict[TopicPartition, float] = {}
         take, acknowledged = self._fetcher._take, self._writer._acknowledged
@@ -75,15 +77,19 @@ class WatchedTask:
         first_seen: Mapping[str, UUID] | None = None,
         continues_on_loss: bool = False,
         rules: Rules | None = None,
+        bytes_per_second: float | None = None,
+        memory_bytes: int = 1 << 26,
         names_copies: bool = False,
+        flow: str = "test",
     ) -> None:
-        self._names_copies = names_copies
+        self._names_copies, self._flow = names_copies, flow
         self._ends = [
             Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
             for alias, servers in (("eu", source), ("us", target))
         ]
         self._partitions, self._first_seen = partitions, first_seen or {}
         self._rules = rules or Rules(continues_on_loss=continues_on_loss)
+        self._bytes_per_second, self._memory_bytes = bytes_per_second, memory_bytes
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._ready = threading.Event()
         self._pipeline: _Watched
@@ -113,7 +119,9 @@ class WatchedTask:
             if self._names_copies:
                 await target.refresh([at.topic for at in self._partitions])
                 given = [replace(one, target_topic_id=target.topic_id(one.target.topic)) for one in given]
-            self._pipeline = _Watched("test", source, target, given, 1 << 26)
+            self._pipeline = _Watched(
+                self._flow, source, target, given, self._memory_bytes, bytes_per_second=self._bytes_per_second
+            )
             self._loop, self._began = asyncio.get_running_loop(), time.monotonic()
             self._ready.set()
             await self._pipeline.run(2 * TIMEOUT)

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.record import MemoryRecords as KafkaPythonRecords
+from waiting import DEADLINE_S
 
 from mirror.host import find
 from mirror.lab.embedded.jars import RESOURCES, classpath
@@ -24,7 +25,7 @@ from vectors.corpus import Row
 
 Partition = tuple[str, int]
 Rows = dict[Partition, list[Row]]
-_TIMEOUT_S: Final = 60.0
+_TIMEOUT_S: Final = DEADLINE_S
 
 
 # --- decoders: bytes in, records out; control batches are left out, as consumers do

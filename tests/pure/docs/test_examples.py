@@ -1,17 +1,13 @@
-"""The examples in `configs/`: each is read, says what it is for, and those that need nothing special run."""
+"""The examples in `configs/`: each is read, says what it is for, and selects what it says."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from helpers import make_topic, mirror_once, produce
 
 from mirror.config import Settings, load
-from mirror.lab.embedded import Cluster
 from mirror.policy.selection import select
-from mirror.states import State
 
 FOLDER = Path(__file__).parents[3] / "configs"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -79,21 +75,3 @@ def test_the_pair_is_one_flow_and_its_reverse(monkeypatch: pytest.MonkeyPatch) -
     assert (there.source, there.target) == (back.target, back.source)
     assert there.topics == back.topics
     assert there.flow != back.flow
-
-
-@pytest.mark.brokers
-@pytest.mark.parametrize("example", EXAMPLES, indirect=True, ids=EXAMPLES)
-def test_an_example_copies(
-    example: Settings, source_cluster: Cluster, target_cluster: Cluster, topic_name: str
-) -> None:
-    """Its topic settings, with another topic: all but which topics are chosen."""
-    given: dict[str, Any] = {"offsets": example.topics.offsets, "coalesce_bytes": example.topics.coalesce_bytes}
-    naming = example.topics.naming
-    if naming.prefix:
-        given["naming"] = {"prefix": naming.prefix}
-    make_topic(source_cluster.bootstrap, topic_name)
-    produce(source_cluster.bootstrap, topic_name, [b"%d" % index for index in range(50)], codec="zstd")
-    (found,) = mirror_once(
-        source_cluster.bootstrap, target_cluster.bootstrap, [topic_name], flow=topic_name, **given
-    ).values()
-    assert (found.state, found.lag_records) == (State.CAUGHT_UP, 0)

@@ -1,0 +1,95 @@
+"""`mirror plan`: what a start would do, what is refused and why. It writes nothing."""
+
+from __future__ import annotations
+
+import pytest
+from configured_flow import ConfiguredFlow, flow
+from helpers import make_topic, produce
+from pair import Shared
+from syncing import delete_topics
+from topicadmin import configure, delete_records, grow, held, partitions_of, recreate
+
+from mirror.errors import ExitCode
+from mirror.states import State
+
+__all__ = ["flow"]
+
+
+@pytest.mark.proves("mirror plan")
+def test_a_plan_names_what_a_start_would_do_until_nothing_is_left_to_do(
+    flow: ConfiguredFlow, source_cluster: Shared, target_cluster: Shared
+) -> None:
+    make_topic(flow.source, flow.name, 2, {"retention.ms": "7200000", "segment.ms": "3600000"})
+    produce(flow.source, flow.name, [b"x"] * 30)
+    delete_records(flow.source, flow.name, 20)
+    flow.topics["naming"] = {"prefix": "eu."}
+    copy = f"eu.{flow.name}"
+
+    code, plan = flow.plan()
+    assert code == ExitCode.CHANGES
+    ids = source_cluster.cluster_id, target_cluster.cluster_id
+    assert (plan["source"]["cluster_id"], plan["target"]["cluster_id"]) == ids
+    assert [(one["topic"], one["partitions"]) for one in plan["create"]] == [(copy, 2)]
+    assert plan["own_topics"] == [f"mirror.{flow.name}.offsets", f"mirror.{flow.name}.heartbeats"]
+    assert [(one["topic"], one["partition"], one["offsets"]) for one in plan["padding"]] == [(copy, 0, 20)]
+    assert f"+ create {copy}: 2 partitions, 1 replica" in flow.mirror("plan")[1]
+    assert partitions_of(flow.target, copy) == 0, "planning writes nothing"
+
+    assert flow.once().exit_code == ExitCode.DONE
+    produce(flow.source, flow.name, [b"y"] * 5)
+    code, plan = flow.plan()
+    assert (code, plan["changes"]) == (ExitCode.DONE, False)
+    extent = {"source": flow.name, "target": copy, "source_offsets": 15, "target_offsets": 10, "behind": 5}
+    assert plan["copies"] == [extent]
+    assert flow.mirror("plan")[1].endswith("nothing to do\n")
+
+    grow(flow.source, flow.name, 3)
+    configure(flow.source, flow.name, segment_ms=None, retention_ms="3600000")
+    code, plan = flow.plan()
+    assert code == ExitCode.CHANGES
+    assert plan["add_partitions"] == [{"topic": copy, "before": 2, "partitions": 3}]
+    assert {(one["name"], one["before"], one["after"]) for one in plan["configs"]} == {
+        ("segment.ms", "3600000", None),
+        ("retention.ms", "7200000", "3600000"),
+    }
+
+
+@pytest.mark.proves("mirror plan", "RECREATED")
+def test_a_recreated_topic_is_refused_with_what_to_do_and_a_deleted_one_is_named(flow: ConfiguredFlow) -> None:
+    recreated, deleted = f"{flow.name}-recreated", f"{flow.name}-deleted"
+    for topic in (recreated, deleted):
+        make_topic(flow.source, topic)
+    assert flow.once().exit_code == ExitCode.DONE
+    delete_topics(flow.source, deleted)
+    recreate(flow.source, recreated)
+
+    code, plan = flow.plan()
+    (refusal,) = plan["refused"]
+    assert (code, refusal.startswith(f"{recreated}: RECREATED: ")) == (ExitCode.PREFLIGHT, True)
+    assert f"mirror adopt CONFIG {recreated}" in refusal
+    assert f"kafka-topics.sh --bootstrap-server {flow.target} --delete --topic {recreated}" in refusal
+    assert any(text.startswith(f"{deleted}: the source topic was deleted") for text in plan["advice"])
+
+    delete_topics(flow.target, recreated)
+    code, plan = flow.plan()
+    assert (code, plan["refused"]) == (ExitCode.CHANGES, [])
+    assert flow.once().exit_code == ExitCode.DATA_AT_RISK, "the other's copy is left, and its source is gone"
+    assert flow.states() == {(recreated, 0): State.CAUGHT_UP, (deleted, 0): State.RECREATED}
+
+
+@pytest.mark.proves("mirror plan", "mirror accept", "RETENTION_GAP")
+def test_a_stop_is_refused_until_its_loss_is_accepted(flow: ConfiguredFlow) -> None:
+    make_topic(flow.source, flow.name)
+    produce(flow.source, flow.name, [b"x"] * 50)
+    assert flow.once().exit_code == ExitCode.DONE
+    produce(flow.source, flow.name, [b"x"] * 50)
+    delete_records(flow.source, flow.name, 80)
+    assert [one.state for one in flow.once().stops] == [State.RETENTION_GAP]
+    code, plan = flow.plan()
+    (refusal,) = plan["refused"]
+    assert (code, refusal.startswith(f"{flow.name}-0: RETENTION_GAP: ")) == (ExitCode.PREFLIGHT, True)
+    assert f"mirror accept CONFIG {flow.name}" in refusal
+    assert flow.mirror("accept", flow.name)[0] == ExitCode.DONE
+    assert flow.plan()[0] == ExitCode.DONE
+    assert flow.once().exit_code == ExitCode.DONE
+    assert held(flow.target, flow.name)[1] == 100

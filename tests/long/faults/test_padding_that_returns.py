@@ -1,0 +1,35 @@
+"""Padding comes back with a broker that crashed: it notes log starts once a minute
+(`log.flush.start.offset.checkpoint.interval.ms`), and begins with what it noted last.
+"""
+
+from __future__ import annotations
+
+import pytest
+from checker import Kind, check
+from copies import copied
+from helpers import make_topic, produce
+from translated_copies import trim
+
+from mirror.lab.embedded import Cluster
+
+
+@pytest.mark.proves("same-offsets")
+@pytest.mark.parametrize("later", [0, 50], ids=["the source as it was", "the source begins later meanwhile"])
+def test_padding_that_came_back_is_deleted_again(own_source: Cluster, topic_name: str, later: int) -> None:
+    make_topic(own_source.bootstrap, topic_name)
+    produce(own_source.bootstrap, topic_name, [b"value %d" % number for number in range(300)])
+    trim(own_source.bootstrap, topic_name, 123)
+    with Cluster.start(name="forgetful") as target:
+        pair = own_source.bootstrap, target.bootstrap
+        copied(pair, topic_name)
+        assert check(*pair, topic_name) == []
+        trim(own_source.bootstrap, topic_name, 123 + later)
+        target.kill(0)
+        target.restart(0)
+        kinds = {one.kind for one in check(*pair, topic_name)}
+        assert Kind.LOG_START in kinds, "the broker remembered: nothing is tested"
+        produce(own_source.bootstrap, topic_name, [b"value %d" % number for number in range(300, 310)])
+        assert copied(pair, topic_name).next_offset == 310
+        found = [(one.kind, one.first) for one in check(*pair, topic_name)]
+    # the target keeps what the source had when it was mirrored
+    assert found == ([(Kind.LOG_START, 123), (Kind.EXTRA, 123)] if later else [])

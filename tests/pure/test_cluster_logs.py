@@ -1,0 +1,420 @@
+"""What brokers keep in logs of their own: topics and settings in the metadata log, and offsets of groups."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from brokerlogs import brokers, compact, metadata_record, offset_key, offset_value, plain
+from hypothesis import given
+from hypothesis import strategies as st
+from rawbatches import batch
+from recordoracle import Record, encoded
+from replicas import ABORT, COMMIT, TOPIC_ID, flipped, marker, replica
+
+from mirror.commands.restore import scan_folders
+from mirror.errors import BadRecords
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.groups import Committed
+from mirror.records.header import CONTROL, TRANSACTIONAL
+from mirror.segments import cluster_logs
+from mirror.segments.cluster_logs import (
+    METADATA,
+    Commit,
+    ConfigSet,
+    InSync,
+    Message,
+    MetadataReplay,
+    PartitionChanged,
+    PartitionMade,
+    TopicMade,
+    TopicRemoved,
+    Transaction,
+    decode,
+    offsets_in,
+    topics_in,
+)
+from mirror.segments.files import voters_of
+
+IDS = [UUID(int=number) for number in range(1001, 1005)]
+names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
+replicas = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)
+numbers, folders = st.integers(0, 5), st.lists(ids, max_size=4).map(tuple)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(TopicMade, names, ids),
+    st.builds(PartitionMade, ids, numbers, replicas, replicas, st.integers(0, 2**31 - 1), replicas, folders),
+    st.builds(
+        PartitionChanged,
+        ids,
+        numbers,
+        st.none() | replicas,
+        st.none() | replicas,
+        st.booleans(),
+        st.none() | replicas,
+        st.none() | folders,
+    ),
+    st.builds(ConfigSet, names, st.sampled_from(["retention.ms", "cleanup.policy"]), st.none() | st.text(max_size=200)),
+    st.builds(TopicRemoved, ids),
+    st.builds(Transaction, st.sampled_from([None, True, False])),
+)
+
+
+@given(messages)
+def test_a_message_is_read_as_it_was_written_and_not_when_it_is_cut(message: Message) -> None:
+    stored = metadata_record(message)
+    assert decode(stored) == message
+    for size in range(len(stored)):
+        with pytest.raises(BadRecords):
+            decode(stored[:size])
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        b"\0\2\0\1",  # the frame of a preview
+        b"\1\2\1" + metadata_record(TopicMade("orders", IDS[0]))[3:],  # a version that is not known yet
+        metadata_record(TopicMade("orders", IDS[0])) + b"\0",
+        b"\1\x04\0\2\x02\xff\1\0\0",  # no UTF-8
+        b"\xff\xff\xff\xff\x7f",
+    ],
+)
+def test_what_no_controller_wrote_is_refused(stored: bytes) -> None:
+    with pytest.raises(BadRecords):
+        decode(stored)
+
+
+@pytest.mark.parametrize("stored", [b"\1\x0c\x7f whatever", b"\1\x04\0\x04\x021\x02a\x02b\0"], ids=["kind", "broker"])
+def test_what_says_nothing_of_topics_is_passed_over(stored: bytes) -> None:
+    assert decode(stored) is None
+
+
+@given(st.lists(messages, max_size=30))
+def test_a_replay_keeps_what_stands(log: Sequence[Message]) -> None:
+    """Names and ids are those of the log, a removed id has no topic, and what a transaction took back left nothing."""
+    replay = MetadataReplay()
+    for message in log:
+        replay.learn(message)
+    found = replay.found()
+    assert not found.removed & {one.topic_id for one in found.topics.values()}
+    aborted = MetadataReplay()
+    for message in [Transaction(None), *(one for one in log if not isinstance(one, Transaction)), Transaction(False)]:
+        aborted.learn(message)
+    assert aborted.found() == MetadataReplay().found()
+
+
+def test_a_topic_that_is_made_again_has_no_setting_of_the_one_before() -> None:
+    replay = MetadataReplay()
+    for message in (
+        TopicMade("orders", IDS[0]),
+        ConfigSet("orders", "retention.ms", "1"),
+        PartitionMade(IDS[0], 3),
+        TopicRemoved(IDS[0]),
+        TopicMade("orders", IDS[1]),
+        PartitionMade(IDS[1], 0),
+        Transaction(None),
+        ConfigSet("orders", "retention.ms", "2"),
+    ):
+        replay.learn(message)
+    found = replay.found()
+    assert (found.topics["orders"].partitions, found.topics["orders"].configs) == (1, {})
+    assert found.removed == {IDS[0]}
+    replay.learn(Transaction(True))
+    assert replay.found().topics["orders"].configs == {"retention.ms": "2"}
+
+
+def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
+    replay = MetadataReplay()
+    for message in (
+        TopicMade("orders", IDS[0]),
+        PartitionMade(IDS[0], 0, (1, 2, 3), leader_epoch=4),
+        PartitionChanged(IDS[0], 0, in_sync=(1, 2)),
+        PartitionChanged(IDS[0], 0, in_sync=(2,), elects=True),
+        PartitionChanged(IDS[0], 0, eligible=(1,)),
+        PartitionChanged(IDS[0], 0, elects=True),
+        PartitionChanged(IDS[0], 1, in_sync=(9,)),
+    ):
+        replay.learn(message)
+    former = frozenset({1})
+    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6, former=former)}
+
+
+def test_the_folder_of_a_brokers_replica_is_known_as_far_as_the_log_says_it() -> None:
+    replay = MetadataReplay()
+    for message in (
+        TopicMade("orders", IDS[0]),
+        PartitionMade(IDS[0], 0, (1, 2), replicas=(1, 2), folders=(IDS[0], IDS[1])),
+        PartitionChanged(IDS[0], 0, replicas=(2, 3), folders=(UUID(int=0), IDS[2])),
+        PartitionMade(IDS[0], 1, (1,), replicas=(1,)),
+    ):
+        replay.learn(message)
+    found = replay.found().topics["orders"].in_sync
+    assert (found[0].folders, found[1].folders) == ({3: IDS[2]}, {}), "the first hundred ids are no folder's"
+
+
+@given(
+    st.text(max_size=60),
+    st.sampled_from(["orders", "clicks"]),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**63 - 1),
+    st.text(max_size=60),
+    st.integers(0, 4),
+    st.none() | st.just(IDS[2]),
+)
+def test_an_offset_is_read_as_it_was_written(
+    group: str, topic: str, partition: int, offset: int, text: str, version: int, topic_id: UUID | None
+) -> None:
+    key, value = offset_key(group, topic, partition), offset_value(offset, text, version, topic_id)
+    assert cluster_logs.decode_key(key) == (group, TopicPartition(topic, partition))
+    assert cluster_logs.decode_value(value) == Commit(Committed(offset, text), topic_id if version == 4 else None)
+    for stored, read in ((key, cluster_logs.decode_key), (value, cluster_logs.decode_value)):
+        for size in range(len(stored)):
+            with pytest.raises(BadRecords):
+                read(stored[:size])
+
+
+def test_what_no_coordinator_wrote_is_refused() -> None:
+    assert cluster_logs.decode_key(struct.pack(">h", 2) + b"anything") is None
+    for stored in (
+        offset_value(-1, ""),
+        offset_value(1, "", 4) + b"\0",
+        struct.pack(">h", 5) + offset_value(1, "")[2:],
+    ):
+        with pytest.raises(BadRecords):
+            cluster_logs.decode_value(stored)
+
+
+def batch_of(at: int, *values: bytes, epoch: int = 0) -> bytes:
+    """A batch of the metadata log."""
+    payload = encoded([Record(number, 0, None, value) for number, value in enumerate(values)])
+    return batch(at, count=len(values), leader_epoch=epoch, payload=payload)
+
+
+def test_what_a_later_controller_cut_off_is_no_metadata(tmp_path: Path) -> None:
+    """The stale replica is the longer one, and holds a topic that was never committed."""
+    orders, late, clicks = (
+        metadata_record(TopicMade(name, IDS[number])) for number, name in enumerate(("orders", "late", "clicks"))
+    )
+    more = batch_of(2, late, epoch=3) + batch_of(3, late, epoch=3)
+    common = batch_of(0, orders, epoch=3)
+    stale = replica(tmp_path / "a", (0, common + batch_of(1, late, epoch=3) + more), name="__cluster_metadata-0")
+    newer = replica(tmp_path / "b", (0, common + batch_of(1, clicks, epoch=4)), name="__cluster_metadata-0")
+    for folders in ([stale, newer], [newer, stale]):
+        found = topics_in(folders)
+        assert found is not None
+        assert (sorted(found.topics), found.end) == (["clicks", "orders"], 2)
+
+
+def test_a_record_that_cannot_be_read_is_left_out_and_reported(tmp_path: Path) -> None:
+    """One of a kind that says nothing of topics may hold whatever it likes."""
+    values = [metadata_record(TopicMade("orders", IDS[0])), b"\0\2\0\1", b"\1\x0c\x7f whatever"]
+    values.append(metadata_record(PartitionMade(IDS[0], 2)))
+    found = topics_in([replica(tmp_path, (0, batch_of(0, *values)), name="__cluster_metadata-0")])
+    assert found is not None
+    assert found.topics["orders"].partitions == 3
+    (note,) = found.notes
+    assert note.startswith("1 records of the cluster's metadata log cannot be read, and are left out")
+    assert "offset 1: " in note
+
+
+READER = TopicPartition("orders", 0)
+
+
+def committed(at: int, group: str, offset: int, producer: int = -1) -> bytes:
+    """A batch with one commit of a group, of a transaction where a producer is named."""
+    payload = encoded([Record(0, 0, offset_key(group, *READER), offset_value(offset, "x" * 50))])
+    more = {"attributes": TRANSACTIONAL, "producer_id": producer, "producer_epoch": 0} if producer >= 0 else {}
+    return batch(at, payload=payload, **more)
+
+
+def offsets_of(log: Path) -> tuple[dict[str, int], set[str], list[str]]:
+    """What counts of each group, whose transactions have no end, and what is reported."""
+    found = offsets_in({0: [log]})
+    return {group: of[READER].committed.offset for group, of in found.groups.items()}, {*found.undecided}, found.notes
+
+
+def test_an_offset_of_a_transaction_counts_from_its_marker_on(tmp_path: Path) -> None:
+    """And not over one that was committed in between, nor where it was aborted."""
+    log = [
+        *(committed(at, group, 5) for at, group in enumerate(("plain", "behind", "aborted", "between"))),
+        committed(4, "behind", 30, producer=1),
+        committed(5, "between", 30, producer=1),
+        committed(6, "aborted", 30, producer=2),
+        committed(7, "between", 50),
+        committed(8, "plain", 6),
+        marker(9, 1, COMMIT),
+        marker(10, 2, ABORT),
+    ]
+    found = offsets_of(replica(tmp_path, (0, b"".join(log)), name="__consumer_offsets-0"))
+    assert found == ({"plain": 6, "behind": 30, "aborted": 5, "between": 50}, set(), [])
+
+
+def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_reported(tmp_path: Path) -> None:
+    """Nor does one whose marker may be among what is damaged, whatever marker comes behind that."""
+    parts = [committed(0, "open", 5), committed(1, "open", 30, producer=1), committed(2, "other", 7)]
+    found = offsets_of(replica(tmp_path / "a", (0, b"".join(parts)), name="__consumer_offsets-0"))
+    assert found == ({"open": 5, "other": 7}, {"open"}, [])
+    start = sum(map(len, parts[:2]))
+    log = flipped(b"".join([*parts, marker(3, 1, COMMIT), committed(4, "last", 9)]), start + 70)
+    groups, undecided, notes = offsets_of(replica(tmp_path / "b", (0, log), name="__consumer_offsets-0"))
+    assert (groups, undecided, len(notes)) == ({"open": 5, "last": 9}, {"open"}, 1)
+
+
+def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
+    """As a topic's partition: at its end, at its begin, in between, and where nobody knows; but not what compaction
+    leaves out, and no transaction without an end.
+    """
+    parts = [committed(at, "group", at) for at in range(4)]
+    start = len(parts[0])
+    logs = {
+        "sound": [(0, b"".join(parts))],
+        "compacted": [(0, parts[0]), (3, parts[3])],
+        "open": [(0, b"".join([*parts[:3], committed(3, "open", 30, producer=1)]))],
+        "cut": [(0, b"".join(parts[:2]))],
+        "damaged": [(0, flipped(b"".join(parts), start + 70))],
+        "short": [(2, b"".join(parts[2:]))],
+        "unread": [(0, b"".join([*parts[:3], batch(3, payload=encoded([Record(0, 0, b"\0\1\0", b"")]))]))],
+    }
+    for name, files in logs.items():
+        folder = replica(tmp_path / name, *files, name="__consumer_offsets-0", topic_id=None)
+        (folder.parent / "replication-offset-checkpoint").write_text("0\n1\n__consumer_offsets 0 4\n")
+        (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+        is_whole = name in ("sound", "compacted", "open")
+        found = offsets_in({0: [folder]})
+        assert (found.is_whole, not found.notes) == (is_whole, is_whole), (name, found.notes)
+        if name == "damaged":
+            assert found.groups["group"][READER].committed.offset == 3
+        if name == "sound":
+            (folder.parent / "replication-offset-checkpoint").unlink()
+            assert not offsets_in({0: [folder]}).is_whole, "nobody knows whether records are missing behind the end"
+    assert not offsets_in({0: [tmp_path / "none"]}).is_whole
+
+
+def test_damage_behind_an_open_transaction_may_have_ended_others(tmp_path: Path) -> None:
+    """A producer's transaction is aborted in what is damaged, or in a file that is missing, and its next one is
+    committed.
+    """
+    parts = [
+        *(committed(0, "held", 1, producer=9), committed(1, "aborted", 30, producer=1)),
+        *(marker(2, 1, ABORT), committed(3, "next", 7, producer=1), marker(4, 1, COMMIT)),
+    ]
+    log = flipped(b"".join(parts), sum(map(len, parts[:2])) + 70)
+    groups, undecided, notes = offsets_of(replica(tmp_path / "a", (0, log), name="__consumer_offsets-0"))
+    assert (groups, undecided, len(notes)) == ({"next": 7}, {"held", "aborted"}, 1)
+    files = (0, b"".join(parts[:2])), (3, b"".join(parts[3:]))
+    groups, undecided, _ = offsets_of(replica(tmp_path / "b", *files, name="__consumer_offsets-0"))
+    assert (groups, undecided) == ({"next": 7}, {"held", "aborted"})
+
+
+def test_share_groups_and_streams_groups_are_known(tmp_path: Path) -> None:
+    """Kafka `ShareGroupStatePartitionMetadataValue`, with one topic in each of the first lists, and
+    `StreamsGroupMetadataKey`; one that was deleted is none.
+    """
+    topics = [(IDS[0], "orders"), (IDS[1], "clicks")]
+    lists = (b"\2" + topic_id.bytes + compact(name) + brokers([0, 1]) + b"\0" for topic_id, name in topics)
+    keys = {name: struct.pack(">h", kind) + plain(name) for name, kind in (("shared", 15), ("flow", 17), ("gone", 17))}
+    values = {"shared": b"\0\0" + b"".join(lists) + b"\1\0", "flow": b"\0\0whatever", "gone": b"\0\0"}
+    records = [Record(at, 0, keys[name], values[name]) for at, name in enumerate(keys)]
+    records.append(Record(3, 0, keys["gone"], None))
+    log = batch(0, count=4, payload=encoded(records))
+    found = offsets_in({0: [replica(tmp_path, (0, log), name="__consumer_offsets-0")]})
+    assert (found.share, found.streams) == ({"shared": {"orders": IDS[0], "clicks": IDS[1]}}, {"flow"})
+    assert found.is_whole
+
+
+@pytest.mark.parametrize(("voters", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
+def test_so_many_controllers_as_meet_any_majority_lack_nothing(voters: int, enough: int) -> None:
+    known = cluster_logs.ClusterTopics(voters=frozenset(range(voters)))
+    assert [known.may_lack(range(number)) for number in range(voters + 1)] == [
+        number < enough for number in range(voters + 1)
+    ]
+    assert known.may_lack([*range(enough - 1), voters + 1]), "another node is no voter"
+    assert cluster_logs.ClusterTopics().may_lack(range(9)), "nobody knows who voted"
+    assert replace(known, is_whole=False).may_lack(range(voters)), "records are missing from what is here"
+
+
+#: As `kafka-storage.sh format --standalone` of Kafka 4.3 writes it for node 7: header, KRaft version and voters in one
+#: batch, some records, and the end.
+FORMATTED = (
+    "AAAAAAAAAAAAAACaAAAAAALhc2u9ACAAAAACAAABohQ+XLcAAAGiFD5ct///////////////////AAAAAyoAAAAIAAAAAxYAAAAAAaIUPlx4"
+    "AAAeAAACCAAAAAUKAAAAAQAAggEAAAQIAAAABm4AAAIAAAAHIdWMGp4dRLWqz8E6cT6kLQILQ09OVFJPTExFUgpsb2NhbGhvc3QjhQAAAAAB"
+    "AAAAAAAAAAAAAAADAAAAPwAAAAACImIlRgAgAAAAAAAAAaIUPlzJAAABohQ+XMn//////////////////wAAAAEaAAAACAAAAAQGAAAAAA=="
+)
+
+
+def test_a_snapshot_as_kafka_formats_it_says_who_votes(tmp_path: Path) -> None:
+    folder = replica(tmp_path, (0, batch_of(0, metadata_record(TopicMade("orders", IDS[0])))), name=str(METADATA))
+    (folder / f"{0:020}-{0:010}.checkpoint").write_bytes(base64.b64decode(FORMATTED))
+    found = topics_in([folder])
+    assert found is not None
+    assert found.voters == {7}
+    assert (found.is_whole, sorted(found.topics)) == (True, ["orders"])
+
+
+def control(at: int, kind: int, value: bytes) -> bytes:
+    """A batch of the metadata log with a control record."""
+    return batch(at, attributes=CONTROL, payload=encoded([Record(0, 0, struct.pack(">hh", 0, kind), value)]))
+
+
+#: Nodes 1, 2 and 3 vote (Kafka `LeaderChangeMessage`, version 0).
+ELECTED = struct.pack(">hi", 0, 3) + b"\4" + b"".join(struct.pack(">ib", node, 0) for node in (1, 2, 3)) + b"\1\0"
+QUORUM = """{"leaderId":3,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,
+    "currentVoters":[{"voterId":1},{"voterId":2},{"voterId":3}],"data_version":0}"""
+
+
+@pytest.mark.parametrize("known_by", ["the log", "the log below the snapshot", "quorum-state", "nobody"])
+def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log(tmp_path: Path, known_by: str) -> None:
+    """By its own log it was in sync with the others, which may have gone on without it."""
+    made = PartitionMade(TOPIC_ID, 0, (1, 2, 3), replicas=(1, 2, 3))
+    records = batch_of(1, metadata_record(TopicMade("orders", TOPIC_ID)), metadata_record(made))
+    data = tmp_path / "node-1"
+    more = batch_of(3, metadata_record(ConfigSet("orders", "retention.ms", "1")))
+    log = (0, control(0, 2, ELECTED) + records + more) if "log" in known_by else (3, more)
+    folder = replica(data, log, name=str(METADATA), topic_id=None)
+    if known_by != "the log":
+        header, footer = control(0, 3, struct.pack(">hqb", 0, 0, 0)), control(3, 4, struct.pack(">hb", 0, 0))
+        (folder / f"{3:020}-{1:010}.checkpoint").write_bytes(header + records + footer)
+    if known_by == "quorum-state":
+        (folder / known_by).write_text(QUORUM)
+    replica(data, (0, batch(0)), topic_id=TOPIC_ID)
+    (data / "meta.properties").write_text("node.id=1\n")
+    found = topics_in([folder])
+    assert found is not None
+    assert found.voters == (set() if known_by == "nobody" else {1, 2, 3})
+    ((at, text),) = scan_folders([data], groups=False).behind.items()
+    assert at == READER
+    assert "nobody knows whether brokers 2, 3 went on without these replicas" in text
+    assert ("do not say which controllers there were" in text) is (known_by == "nobody")
+
+
+@pytest.mark.parametrize(
+    "state", ["", "[]", "{}", '{"leaderEpoch":1}', '{"leaderEpoch":1,"currentVoters":[3]}', "[" * 9999]
+)
+def test_a_quorum_state_that_is_none_says_nothing(tmp_path: Path, state: str) -> None:
+    (tmp_path / "quorum-state").write_text(state)
+    assert voters_of(tmp_path) == (-1, frozenset())
+
+
+def test_a_metadata_log_that_lacks_something_behind_its_snapshot_is_not_whole(tmp_path: Path) -> None:
+    """A batch that is damaged, files that are missing, and one that is no log."""
+    made = metadata_record(TopicMade("orders", IDS[0]))
+    batches = [control(0, 2, ELECTED), *(batch_of(at, made) for at in range(1, 5))]
+    start = sum(map(len, batches[:3]))
+    logs = {
+        "sound": (0, b"".join(batches)),
+        "damaged": (0, flipped(b"".join(batches), start + 70)),
+        "short": (4, batches[4]),
+        "unread": (0, b"".join([*batches[:4], batch_of(4, b"\1\2\1")])),
+    }
+    for name, log in logs.items():
+        folder = replica(tmp_path / name, log, name=str(METADATA))
+        snapshot = control(0, 2, ELECTED) + batch_of(1, made) + control(2, 4, struct.pack(">hb", 0, 0))
+        (folder / f"{2:020}-{1:010}.checkpoint").write_bytes(snapshot)
+        found = topics_in([folder])
+        assert found is not None
+        assert found.voters == {1, 2, 3}
+        assert found.is_whole is (name == "sound")

@@ -1,0 +1,198 @@
+"""A proof in parts: ranges whose reports add up, a file to go on from, and the page about it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compared_logs import THREE, compared, remade, some, stored
+from helpers import config_file
+from proofs import ALL, CHANGED, MANY, PAIR, PLAN, SUBJECT, Seen, in_ranges, report_of
+from rawbatches import batch
+from typer.testing import CliRunner
+
+from mirror import __version__
+from mirror.cli import app
+from mirror.commands.verify_view import page
+from mirror.errors import BrokerError, ConfigError
+from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, TopicPartition
+from mirror.kafka.fetch import Fetched
+from mirror.verify import ranges
+from mirror.verify.compare import Bounds
+from mirror.verify.ranges import Range, Subject, begin_saved, holds, resume_saved, shared_out
+from mirror.verify.report import Difference, Kind, Mark, Pair, seal
+
+LACKING = [*MANY[:4], *MANY[5:]]
+CASES: dict[str, tuple[list[bytes], Bounds]] = {
+    "the same batches": (MANY, ALL),
+    "batches joined across the cuts": (remade(*MANY), ALL),
+    "one batch missing": (LACKING, ALL),
+    "one record too much": ([*MANY, stored(some(0), 60)], Bounds(0, 60, 0, 61, 61)),
+    "another value": (CHANGED, ALL),
+    "a target that began later": (MANY[2:], Bounds(0, 60, 10, 60, 60)),
+    "a target that lags": (MANY[:9], Bounds(0, 60, 0, 45, 45)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("cuts", [(15,), (15, 20, 25, 30)])
+def test_ranges_find_what_the_whole_finds(case: str, cuts: tuple[int, ...]) -> None:
+    target, bounds = CASES[case]
+    assert in_ranges(MANY, target, bounds, *cuts) == in_ranges(MANY, target, bounds)
+
+
+def test_the_sources_digest_depends_on_the_source_alone() -> None:
+    same, joined_there, lacking = (in_ranges(MANY, target, ALL) for target in (MANY, remade(*MANY), LACKING))
+    assert same.source_digest == joined_there.source_digest == lacking.source_digest
+    assert same.target_digest == joined_there.target_digest == same.source_digest != lacking.target_digest
+    others = {in_ranges(changed, changed, ALL).source_digest for changed in (MANY, CHANGED, LACKING, MANY[1:])}
+    assert len(others) == 4
+
+
+def test_what_was_not_even_restamped_is_counted_apart() -> None:
+    restamped = [batch(10, count=5, payload=b"second", attributes=4, producer_id=1 << 52)]
+    report = compared(THREE, [THREE[0], *restamped, THREE[2]])
+    assert (report.different, report.identical, report.as_stored) == (0, 3, 2)
+
+
+def test_small_ranges_go_together_and_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 100)
+    every = [Range(number, PAIR, ALL, 0, 60, size) for number, size in enumerate([10, 90, 30, 100, 20, 0])]
+    assert [[one.number for one in share] for share in shared_out(every)] == [[3], [1], [2, 4, 0, 5]]
+    assert [len(share) for share in shared_out(every[5:] * 150)] == [64, 64, 22]
+
+
+# --- the file to go on from -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stored", "same"),
+    [
+        (batch(10, leader_epoch=3), True),
+        (batch(10, leader_epoch=4), False),
+        (batch(10, leader_epoch=3, payload=b"another"), False),
+        (batch(9, leader_epoch=3), False),
+        (b"", False),
+        (b"no batch" * 20, False),
+        (None, False),
+    ],
+    ids=["same", "epoch", "content", "offset", "nothing", "damaged", "deleted"],
+)
+def test_a_log_holds_what_was_compared_only_with_its_epoch_and_content(
+    stored: bytes | None, same: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fetch_at(_cluster: Any, partition: TopicPartition, _offset: int, **_: Any) -> Fetched:
+        if stored is None:
+            raise BrokerError(OFFSET_OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE", "fetch")
+        return Fetched(partition, 0, 11, 11, 0, None, (), memoryview(stored))
+
+    monkeypatch.setattr(ranges, "fetch_at", fetch_at)
+    read = batch(10, leader_epoch=3)
+    mark = Mark(10, int.from_bytes(read[17:21]), 3)
+    cluster: Any = None
+    assert asyncio.run(holds(cluster, PAIR.source, mark)) is same
+
+
+def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
+    file, report = tmp_path / "proof", in_ranges(MANY, CHANGED, ALL)
+    assert report.differences
+    kept = begin_saved(file, PLAN)
+    kept.add(2, report)
+    kept.close()
+    with file.open("ab") as torn:
+        torn.write(b'{"number": 3, "rep')
+    again = resume_saved(file, SUBJECT)
+    assert again is not None
+    assert (again.plan, again.finished, again.resumed) == (PLAN, {2: report}, 1)
+    again.add(3, report)
+    again.close()
+    last = resume_saved(file, SUBJECT)
+    assert last is not None
+    assert list(last.finished) == [2, 3], "what was torn is cut off before more is written"
+    file.write_bytes(b'{"subject":{"fl')
+    assert resume_saved(file, SUBJECT) is None, "without even a plan it is begun anew"
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (replace(SUBJECT, flow="clicks"), "flow orders, not clicks"),
+        (replace(SUBJECT, source_id="c"), "other clusters"),
+        (
+            replace(SUBJECT, topics=(("orders", "9", "orders", "2", 1),)),
+            "other topics, or others by their ids (orders)",
+        ),
+    ],
+)
+def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, expected: str) -> None:
+    file = tmp_path / "proof"
+    begin_saved(file, PLAN).close()
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        resume_saved(file, other)
+
+
+@pytest.mark.parametrize("content", [b"my notes", b"my notes\n", b'{"subject":{}}\n'])
+def test_a_file_that_is_no_proof_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "proof"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no unfinished proof"):
+        resume_saved(file, SUBJECT)
+    assert file.read_bytes() == content
+
+
+def test_files_that_cannot_be_written_are_reported_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file or directory: the proof cannot be kept there"):
+        begin_saved(tmp_path / "no" / "proof", PLAN)
+    config = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:1", ["orders"])
+    found = CliRunner().invoke(app, ["verify", str(config), "--report", str(tmp_path / "no" / "proof.html")])
+    assert isinstance(found.exception, ConfigError)
+    assert "No such file or directory" in str(found.exception)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m</style>'
+
+
+def test_the_page_of_equal_sides() -> None:
+    whole = report_of(in_ranges(MANY, remade(*MANY[:4]) + MANY[4:], ALL))
+    seen = Seen(page(whole))
+    text = " ".join(seen.texts)
+    assert "eu and us are equal" in text.casefold()
+    for item in ("id-eu", "id-us", "2023-11-14T22:13:20Z", __version__, seal(whole), "33.33 %", "66.67 %"):
+        assert item in text, item
+    assert whole.partitions[0].source_digest in seen.texts
+
+
+def test_the_page_names_each_difference_that_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(page(report_of(in_ranges(MANY, CHANGED, ALL))))
+    at = seen.texts.index("value", seen.texts.index("1 difference"))
+    assert seen.texts[at - 3 : at] == ["orders", "0", "44"]
+    assert "verdict bad" in {item.get("class") for _, item in seen.tags}
+    monkeypatch.setattr("mirror.commands.verify_view.PAGE_SHOWN", 2)
+    assert "and 1 more" in " ".join(Seen(page(report_of(compared(THREE, [])))).texts)
+
+
+def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
+    pair = Pair(TopicPartition(HOSTILE, 0), TopicPartition(HOSTILE, 0))
+    odd = Difference(HOSTILE, 0, 3, Kind.KEY, HOSTILE, HOSTILE)
+    hostile: dict[str, Any] = {"differences": (odd,), "different": 1, "notes": (HOSTILE,), "codecs": (HOSTILE,)}
+    part = replace(compared(THREE, THREE), pair=pair, **hostile)
+    plain, seen = (Seen(page(report_of(part, **names))) for names in ({}, dict.fromkeys(("flow", "source"), HOSTILE)))
+    kinds = {tag for tag, _ in seen.tags}
+    assert kinds == {tag for tag, _ in plain.tags}
+    assert not kinds & {"script", "img", "link", "iframe", "object", "a", "base", "form"}
+    assert not {name for _, item in seen.tags for name in item} & {"src", "href", "srcset", "onload"}
+    style = next(text for text in seen.texts if "color-scheme" in text)
+    assert not re.search("url|import|http", style)
+    assert sum(HOSTILE.replace("\x1b", "\\x1b") in text for text in seen.texts) > 6
+    assert not any("\x1b" in text for text in seen.texts)
+
+
+def test_the_seal_changes_with_what_was_found() -> None:
+    part = compared(THREE, THREE)
+    assert len({seal(report_of(one)) for one in (part, part, replace(part, records=9), compared(THREE[1:], []))}) == 3

@@ -1,0 +1,505 @@
+"""Replicas of a partition as broken brokers leave them: what is sound of each, and which one is believed."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable
+from itertools import permutations
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rawbatches import batch
+from replicas import ABORT, COMMIT, fail_at, flipped, marker, replica
+
+from mirror.commands.inspect import inspect_files
+from mirror.commands.inspect_view import InspectOptions
+from mirror.errors import ConfigError, ExitCode
+from mirror.kafka.cluster import TopicPartition
+from mirror.records.header import CONTROL, TRANSACTIONAL, split
+from mirror.records.segment import Walk
+from mirror.segments.cluster_logs import batches_of
+from mirror.segments.files import segments_of
+from mirror.segments.replica import GRAIN, oldest_of, scan
+from mirror.segments.replica_sets import PartitionLog, load, merged, partitions_in
+
+
+def batches(first: int, last: int, epoch: int = 0, payload: bytes = b"x" * 50) -> bytes:
+    """Batches of ten offsets each, up to before `last`."""
+    return b"".join(batch(at, count=10, leader_epoch=epoch, payload=payload) for at in range(first, last, 10))
+
+
+def history(folder: Path, *entries: tuple[int, int]) -> None:
+    lines = ["0", str(len(entries)), *(f"{epoch} {offset}" for epoch, offset in entries)]
+    (folder / "leader-epoch-checkpoint").write_text("\n".join(lines) + "\n")
+
+
+def start_at(broker: Path, offset: int) -> None:
+    (broker / "log-start-offset-checkpoint").write_text(f"0\n2\nother 0 5\norders 0 {offset}\n")
+
+
+def transactional(at: int, producer_id: int) -> bytes:
+    return batch(at, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+
+
+def offsets(log: PartitionLog, most: int = 1) -> list[int]:
+    """The base offsets of all batches, read as a fetcher does, `most` bytes at a time."""
+    found: list[int] = []
+    at = log.start
+    while data := log.read(at, most, log.stable):
+        some = list(split(data))
+        found += [raw.header.base_offset for raw in some]
+        at = some[-1].header.next_offset
+    return found
+
+
+@pytest.mark.parametrize("tail", [batches(50, 60)[:30], batches(0, 10)[:30], bytes(range(30))])
+def test_what_a_crash_left_at_the_end_is_cut(tmp_path: Path, tail: bytes) -> None:
+    """Whatever is in the part of a batch: its own first bytes, or what the disk held before."""
+    log = load([replica(tmp_path, (0, batches(0, 50) + tail))])
+    assert (log.end, log.at_risk) == (50, False)
+    assert "was not written whole behind offset 49" in log.notes[0]
+    assert "30 bytes are left out" in log.notes[0]
+
+
+def test_a_leader_epoch_that_falls_back_was_none(tmp_path: Path) -> None:
+    lying = replica(tmp_path / "a", (0, batches(0, 20) + batches(20, 30, epoch=512) + batches(30, 40)))
+    longer = replica(tmp_path / "b", (0, batches(0, 60)))
+    assert load([lying, longer]).end == 60
+    last = replica(tmp_path / "c", (0, batches(0, 20) + batches(20, 30, epoch=512)))
+    history(last, (0, 0))
+    assert (load([last, longer]).end, load([last, longer]).at_risk) == (60, False), "its broker knew of none"
+    alone = replica(tmp_path / "d", (20, batches(20, 30, epoch=512)))
+    history(alone, (0, 20))
+    assert load([alone, longer]).end == 60
+    history(last, (0, 0), (512, 20))
+    assert load([last, longer]).end == 30
+
+
+def test_the_longest_replica_is_taken(tmp_path: Path) -> None:
+    short, long = (replica(tmp_path / name, (0, batches(0, until))) for name, until in (("a", 30), ("b", 50)))
+    log = load([short, long])
+    assert (log.end, log.folders, log.notes) == (50, (long,), ())
+
+
+def test_a_later_leader_cuts_an_older_ones_tail(tmp_path: Path) -> None:
+    stale = replica(tmp_path / "a", (0, batches(0, 90, epoch=3)))
+    newer = replica(tmp_path / "b", (0, batches(0, 40, epoch=3) + batches(40, 60, epoch=4)))
+    log = load([stale, newer])
+    assert (log.end, log.folders) == (60, (newer,))
+    assert f"{stale}: offsets 40 to 89 are of an older leader epoch" in log.notes[0]
+
+
+def test_a_history_names_an_epoch_whose_records_are_damaged(tmp_path: Path) -> None:
+    stale = replica(tmp_path / "a", (0, batches(0, 90, epoch=3)))
+    newer = replica(tmp_path / "b", (0, batches(0, 20, epoch=3)))
+    history(newer, (3, 0), (4, 40))
+    log = load([stale, newer])
+    assert (log.end, log.folders, log.at_risk) == (40, (stale,), True)
+
+
+def test_a_leader_that_died_before_anybody_followed_it_cuts_nobody_off(tmp_path: Path) -> None:
+    """Its entry in its own history stays, since it never came back: a newer leader's history says what counts."""
+    tail = batches(0, 120, epoch=6) + batches(120, 500, epoch=8)
+    dead = replica(tmp_path / "a", (0, batches(0, 100, epoch=6)))
+    led, followed = (replica(tmp_path / name, (0, tail)) for name in "bc")
+    history(dead, (6, 0), (7, 100))
+    for one in (led, followed):
+        history(one, (6, 0), (8, 120))
+    for folders in ([dead, led, followed], [followed, dead]):
+        assert (load(folders).end, load(folders).at_risk) == (500, False)
+    history(dead, (6, 0), (9, 100))
+    log = load([dead, led, followed])
+    assert log.end == 100, "an unclean election: what was committed before it would have been cut back"
+    assert f"{led}: offsets 100 to 499 are of an older leader epoch" in "".join(log.notes)
+
+
+def test_lost_first_files_are_lent_by_another_replica(tmp_path: Path) -> None:
+    longer = replica(tmp_path / "a", (40, batches(40, 90)))
+    lender = replica(tmp_path / "b", (0, batches(0, 60)))
+    log = load([longer, lender])
+    assert (log.start, log.end, log.folders) == (0, 90, (lender, longer))
+    assert offsets(log, 1 << 20) == [*range(0, 90, 10)]
+    assert log.at_risk
+    assert "offsets 0 to 39 are in older files alone" in log.notes[0], "no history says that they were not deleted"
+
+
+def test_another_log_lends_nothing_and_fills_no_damage(tmp_path: Path) -> None:
+    longer = replica(tmp_path / "a", (40, batches(40, 90)))
+    other = replica(tmp_path / "b", (0, batches(0, 60, payload=b"y" * 50)))
+    assert load([longer, other]).start == 40
+    damaged = replica(tmp_path / "c", (0, flipped(batches(0, 70), len(batches(0, 10)) + 70)))
+    assert [hole.first for hole in load([damaged, other], skips_damage=True).lost] == [10]
+
+
+def test_what_was_deleted_stays_deleted(tmp_path: Path) -> None:
+    """Neither given out, nor lent."""
+    longer = replica(tmp_path / "a", (0, batches(0, 90)))
+    lender = replica(tmp_path / "b", (0, batches(0, 60)))
+    start_at(tmp_path / "a", 40)
+    log = load([longer, lender])
+    assert (log.start, log.folders) == (40, (longer,))
+
+
+def test_what_retention_deleted_stays_deleted(tmp_path: Path) -> None:
+    """Though a broker that died before has it: as one that others went on without, and as one that nobody needed to."""
+    dead = replica(tmp_path / "a", (0, batches(0, 40)), (40, batches(40, 60)))
+    current = replica(tmp_path / "b", (40, batches(40, 60) + batches(60, 90, epoch=1)))
+    history(dead, (0, 0))
+    history(current, (0, 40), (1, 60))
+    for folders in ([current, dead], [dead, current]):
+        log = load(folders)
+        assert (log.start, log.folders, log.notes, log.at_risk) == (40, (current,), (), False)
+    idle = replica(tmp_path / "c", (0, batches(0, 90)))
+    asked = replica(tmp_path / "d", (60, batches(60, 90)))
+    history(idle, (0, 0))
+    history(asked, (0, 60))
+    for folders in ([idle, asked], [asked, idle]):
+        log = load(folders, in_sync=[asked])
+        assert (log.start, offsets(log), log.at_risk) == (60, [60, 70, 80], False)
+        assert f"{idle}: offsets 0 to 59 were deleted, a broker's checkpoint says" in log.notes[0]
+
+
+def test_what_one_replica_alone_deleted_is_restored_and_reported(tmp_path: Path) -> None:
+    """Each broker runs retention by itself, and the leader served what a follower had deleted. Who was in sync has
+    deleted what the leader had, so that the least of these is the leader's; else the disks do not tell.
+    """
+    led = replica(tmp_path / "a", (40, batches(40, 90)))
+    ahead = replica(tmp_path / "b", (60, batches(60, 90)))
+    dead = replica(tmp_path / "c", (0, batches(0, 70)))
+    for folder, start in ((led, 40), (ahead, 60), (dead, 0)):
+        history(folder, (0, start))
+    for folders in permutations([led, ahead, dead]):
+        log = load(folders, in_sync=[led, ahead])
+        assert (log.start, log.end, log.folders, log.at_risk) == (40, 90, (led,), False)
+        log = load(folders)
+        assert (log.start, log.end, log.at_risk, log.lacks) == (0, 90, True, False)
+        assert f"{ahead}: offsets 0 to 59 were deleted there, its leader-epoch-checkpoint says" in log.notes[0]
+    log = load([ahead, dead], in_sync=[led])
+    assert (log.start, log.at_risk) == (0, True), "nobody here is known to be in sync"
+
+
+def test_a_history_that_was_lost_and_began_anew_deletes_nothing(tmp_path: Path) -> None:
+    """A broker that recovers without its own writes one from what it recovers on, and says nothing of what precedes."""
+    anew = replica(tmp_path / "a", (0, batches(0, 90)))
+    history(anew, (0, 70))
+    log = load([anew])
+    assert (log.start, log.at_risk) == (0, True)
+    assert f"{anew}: offsets 0 to 69 were deleted there, its leader-epoch-checkpoint says" in log.notes[0]
+    other = replica(tmp_path / "b", (0, batches(0, 90)))
+    history(other, (0, 0))
+    assert (load([anew, other]).start, load([anew, other], in_sync=[anew, other]).at_risk) == (0, False)
+    history(other, (0, 70))
+    assert (load([anew, other]).start, load([anew, other]).at_risk) == (70, False), "both: they were asked to"
+
+
+def test_transactions(tmp_path: Path) -> None:
+    data = [transactional(0, 1), transactional(1, 2), marker(2, 1, ABORT), marker(3, 2, COMMIT), transactional(4, 1)]
+    log = load([replica(tmp_path, (0, b"".join(data) + batch(5)))])
+    assert log.aborted == ((1, 0, 2),)
+    assert (log.stable, log.end, log.at_risk) == (4, 6, True)
+    assert "a transaction that begins at offset 4 has no end: 2 offsets are left out" in log.notes[0]
+    assert offsets(log) == [0, 1, 2, 3]
+
+
+def test_a_log_that_starts_inside_an_aborted_transaction(tmp_path: Path) -> None:
+    """Its first records were deleted, and the others are aborted all the same."""
+    data = transactional(0, 1) + transactional(1, 1) + marker(2, 1, ABORT) + transactional(3, 2) + batch(4)
+    folder = replica(tmp_path, (0, data))
+    start_at(tmp_path, 1)
+    log = load([folder])
+    assert (log.start, log.stable, log.aborted) == (1, 3, ((1, 0, 2),))
+    start_at(tmp_path, 4)
+    log = load([folder])
+    assert (log.start, log.stable) == (4, 4), "an open transaction is open from the log's start on"
+
+
+def test_a_marker_that_compaction_emptied_ends_its_transaction(tmp_path: Path) -> None:
+    emptied = batch(1, count=0, delta=0, attributes=TRANSACTIONAL | CONTROL, producer_id=1, payload=b"")
+    log = load([replica(tmp_path, (0, transactional(0, 1) + emptied + batch(2)))])
+    assert (log.stable, log.aborted, log.at_risk) == (3, (), False)
+
+
+def swap(path: Path) -> None:
+    path.rename(path.with_suffix(".old"))
+    path.write_bytes(batches(20, 60))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(Path.unlink, id="deleted"),
+        pytest.param(lambda path: path.write_bytes(b""), id="cut"),
+        pytest.param(swap, id="replaced"),
+    ],
+)
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    """Its broker still runs: it deletes files, and compaction puts others in their places."""
+    folder = replica(tmp_path, (0, batches(0, 20)), (20, batches(20, 40)))
+    log = load([folder])
+    assert log.read(0, 1, log.stable)
+    change(folder / f"{20:020}.log")
+    with pytest.raises(ConfigError, match=f"{20:020}.log"):
+        log.read(20, 1, log.stable)
+
+
+@pytest.mark.parametrize("at", [0, 5, 7, 8, 11, 16, 17, 22, 26, 60, 61, 100])
+def test_one_flipped_bit_takes_one_batch(tmp_path: Path, at: int) -> None:
+    """Wherever in a batch it is: in its offset, length, magic, CRC, another field or its records."""
+    size = len(batches(0, 10))
+    for number in range(4):
+        files = (0, flipped(batches(0, 50), number * size + at)), (50, batches(50, 90))
+        folder = replica(tmp_path / str(number), *files)
+        first = 10 * number
+        stops, goes_on = load([folder]), load([folder], skips_damage=True)
+        assert (stops.end, stops.at_risk) == (first, True)
+        assert f"--skip-damage leaves out offsets {first} to {first + 9} alone" in "".join(stops.notes)
+        assert offsets(goes_on) == [at for at in range(0, 90, 10) if at != first]
+        assert [(hole.first, hole.next_offset) for hole in goes_on.lost] == [(first, first + 10)]
+        assert (goes_on.start, goes_on.end, goes_on.at_risk) == (0, 90, True)
+
+
+def test_what_a_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sector of one replica: another replica has it, or that batch is lost, at a file's end as well."""
+    data = batches(0, 300, payload=b"x" * 500)
+    at, size = 2 * mmap.PAGESIZE, len(data) // 30
+    bad, good = (replica(tmp_path / name, (0, data)) for name in "ab")
+    fail_at(monkeypatch, bad / f"{0:020}.log", lambda: at)
+    assert oldest_of(bad) == oldest_of(good)
+    log = load([bad, good])
+    assert (offsets(log), log.at_risk) == ([*range(0, 300, 10)], False)
+    log = load([bad], skips_damage=True)
+    lost = range(at // size * 10, -(-(at + mmap.PAGESIZE) // size) * 10, 10)
+    assert (offsets(log), log.at_risk) == ([one for one in range(0, 300, 10) if one not in lost], True)
+    assert f"{mmap.PAGESIZE:,} bytes cannot be read in this file" in "".join(log.notes)
+    assert inspect_files(segments_of(bad), InspectOptions(as_json=True)) is ExitCode.DATA_AT_RISK
+    at = len(data) - 10
+    log = load([bad])
+    assert log.at_risk, "no crash leaves that"
+    assert "cannot be read" in "".join(log.notes)
+
+    def is_full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", is_full)
+    with pytest.raises(ConfigError, match=r"the temporary folder takes no copy: .*set TMPDIR"):
+        load([bad])
+
+
+def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
+    folder = replica(tmp_path, (0, batches(0, 20) + b"?" * 90), (30, bytes(5000)), (50, b"!" * 500 + batches(60, 90)))
+    log = load([folder], skips_damage=True)
+    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(20, 60)]
+    assert offsets(log) == [0, 10, 60, 70, 80]
+    end = replica(tmp_path / "end", (0, batches(0, 20) + b"?" * 90), (30, b"!" * 500))
+    log = load([end], skips_damage=True)
+    assert (log.end, log.lost, log.at_risk) == (20, (), True)
+
+
+def test_what_is_damaged_in_one_replica_is_taken_from_another(tmp_path: Path) -> None:
+    size = len(batches(0, 10))
+    one = replica(tmp_path / "a", (0, flipped(flipped(batches(0, 90), size + 70), 5 * size + 70)))
+    two = replica(tmp_path / "b", (0, flipped(batches(0, 80), 3 * size + 70)))
+    log = load([one, two])
+    assert (offsets(log), log.at_risk, log.lost) == ([*range(0, 90, 10)], False, ())
+    assert set(log.folders) == {one, two}
+    three = replica(tmp_path / "c", (0, flipped(batches(0, 80), size + 70)))
+    assert load([one, three]).end == 10
+    log = load([one, three], skips_damage=True)
+    assert offsets(log) == [0, *range(20, 90, 10)]
+    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(10, 20)]
+
+
+def test_damage_among_transactions(tmp_path: Path) -> None:
+    """A damaged marker may have committed or aborted what precedes it; damaged data has no such doubt."""
+    parts = [transactional(0, 1), marker(1, 1, COMMIT), transactional(2, 1), marker(3, 1, ABORT), batches(4, 14)]
+    starts = [sum(map(len, parts[:number])) for number in range(5)]
+    data = b"".join(parts)
+    cut = load([replica(tmp_path / "marker", (0, flipped(data, starts[1] + 70)))], skips_damage=True)
+    assert (cut.stable, cut.end) == (0, 14)
+    assert "may have its end among what is damaged" in "".join(cut.notes)
+    large = [batch(0, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, payload=b"x" * 90), *parts[1:]]
+    log = load([replica(tmp_path / "data", (0, flipped(b"".join(large), 70)))], skips_damage=True)
+    assert (log.stable, log.aborted) == (14, ((1, 2, 3),))
+
+
+@pytest.mark.parametrize("last", [b"", marker(61, 1, ABORT)], ids=["open", "aborted"])
+def test_a_marker_in_a_missing_file_ended_its_own_transaction(tmp_path: Path, last: bytes) -> None:
+    """The next one of its producer, aborted or open behind that file, is none with the one before; where no replica has
+    the file, how that one ended is not known.
+    """
+    head = batches(0, 20) + b"".join(map(batch, range(20, 29))) + transactional(29, 1)
+    lost = (30, marker(30, 1, COMMIT) + b"".join(map(batch, range(31, 40))) + batches(40, 60))
+    tail = (60, transactional(60, 1) + (last or batch(61)) + batch(62))
+    holed, whole = replica(tmp_path / "a", (0, head), tail), replica(tmp_path / "b", (0, head), lost, tail)
+    for folders in ([whole], [holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.stable, log.aborted, log.at_risk) == ((63, ((1, 60, 61),), False) if last else (60, (), True))
+    alone = load([holed])
+    assert (alone.stable, alone.aborted, alone.at_risk) == (29, ((1, 60, 61),) if last else (), True)
+    assert "a transaction that begins at offset 29 may have its end among what is" in "".join(alone.notes)
+
+
+def test_what_was_committed_and_is_in_no_file_is_reported(tmp_path: Path) -> None:
+    """A lost last file leaves nothing behind that says so, but for the broker's checkpoint."""
+    folder = replica(tmp_path, (0, batches(0, 20)))
+    checkpoint = tmp_path / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n1\norders 0 20\n")
+    assert load([folder]).notes == ()
+    checkpoint.write_text("0\n1\norders 0 50\n")
+    log = load([folder])
+    assert (log.end, log.at_risk) == (20, True)
+    assert "offsets 20 to 49 were committed" in log.notes[0]
+
+
+def test_a_first_file_that_is_missing_is_reported(tmp_path: Path) -> None:
+    """It leaves nothing behind that says so, but for the broker's history of leader epochs, whose first entry goes up
+    with the log's start.
+    """
+    folder = replica(tmp_path / "a", (40, batches(40, 90)))
+    assert "nobody knows whether records before offset 40 were deleted" in load([folder]).notes[0]
+    assert load([folder]).at_risk
+    history(folder, (0, 40))
+    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "retention"
+    history(folder, (0, 10))
+    log = load([folder])
+    assert (log.start, log.end, log.at_risk) == (40, 90, True)
+    assert "offsets 10 to 39 were not deleted" in log.notes[0]
+    lender = replica(tmp_path / "b", (0, batches(0, 60)))
+    assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (10, False)
+    start_at(tmp_path / "a", 40)
+    assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to show"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_last_offset_that_leaps_is_a_lie_where_it_is_not_known_as_committed(tmp_path: Path, *, alone: bool) -> None:
+    """No CRC covers it, and nothing behind it falls back."""
+    lying = replica(tmp_path / "a", (0, batches(0, 30) + batches(1030, 1040)))
+    honest = replica(tmp_path / "b", (0, batches(0, 40)))
+    folders = [lying] if alone else [lying, honest]
+    log = load([lying])
+    assert (log.end, log.at_risk) == (1040, True)
+    assert "offsets 30 to 1029 are in no file" in log.notes[0]
+    for broker in ("a", "b"):
+        (tmp_path / broker / "replication-offset-checkpoint").write_text("0\n1\norders 0 40\n")
+    log = load(folders)
+    assert (log.end, log.at_risk) == ((30, True) if alone else (40, False))
+    (tmp_path / "a" / "replication-offset-checkpoint").write_text("0\n1\norders 0 1040\n")
+    assert (load([lying]).end, load([lying]).at_risk) == (1040, False), "compaction, a long time ago"
+
+
+@pytest.mark.parametrize("left", [0, 20, 40])
+def test_what_a_cleaner_was_putting_in_place_is_read(tmp_path: Path, left: int) -> None:
+    """Old segments are deleted up to an offset: what takes their place stands, as for a broker that recovers."""
+    old = [(at, batches(at, at + 20)) for at in (0, 20) if at >= left]
+    folder = replica(tmp_path, *old, (40, batches(40, 60)))
+    (folder / f"{0:020}.log.swap").write_bytes(batches(0, 10) + batches(30, 40))
+    (folder / f"{40:020}.log.cleaned").write_bytes(batches(40, 50)[:30])
+    log = load([folder])
+    assert [raw.header.base_offset for raw in batches_of(log)] == [0, 30, 40, 50]
+    assert (log.start, log.end, log.notes, log.at_risk) == (0, 60, (), False)
+    (folder / f"{0:020}.log.cleaned").write_bytes(b"")
+    assert load([folder]).start == min((at for at, _ in old), default=40), "a broker drops it, and keeps the old ones"
+
+
+@pytest.mark.parametrize("end", [90, 100])
+def test_a_file_that_one_replica_lost_is_taken_from_another(tmp_path: Path, end: int) -> None:
+    """Whichever is named first, and also where that which lost it is longer."""
+    holed = replica(tmp_path / "a", (0, batches(0, 30)), (60, batches(60, end)))
+    whole = replica(tmp_path / "b", (0, batches(0, 30)), (30, batches(30, 60)), (60, batches(60, 90)))
+    for folders in ([holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.start, log.end, log.notes, log.at_risk) == (0, end, (), False)
+        assert [raw.header.base_offset for raw in batches_of(log)] == [*range(0, end, 10)]
+    alone = load([holed])
+    assert (alone.at_risk, "offsets 30 to 59" in alone.notes[0]) == (True, True)
+
+
+@pytest.mark.parametrize("end", [90, 100])
+def test_a_file_that_a_cleaned_replica_lost_is_taken_from_one_that_is_not(tmp_path: Path, end: int) -> None:
+    """Each replica is cleaned at its own time: around the gap their batches differ, in records and bytes. The whole one
+    is taken where it reaches as far; what is lent may have been deleted since, and is named.
+    """
+
+    def cleaned(first: int, last: int) -> bytes:
+        return b"".join(batch(at, count=7, delta=9, payload=b"z" * 30) for at in range(first, last, 10))
+
+    holed = replica(tmp_path / "a", (0, cleaned(0, 30)), (60, cleaned(60, end)))
+    whole = replica(tmp_path / "b", (0, batches(0, 30)), (30, batches(30, 60)), (60, batches(60, 90)))
+    for folders in ([holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.start, log.end, log.at_risk) == (0, end, end == 100), log.notes
+        assert end == 90 or "offsets 30 to 59 are from there" in log.notes[0]
+        assert log.folders == ((whole,) if end == 90 else (holed, whole))
+        assert [raw.header.base_offset for raw in batches_of(log)] == [*range(0, end, 10)]
+
+
+def test_of_equally_long_replicas_that_is_taken_which_lacks_least(tmp_path: Path) -> None:
+    """Nothing shows that the batches around the gap are the same: another one does not lend them, and is whole."""
+    holed = replica(tmp_path / "a", (0, batches(0, 30)), (60, batches(60, 90)))
+    whole = replica(tmp_path / "b", (0, batches(0, 90, payload=b"y" * 50)))
+    for folders in ([holed, whole], [whole, holed]):
+        log = load(folders)
+        assert (log.end, log.at_risk, log.folders) == (90, False, (whole,))
+
+
+def test_replicas_of_different_topics(tmp_path: Path) -> None:
+    two = [replica(tmp_path / name, (0, batches(0, 20)), topic_id=uuid4()) for name in "ab"]
+    with pytest.raises(ConfigError, match="replicas of different topics"):
+        load(two)
+
+
+def test_folders_of_one_broker_and_of_many(tmp_path: Path) -> None:
+    first = replica(tmp_path / "one", (0, batches(0, 20)))
+    second = replica(tmp_path / "two", (0, batches(0, 20)))
+    third = replica(tmp_path / "two", (0, batches(0, 20)), name="more-orders-12")
+    replica(tmp_path / "two", (0, b""), name="orders-1.0a1b2c-delete")
+    wanted = {TopicPartition("more-orders", 12): (third,), TopicPartition("orders", 0): (first, second)}
+    assert partitions_in([tmp_path]) == partitions_in([tmp_path / "one", tmp_path / "two"]) == wanted
+    assert partitions_in([first]) == {TopicPartition("orders", 0): (first,)}
+
+
+def test_folders_that_are_no_partitions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no partition's folder"):
+        partitions_in([tmp_path])
+    with pytest.raises(ConfigError, match="no such folder"):
+        partitions_in([tmp_path / "gone"])
+    folder = replica(tmp_path, (0, batches(0, 20)))
+    (folder / "zzz.log").write_bytes(batches(20, 30))
+    with pytest.raises(ConfigError, match="not named as a broker names segments"):
+        scan(folder)
+
+
+def test_what_is_read_is_a_view_of_the_file(tmp_path: Path) -> None:
+    """And there is an index entry for each so many bytes, however small batches are."""
+    found = scan(replica(tmp_path, (0, batches(0, 20_000))))
+    read = found.read(5_000, 1 << 20, found.end)
+    assert isinstance(read.obj, mmap.mmap)
+    (segment,) = found._segments
+    assert segment.size / GRAIN / 2 < len(segment.positions) <= segment.size / GRAIN + 1
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 3 * GRAIN), min_size=1, max_size=12), st.integers(1, 40_000), st.data())
+def test_every_offset_is_found(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], most: int, data: st.DataObject
+) -> None:
+    """Whatever the sizes of batches, and wherever a reader begins or must end."""
+    raws = [batch(3 * number, count=2, delta=2, payload=bytes(size)) for number, size in enumerate(sizes)]
+    cut = data.draw(st.integers(0, len(raws)))
+    files = [(base, b"".join(part)) for base, part in ((0, raws[:cut]), (3 * cut, raws[cut:])) if part]
+    log = merged([scan(replica(tmp_path_factory.mktemp("any"), *files))])
+    assert offsets(log, most) == [*range(0, 3 * len(raws), 3)]
+    at, before = data.draw(st.integers(0, log.end - 1)), data.draw(st.integers(1, log.end))
+    found = log.read(at, most, before)
+    first = at - at % 3
+    if first >= before:
+        assert not found
+    else:
+        seen = list(Walk(found))
+        assert seen[0].header.base_offset == first
+        assert all(raw.header.base_offset < before for raw in seen)

@@ -1,0 +1,201 @@
+"""The walk over a segment's bytes: sound up to its end, or up to damage that is named; and how transactions ended."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from inspecting import ABORT, COMMIT, marker, transactional
+from rawbatches import batch, legacy, raw
+
+from mirror.records.header import CONTROL, TRANSACTIONAL, RawBatch, crc_holds, parse_header
+from mirror.records.segment import SPAN, DamageKind, Found, Walk
+from mirror.records.transactions import Outcome, Outcomes, TransactionScan
+
+LOG = [batch(0, count=3), batch(3, count=2, payload=b"another"), batch(5, payload=b"the last one")]
+SIZE = sum(map(len, LOG))
+
+
+def walked(data: bytes, least_offset: int = 0) -> tuple[Walk, list[RawBatch]]:
+    walk = Walk(memoryview(data), least_offset)
+    return walk, list(walk)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 17, 3 << 20])
+def test_a_sound_segment_is_walked_to_its_end_or_to_its_reserved_space(zeros: int) -> None:
+    walk, found = walked(b"".join(LOG) + bytes(zeros))
+    assert [bytes(one.data) for one in found] == LOG
+    assert (walk.position, walk.next_offset, walk.zeros, walk.damage) == (SIZE, 6, zeros, None)
+    assert walked(legacy(0, 0) + legacy(1, 1) + batch(2))[0].damage is None
+
+
+DAMAGED: dict[str, tuple[bytes, DamageKind]] = {
+    "cut inside its records": (batch(6)[:-1], DamageKind.PARTIAL),
+    "cut inside its header": (batch(6)[:40], DamageKind.PARTIAL),
+    "cut inside its length": (batch(6)[:10] + b"\x01", DamageKind.PARTIAL),
+    "length 0": (batch(6, length=0), DamageKind.LENGTH),
+    "length of less than a header": (batch(6, length=48), DamageKind.LENGTH),
+    "negative length": (batch(6, length=-1), DamageKind.LENGTH),
+    "length beyond the end": (batch(6, length=2**31 - 1), DamageKind.PARTIAL),
+    "message 1 of less than its fields": (legacy(6, 0)[:16] + b"\x01" + legacy(6, 0)[17:], DamageKind.LENGTH),
+    "magic 3": (batch(6, magic=3), DamageKind.MAGIC),
+    "magic -1": (batch(6, magic=-1), DamageKind.MAGIC),
+    "offset that was there": (batch(5), DamageKind.ORDER),
+    "negative offset": (batch(-1), DamageKind.ORDER),
+    "negative delta": (batch(6, delta=-1), DamageKind.HEADER),
+    "offset with none behind it": (batch(2**63 - 1), DamageKind.HEADER),
+    "other CRC": (batch(6, crc=1), DamageKind.CRC),
+    "message with another CRC": (legacy(6, 1)[:-1] + b"!", DamageKind.CRC),
+    "zeros that something follows": (bytes((2 << 20) + 5) + b"\x01", DamageKind.LENGTH),
+}
+
+
+@pytest.mark.parametrize("following", [b"", batch(9, count=2)], ids=["at the end", "in between"])
+@pytest.mark.parametrize("case", DAMAGED)
+def test_damage_is_named_where_it_begins(case: str, following: bytes) -> None:
+    data, kind = DAMAGED[case]
+    walk, found = walked(b"".join([*LOG, data, following]))
+    assert [bytes(one.data) for one in found] == LOG
+    assert walk.damage is not None
+    assert (walk.position, walk.next_offset, walk.rest) == (SIZE, 6, len(data) + len(following))
+    assert walk.damage.position == SIZE
+    if "cut" not in case or not following:  # what is cut takes its missing bytes from what follows
+        assert walk.damage.kind is kind
+    assert (walk.damage.batch is not None) == (walk.damage.kind is DamageKind.CRC)
+    assert walk.resume() == (Found(SIZE + len(data), 9) if following else None)
+
+
+def test_offsets_that_no_segment_of_the_name_can_hold_are_out_of_order() -> None:
+    walk, found = walked(b"".join(LOG), least_offset=1)
+    assert (found, walk.damage and walk.damage.kind) == ([], DamageKind.ORDER)
+    far = b"".join([*LOG, batch(5 + SPAN)])
+    walk = Walk(memoryview(far), 0, SPAN - 1)
+    assert (len(list(walk)), walk.damage and walk.damage.kind) == (3, DamageKind.ORDER)
+    assert walked(far)[0].damage is None
+
+
+@given(st.binary(max_size=300), st.binary(max_size=80))
+@example(bytes(17), b"\x02")
+def test_any_bytes_are_sound_zero_or_named_damage(data: bytes, behind: bytes) -> None:
+    begun = LOG[0] + data
+    walk, found = walked(begun)
+    assert b"".join(bytes(one.data) for one in found) == begun[: walk.position]
+    assert all(map(crc_holds, found))
+    assert walk.position + walk.rest == len(begun)
+    assert (walk.damage is not None) == (walk.rest > 0 and any(begun[walk.position :]))
+    assert walk.zeros == (0 if walk.damage else walk.rest)
+    if walk.damage:
+        assert walk.damage.position == walk.position
+        assert walk.damage.detail
+        again = walk.resume()
+        assert again is None or crc_holds(batch_at(begun, again.position))
+    bounded = Walk(memoryview(begun + behind)[: len(begun)])
+    assert len(list(bounded)) == len(found)
+    assert (bounded.position, str(bounded.damage)) == (walk.position, str(walk.damage))
+
+
+def batch_at(data: bytes, position: int) -> RawBatch:
+    header = parse_header(data, position)
+    return RawBatch(header, memoryview(data)[position : position + header.size])
+
+
+@given(st.integers(0, SIZE - 1), st.integers(1, 255))
+def test_a_changed_byte_is_found_in_the_batch_that_has_it(at: int, change: int) -> None:
+    data = bytearray(b"".join(LOG))
+    data[at] ^= change
+    walk, found = walked(bytes(data))
+    ends = [sum(map(len, LOG[: i + 1])) for i in range(3)]
+    hit = next(i for i, end in enumerate(ends) if at < end)
+    inside = at - (ends[hit] - len(LOG[hit]))
+    assert [bytes(one.data) for one in found[:hit]] == LOG[:hit]
+    if inside >= 16:
+        assert walk.damage is not None
+        assert (walk.damage.position, len(found)) == (ends[hit] - len(LOG[hit]), hit)
+    # a CRC covers neither base offset nor leader epoch; a wrong length shifts everything behind it
+    elif 8 <= inside < 12:
+        assert walk.damage is not None
+
+
+@given(st.integers(0, SIZE))
+def test_a_cut_file_is_sound_up_to_its_last_whole_batch(size: int) -> None:
+    whole = [one for i, one in enumerate(LOG) if sum(map(len, LOG[: i + 1])) <= size]
+    data = b"".join(LOG)[:size]
+    walk, found = walked(data)
+    assert [bytes(one.data) for one in found] == whole
+    assert (walk.damage and walk.damage.kind) == (DamageKind.PARTIAL if any(data[walk.position :]) else None)
+
+
+def test_the_search_behind_damage_looks_at_no_more_bytes_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = LOG[0] + b"\xff" * 20 + random.Random(7).randbytes(100_000) + batch(90)
+    walk, _ = walked(data)
+    assert walk.resume() == Found(len(data) - len(batch(90)), 90)
+    assert walk.resume(100_000) is None
+    bait = b"\xff" * 20 + b"".join(batch(n, crc=1, length=50_000) for n in range(1000))  # headers that only look right
+    walk, _ = walked(bait + batch(5000) + bytes(60_000))
+    summed: list[int] = []
+
+    def counted(one: RawBatch) -> bool:
+        summed.append(one.header.size)
+        return crc_holds(one)
+
+    monkeypatch.setattr("mirror.records.segment.crc_holds", counted)
+    assert walk.resume(90_000) == Found(len(bait), 5000), "what is too large for it is passed over"
+    assert sum(summed) <= 90_000
+
+
+# --- how transactions ended -------------------------------------------------------------------------------------------
+
+
+def outcomes_of(log: Sequence[bytes], outcomes: Outcomes) -> list[str]:
+    return [outcomes.of(raw(one)) or "-" for one in log]
+
+
+HISTORY = [
+    transactional(0, 7),  # aborted
+    transactional(1, 8),  # committed
+    batch(2),
+    marker(3, 8, COMMIT),
+    transactional(4, 7),  # aborted
+    marker(5, 7, ABORT),
+    transactional(6, 7),  # committed, by the producer that aborted before
+    marker(7, 7, COMMIT),
+    marker(8, 9, ABORT),  # of a transaction that is not here
+    transactional(9, 8),  # aborted
+    transactional(10, 9),  # no marker
+    marker(11, 8, ABORT),
+    transactional(12, 9),
+]
+ENDINGS = [
+    *("aborted", "committed", "-", "-", "aborted", "-", "committed"),
+    *("-", "-", "aborted", "undecided", "-", "undecided"),
+]
+
+
+@given(st.integers(0, len(HISTORY)))
+def test_markers_say_how_transactions_ended_across_segments(cut: int) -> None:
+    scan = TransactionScan()
+    for part in (HISTORY[:cut], HISTORY[cut:]):
+        scan.over(memoryview(b"".join(part)))
+    assert outcomes_of(HISTORY, scan.outcomes()) == ENDINGS
+
+
+def test_the_index_of_a_fetch_answer_says_the_same() -> None:
+    assert outcomes_of(HISTORY, Outcomes([(8, 9), (7, 0)], {9: 10})) == ENDINGS
+    inside = Outcomes([(7, 0)])  # an answer that begins inside the aborted transaction
+    assert outcomes_of(HISTORY[4:7], inside) == [Outcome.ABORTED, "-", Outcome.COMMITTED]
+
+
+@given(st.binary(max_size=200), st.integers(1, 150))
+@example(batch(0, attributes=CONTROL | TRANSACTIONAL, length=49)[:62], 10)
+def test_a_scan_over_any_bytes_ends_and_windows_change_nothing(data: bytes, window: int) -> None:
+    log = HISTORY[0] + HISTORY[5] + data
+    whole, parts = TransactionScan(), TransactionScan()
+    assert whole.over(memoryview(log)) == len(log)
+    position = 0
+    while position < len(log):
+        before, position = position, parts.over(memoryview(log), position, position + window)
+        assert position > before
+    assert outcomes_of(HISTORY, whole.outcomes()) == outcomes_of(HISTORY, parts.outcomes())

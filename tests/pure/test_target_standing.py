@@ -1,0 +1,72 @@
+"""What a target topic is to a flow, by the ids in the flow's journal and in those of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from mirror.journal.entries import FirstSeen
+from mirror.kafka.admin import TopicInfo
+from mirror.policy.selection import TopicPair
+from mirror.topics import adoption
+from mirror.topics.adoption import Gate, Standing, Verdict, standing_of
+from mirror.topics.history import Claim
+
+SOURCE, TARGET = (TopicInfo(name=name, topic_id=uuid4(), partitions=()) for name in ("orders", "eu.orders"))
+PAIR = TopicPair(source="orders", target="eu.orders", partitions=1)
+SEEN = FirstSeen(source_topic="orders", topic_id=SOURCE.topic_id, target_topic_id=TARGET.topic_id, cluster_id="source")
+
+
+@pytest.mark.parametrize(
+    ("seen", "claim", "with_records", "empty"),
+    [
+        (SEEN, None, Standing.OURS, Standing.OURS),
+        (replace(SEEN, topic_id=None), None, Standing.OURS, Standing.OURS),
+        (replace(SEEN, target_topic_id=None), None, Standing.OURS, Standing.OURS),
+        (None, None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, target_topic_id=uuid4()), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, source_topic="other"), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, cluster_id="other"), None, Standing.FOREIGN, Standing.EMPTY),
+        (replace(SEEN, topic_id=uuid4()), None, Standing.FROZEN, Standing.FROZEN),
+        (SEEN, Claim("beside", TARGET.topic_id), Standing.CLAIMED, Standing.CLAIMED),
+        (None, Claim("beside", None), Standing.CLAIMED, Standing.CLAIMED),
+        (SEEN, Claim("beside", uuid4()), Standing.OURS, Standing.OURS),
+    ],
+)
+def test_what_a_target_topic_is_to_a_flow(
+    seen: FirstSeen | None, claim: Claim | None, with_records: Standing, empty: Standing
+) -> None:
+    for has_records, expected in ((True, with_records), (False, empty)):
+        found = standing_of(PAIR, SOURCE, TARGET, seen, claim, "source", has_records=has_records)
+        assert found.standing is expected, found
+        assert bool(found.reason) is (expected not in (Standing.OURS, Standing.EMPTY))
+    missing = standing_of(PAIR, SOURCE, None, seen, None, "source", has_records=False)
+    assert missing.standing is Standing.MISSING
+
+
+@pytest.mark.parametrize(
+    ("anew", "why"),
+    [
+        ("orders", "the source topic was deleted or recreated a moment ago"),
+        ("eu.orders", "the target topic was deleted or recreated a moment ago"),
+        ("", ""),
+    ],
+)
+def test_a_topic_made_anew_since_its_settings_were_read_is_not_changed(
+    anew: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = {one.name: replace(one, topic_id=uuid4()) if one.name == anew else one for one in (SOURCE, TARGET)}
+    asked: Any = SimpleNamespace(describe=lambda names: {name: now[name] for name in names})
+    plan: Any = SimpleNamespace(pairs=(PAIR,), source_topics={"orders": SOURCE}, target_topics={"eu.orders": TARGET})
+    nothing: Any = SimpleNamespace(seen={})
+
+    async def none_differs(*_: Any) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(adoption, "tails", none_differs)
+    held = Gate(asked, asked).held(["eu.orders"], plan, nothing, nothing, {"eu.orders": Verdict(Standing.OURS)})
+    assert held == ({"eu.orders": why} if why else {})
