@@ -161,11 +161,13 @@ class LiveMirror:
         self.config.write_text(json.dumps(self.settings), encoding="utf-8")  # JSON is YAML
 
     def reload(self) -> None:
-        """Write the configuration, and have the mirror read it again, as SIGHUP does."""
+        """Write the configuration, and have the mirror read it again, as SIGHUP does; return when it has."""
         self._write()
         assert self._watcher is not None
         assert self._loop is not None
+        before = self._watcher._replanner.settings
         self._loop.call_soon_threadsafe(self._watcher.read_again)
+        until(lambda: self._watcher and self._watcher._replanner.settings is not before, self._standing)
 
     def status(self) -> PartitionStatus | None:
         """Return what the mirror reported last."""
