@@ -221,6 +221,18 @@ def topic_name(request: pytest.FixtureRequest) -> Iterator[str]:
         forget_topics(request.getfixturevalue(cluster), name)
 
 
+@pytest.fixture(autouse=True)
+def _flows_of_this_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the shared pair a flow sees the journals of its test's flows alone: a start reads the journals of all flows
+    that it sees, and another test may have spoiled or deleted its own.
+    """
+    if tier(request.path) in ("contract", "spark") and "topic_name" in request.fixturenames:
+        from mirror.topics import history
+
+        flows_of, own = history.flows_of, request.getfixturevalue("topic_name")[-8:]
+        monkeypatch.setattr(history, "flows_of", lambda topics: [flow for flow in flows_of(topics) if own in flow])
+
+
 @pytest.fixture
 def free_port() -> int:
     """A port of 127.0.0.1 on which nothing listens."""

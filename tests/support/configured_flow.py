@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -27,20 +27,13 @@ from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.spark.supervisor import Supervisor
-from mirror.topics import history
 from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.history import read_own
 
 
 @pytest.fixture
-def flow(source_cluster: Shared, target_cluster: Shared, tmp_path: Path, topic_name: str) -> Iterator[ConfiguredFlow]:
-    """A flow between the shared clusters, whose mirror reads no journals but those of this test's flows: there are
-    hundreds in the end, each start and plan reads them all, and another test may have spoiled or deleted one.
-    """
-    flows_of, mine = history.flows_of, topic_name[-8:]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(history, "flows_of", lambda topics: [name for name in flows_of(topics) if mine in name])
-        yield ConfiguredFlow(source_cluster, target_cluster, tmp_path, topic_name)
+def flow(source_cluster: Shared, target_cluster: Shared, tmp_path: Path, topic_name: str) -> ConfiguredFlow:
+    return ConfiguredFlow(source_cluster, target_cluster, tmp_path, topic_name)
 
 
 class ConfiguredFlow:
