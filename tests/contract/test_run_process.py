@@ -107,11 +107,12 @@ def test_a_live_mirror_follows_names_a_stop_once_and_ends_with_sigterm(
         produce(source, sound, [b"%d" % number for number in range(100, 120)])
         until_states(sound=("CAUGHT_UP", 120), hurt=("RECREATED", 100))
         assert len(list(read(target, hurt, 0))) == 100, "nothing foreign"
-        (stop,) = events(mirror, "partition_stopped")
+        (stop,) = until(lambda: events(mirror, "partition_stopped"), lambda: mirror.log)
         assert f"kafka-topics.sh --bootstrap-server {target} --delete --topic {hurt}" in stop["detail"]
         admin = AdminClient({"bootstrap.servers": target})
         admin.delete_topics([hurt])[hurt].result(30)
         until_states(sound=("CAUGHT_UP", 120), hurt=("CAUGHT_UP", 30))
+        until(lambda: events(mirror, "partition_resumed"), lambda: mirror.log)
         tree = psutil.Process(mirror.process.pid).children(recursive=True)
         mirror.process.send_signal(signal.SIGTERM)
         assert mirror.ended() == 0, mirror.log

@@ -208,10 +208,6 @@ class LiveMirror:
         self.mirror("pause", "CONFIG", self.topic)
         self.until(State.PAUSED)
 
-    def resume(self) -> None:
-        """Let it go on."""
-        self.mirror("resume", "CONFIG", self.topic)
-
     def mirror(self, *arguments: str, code: ExitCode = ExitCode.DONE) -> str:
         """Run a command of `mirror`, which must end so; return what it prints."""
         words = [str(self.config) if one == "CONFIG" else one for one in arguments]
