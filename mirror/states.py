@@ -2,7 +2,7 @@
 each.
 
 The advice of a stop is made of `Remedy` members alone. So there is one list of all that a person may be advised to do,
-and `tests/long/brokers/test_remedies.py` does each of these on a running mirror.
+and `tests/contract/test_remedies.py` does each of these on a running mirror.
 """
 
 from __future__ import annotations

@@ -140,6 +140,7 @@ def test_copies_that_are_not_equal_and_a_busy_machine_are_reported_above_all() -
     assert "Not measured: loop: it ended with 1" in before
 
 
+@pytest.mark.proves("mirror bench page", "mirror bench compare", "mirror bench table")
 def test_commands_make_a_page_a_table_and_a_comparison(tmp_path: Path) -> None:
     small = result(["1MB-zstd"], ["mirror", "mm2"], more=False)
     longer = replace(small, runs=tuple(replace(one, copy_s=9 * one.copy_s) for one in small.runs))

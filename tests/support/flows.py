@@ -146,7 +146,11 @@ class Flow:
     def lose_tail(self, cluster: AnyCluster, below: int) -> None:
         """Let a log lose its records from offset `below` on, as if an election had been unclean."""
         kept = [raw for raw in stored_batches(cluster.bootstrap, self.name) if raw.header.next_offset <= below]
-        self.renew(cluster, lambda: asyncio.run(_append(cluster.bootstrap, self.at, kept)))
+        self.restore(cluster, kept)
+
+    def restore(self, cluster: AnyCluster, batches: Sequence[RawBatch]) -> None:
+        """Let a log hold these batches, as they were stored."""
+        self.renew(cluster, lambda: asyncio.run(_append(cluster.bootstrap, self.at, batches)))
 
     def renew(self, cluster: AnyCluster, fill: Callable[[], None]) -> None:
         """Make the topic anew, `fill` it, and let the journal take it for the former one."""

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from acls import every_acl, put_acls
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from mirror.config import ClusterSettings
 from mirror.lab.embedded import Cluster, Spec
 from mirror.lab.embedded.node import GUARDED, Authority, Listener, sasl, self_signed
 
-USERS: Final = {"alice": "alice-knows-this", "bob": "bob-knows-that"}
+USERS: Final = {"alice": "alice-knows-this", "bob": "bob-knows-that", "carol": "carol-knows-all"}
+#: May do everything, as whoever comes by the plain listener.
+SUPER_USER: Final = "carol"
 #: Milliseconds that a session lasts on the listener RENEWED.
-SESSION_MS: Final = 2000
+SESSION_MS: Final = 60_000
 
 
 def spec(name: str, folder: Path, *extra: Listener, everybody: bool = False) -> Spec:
@@ -25,7 +42,8 @@ def spec(name: str, folder: Path, *extra: Listener, everybody: bool = False) -> 
         Listener(name="SCRAM", protocol="SASL_SSL", config=served | sasl("SCRAM-SHA-256")),
         *extra,
     )
-    return Spec(name=name, config={} if everybody else GUARDED, listeners=listeners, users=USERS)
+    config = {} if everybody else {**GUARDED, "super.users": f"User:ANONYMOUS;User:{SUPER_USER}"}
+    return Spec(name=name, config=config, listeners=listeners, users=USERS)
 
 
 def every_way_in(folder: Path) -> Spec:
@@ -74,3 +92,74 @@ def scram(cluster: Cluster, folder: Path, user: str = "alice", password: str | N
         sasl_username=user,
         sasl_password=USERS.get(user, "") if password is None else password,
     )
+
+
+class Right(NamedTuple):
+    """What alice may do."""
+
+    operation: str
+    kind: ResourceType
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """The broker, and the folder with the authorities `ca` and `second` and what they vouch for."""
+
+    cluster: Cluster
+    folder: Path
+
+    def by(self, listener: str, protocol: str = "SSL", **keys: str) -> ClusterSettings:
+        """Return settings for a listener, whose authority is trusted unless `keys` say otherwise."""
+        ca = {"ssl_ca_location": str(self.folder / ("ca.pem" if listener in {"TLS", "SCRAM"} else "second.pem"))}
+        bootstrap = self.cluster.bootstrap if listener == "PLAINTEXT" else self.cluster.bootstrap_by(listener)
+        return settings(bootstrap, security_protocol=protocol, **((ca if "SSL" in protocol else {}) | keys))
+
+    def by_files(self, certificate: Path, key: Path) -> ClusterSettings:
+        """Return settings by which both sides show a certificate."""
+        return self.by("MUTUAL", ssl_certificate_location=str(certificate), ssl_key_location=str(key))
+
+    def login(self, alias: str, user: str = "alice") -> dict[str, Any]:
+        """Return the section of a configuration for a user."""
+        (secret := self.folder / user).write_text(USERS[user])
+        secret.chmod(0o600)
+        found = scram(self.cluster, self.folder, user).model_dump(by_alias=True, exclude_none=True, mode="json")
+        return found | {"alias": alias, "sasl.password": f"${{file:{secret}}}"}
+
+    def admin(self) -> dict[str, str]:
+        """Return client settings of somebody who may do everything."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(self.folder / "ca.pem"),
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": SUPER_USER,
+            "sasl.password": USERS[SUPER_USER],
+        }
+
+    def allow(self, rights: Iterable[Right]) -> None:
+        """Give alice these rights, and no others."""
+        literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        bindings = [
+            AclBinding(one.kind, one.name, literal, "User:alice", "*", AclOperation[one.operation], allowed)
+            for one in rights
+        ]
+        put_acls(AdminClient({"bootstrap.servers": self.cluster.bootstrap}), every_acl(), bindings)
+
+    def deny(self, right: Right) -> None:
+        """Take a right from alice."""
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+        literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        taken = AclBindingFilter(
+            right.kind, right.name, literal, "User:alice", "*", AclOperation[right.operation], allowed
+        )
+        (gone,) = admin.delete_acls([taken]).values()
+        assert gone.result(60), right
+
+    def password(self, user: str, text: str) -> None:
+        """Give a user another one."""
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+        changed = UserScramCredentialUpsertion(
+            user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), text.encode()
+        )
+        (done,) = admin.alter_user_scram_credentials([changed]).values()
+        done.result(60)

@@ -1,52 +1,35 @@
-"""A target that is away, and with it the journal: the driver knows at once what waits, and all goes on afterwards."""
+"""What tasks report, straight to their driver or by the journal, and what the driver makes of it."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakebroker import HOST, in_loop
-from helpers import make_topic, produce, settings_between
-from marks import ended, known, mark, none
-from prometheus_client import CollectorRegistry, generate_latest
-from proxy import Proxy
-from running import wait_for
-from samerecords import assert_same_records
+from marks import ended, known
 from scraped import report, value
-from sparkless import InThisProcess, run_beside
+from waiting import MovableClock, until_true
 
 from mirror.driver import control
 from mirror.driver.control import ControlServer, Voice, until_marked
-from mirror.driver.flow import prepare
 from mirror.driver.journal_state import HEARD_SECONDS, JournalState
 from mirror.driver.reports import StopLog
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
 from mirror.groups.terms import is_verified
 from mirror.journal.journal import Entry, News, Place
-from mirror.kafka import addresses, connection
 from mirror.kafka.cluster import TopicPartition
-from mirror.lab.embedded import Cluster
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.spark import task as relay
-from mirror.spark.supervisor import Supervisor
 from mirror.states import State
-
-#: Seconds that anything may take on a machine with too much to do; an epoch here takes longer.
-TIMEOUT = 120.0
-
-# --- what a task sends its driver (loopback) --------------------------------------------------------------------------
 
 
 @in_loop
@@ -73,26 +56,6 @@ async def test_reports_are_heard_in_their_order_beside_what_is_handed_out() -> N
         assert not channel.send(b"nobody is there any more")
     finally:
         await opened.close()
-
-
-@in_loop
-async def test_reports_do_not_pile_up_for_a_driver_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with mark() as opened:
-        channel = Voice()
-        task = asyncio.create_task(until_marked(opened.address, 0, none, channel))
-        await known(opened, 0)
-        while channel.frames is None:
-            await asyncio.sleep(0)
-        taken = 0
-        while channel.send(b"x" * 10_000):  # without a turn of the loop nothing is read
-            taken += 1
-        assert channel.frames.unsent < 2 * control._UNSENT_BYTES
-        assert not channel.send(b"one more"), "it says so, that it may be sent again"
-        opened.set()
-        await ended(task)
-
-
-# --- what a task sends, and when (no brokers) -------------------------------------------------------------------------
 
 
 class Still:
@@ -151,11 +114,6 @@ async def reporting(
         await asyncio.wait([task])
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 @in_loop
 async def test_reports_go_around_a_journal_that_refuses_at_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -174,45 +132,23 @@ async def test_reports_go_around_a_journal_that_refuses_at_once(
         return output.count("figures_not_written")
 
     async with reporting(monkeypatch, pipeline, driver, write):
-        await until(lambda: driver.reports)
+        await until_true(lambda: driver.reports)
         problem = AccessDenied("append to the journal needs WRITE")
         for offset in range(20, 23):
             pipeline.standing[0] = report(next_offset=offset)
-            await until(lambda: pipeline.standing[0] in driver.reports)
+            await until_true(lambda: pipeline.standing[0] in driver.reports)
         output = capfd.readouterr().err
         assert warnings() == 2, output
         assert "no broker answered" in output
         assert "needs WRITE" in output
         problem = None
         pipeline.standing[0] = report(next_offset=30)
-        await until(lambda: written)
+        await until_true(lambda: written)
         problem = AccessDenied("append to the journal needs WRITE")
         pipeline.standing[0] = last = report(next_offset=31)
-        await until(lambda: last in driver.reports)
+        await until_true(lambda: last in driver.reports)
         output = capfd.readouterr().err
         assert warnings() == 1, output
-
-
-@in_loop
-async def test_what_a_slow_journal_has_is_not_sent_straight(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, driver = Still(50), Listener()
-    gate, waiting = asyncio.Event(), asyncio.Event()
-
-    async def write(_: list[PartitionStatus]) -> None:
-        waiting.set()
-        await gate.wait()
-
-    gate.set()
-    monkeypatch.setattr(relay, "REPORT_ROUNDS", 1 << 30)
-    async with reporting(monkeypatch, pipeline, driver, write):
-        await waiting.wait()
-        gate.clear()
-        waiting.clear()
-        await waiting.wait()  # the next one has begun, so that the first counts as written
-        driver.reports.clear()
-        pipeline.standing[7] = moved = report(partition=7, next_offset=11)
-        await until(lambda: driver.reports)
-        assert driver.reports == [moved]
 
 
 @in_loop
@@ -229,12 +165,11 @@ async def test_all_of_many_partitions_get_through_to_a_driver_that_takes_few_at_
         raise AccessDenied("no")
 
     async with reporting(monkeypatch, pipeline, driver, write):
-        await until(lambda: len({one.partition for one in driver.reports}) == 1000)
+        await until_true(lambda: len({one.partition for one in driver.reports}) == 1000)
 
-
-# --- what the driver makes of it (pure) -------------------------------------------------------------------------------
 
 AT = TopicPartition("orders", 0)
+
 MINUTES = 5 * 60_000
 
 
@@ -270,15 +205,14 @@ def test_what_was_heard_stands_over_what_its_task_wrote_before() -> None:
     assert reported.live[AT].state is State.MIRRORING, "the journal's order is what counts again"
 
 
-def test_what_was_heard_does_not_stand_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_heard_does_not_stand_for_long(clock: MovableClock) -> None:
     """By our own clock: a task whose clock is ahead may be followed by one whose is not."""
     reported = journal_state()
     reported.hear(0, report(state=State.UNAVAILABLE, at_ms=(1 << 63) - 1).to_json(), {AT})
     corrupt = report(state=State.CORRUPT, at_ms=now_ms())
     learn(reported, corrupt)
     assert reported.live[AT].state is State.UNAVAILABLE
-    clock = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: clock + HEARD_SECONDS + 1)
+    clock.move(HEARD_SECONDS + 1)
     learn(reported, corrupt)
     assert reported.live[AT].state is State.CORRUPT
 
@@ -319,20 +253,6 @@ def test_the_order_of_the_journal_counts_whatever_clocks_say(capfd: pytest.Captu
     assert capfd.readouterr().err.count("partition_stopped") == 2
 
 
-def test_a_result_stands_over_what_its_task_wrote_before() -> None:
-    """However far its clock is ahead; so nothing is counted twice."""
-    metrics = Metrics("eu-to-us")
-    reported = journal_state(metrics)
-    ahead = now_ms() + MINUTES
-    before, after = ({"PASS/": many} for many in (3, 5))
-    done = reported.receive(report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead))
-    learn(
-        reported, report(verdicts=before, at_ms=ahead - 1), report(state=State.CAUGHT_UP, verdicts=after, at_ms=ahead)
-    )
-    assert reported.newest({AT: done})[AT].state is State.CAUGHT_UP
-    assert value(metrics, "mirror_batches_total", verdict="PASS", reason="") == 5
-
-
 @pytest.mark.parametrize("garbled", [b"{", b"\xff", report(partition=1).to_json(), report(topic="a\ud800b").to_json()])
 def test_what_a_task_cannot_mean_is_reported_once_with_its_name(
     garbled: bytes, capfd: pytest.CaptureFixture[str]
@@ -344,19 +264,6 @@ def test_what_a_task_cannot_mean_is_reported_once_with_its_name(
     err = capfd.readouterr().err
     assert err.count("report_unread") == 1, err
     assert "task=12" in err
-
-
-@pytest.mark.parametrize("changed", [{"topic": "a\ud800b"}, {"detail": "\udfff"}, {"verdicts": {"PASS/\ud800": 1}}])
-def test_text_that_cannot_be_encoded_never_gets_into_the_metrics(changed: dict[str, Any]) -> None:
-    metrics = Metrics("eu-to-us")
-    reported = journal_state(metrics)
-    learn(reported, report(), report(**changed))
-    assert reported.live == {AT: report()}
-    learn(reported, fine := report(detail="ein Stück \N{OPEN BOOK}", at_ms=now_ms()))
-    assert reported.live == {AT: fine}
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    generate_latest(registry)
 
 
 class Unreadable:
@@ -389,86 +296,3 @@ async def test_each_reason_why_a_journal_is_not_read_is_reported_once() -> None:
             pass
     reasons = ["away", "no READ", str(broken[0]), str(broken[1]), "away"]
     assert said == [f"journal_not_read {reason}" for reason in reasons]
-
-
-# --- all of it (brokers) ----------------------------------------------------------------------------------------------
-
-
-#: What is logged of a journal that is away: by the driver, and by a task.
-EVENTS = ("journal_not_read", "figures_not_written")
-
-
-class Gone(Proxy):
-    """A broker whose name, while it is `away`, does not resolve, as that of a container which has ended."""
-
-    def __init__(self, upstream: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__(upstream)
-        self.away = threading.Event()
-        self.asked = 0
-        connect = addresses.connected
-
-        async def resolving(known: Any, port: int) -> socket.socket:
-            if port == self.port and self.away.is_set():
-                self.asked += 1
-                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-            return await connect(known, port)
-
-        monkeypatch.setattr(connection, "connected", resolving)
-
-    def go(self) -> None:
-        """Let its name be forgotten, and its connections break."""
-        self.away.set()
-        self._await(self._cut())
-
-    async def _cut(self) -> None:
-        for one in tuple(self._loop._transports.values()):  # type: ignore[attr-defined] # asyncio names it nowhere else
-            one.abort()
-
-
-@pytest.mark.brokers
-def test_a_target_that_is_away_is_reported_at_once(
-    own_source: Cluster,
-    own_target: Cluster,
-    topic_name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """Not only when the epoch ends, which here it never does; and one warning is enough for a journal that is away."""
-    reported: list[str] = []
-    source = own_source.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, [b"before"] * 20)
-    with Gone(own_target.bootstrap, monkeypatch) as target:
-        settings = settings_between(source, target.bootstrap, [topic_name], topic_name)
-        flow = replace(prepare(settings), epoch_seconds=10 * TIMEOUT, tasks=1)
-        metrics, context = Metrics(flow.name), InThisProcess()
-        mirror = Supervisor(context, flow, lambda _: None, metrics)  # type: ignore[arg-type] # as much as is used
-
-        def warnings(event: str) -> list[str]:
-            reported.append(capfd.readouterr().err)
-            return [line for line in "".join(reported).splitlines() if f"event={event}" in line]
-
-        def until(state: State) -> None:
-            wait_for(
-                lambda: value(metrics, "mirror_partition_state", state=str(state)),
-                TIMEOUT,
-                lambda: str(mirror._journal_state.live),
-            )
-
-        def story() -> None:
-            until(State.CAUGHT_UP)
-            target.go()
-            produce(source, topic_name, [b"meanwhile"] * 20)
-            until(State.UNAVAILABLE)
-            for event in EVENTS:
-                wait_for(partial(warnings, event), TIMEOUT, lambda: str(reported))
-            asked = target.asked
-            wait_for(lambda: target.asked > asked + 20, TIMEOUT, lambda: str(target.asked))
-            target.away.clear()
-            until(State.CAUGHT_UP)
-
-        run_beside(mirror, story)
-    for event in EVENTS:  # both were met, many times
-        assert 1 <= len(warnings(event)) <= 2, reported
-    assert "Name or service not known" in "".join(reported)
-    assert assert_same_records(source, own_target.bootstrap, topic_name, 1) == 40

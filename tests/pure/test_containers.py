@@ -1,20 +1,18 @@
 """The image and docker-compose.yml as text: by the published schema, pinned, on loopback, watched, and true to the rest
-of the project. What they do is tried by `tests/pure/test_docker.py`, which needs an engine.
+of the project. What they do is tried by test_docker.py, which needs an engine.
 """
 
 from __future__ import annotations
 
-import copy
 import http.server
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,22 +22,16 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from deployment import HOME, SERVICES, STACK
 from jsonschema.validators import validator_for
-from running import TIMEOUT, wait_for
 
 from mirror.config import load
-from mirror.lab.demo.clients import Lost, Place, Progress, Reader, Writer, create, ends_of, stands
-from mirror.lab.embedded import Cluster
+from mirror.lab.demo.clients import Lost, Progress
 from mirror.lab.embedded.jars import KAFKA_VERSION
 
 DOCKERFILE = (HOME / "Dockerfile").read_text(encoding="utf-8")
-HEALTHY = HOME / "containers" / "healthy"
-VERSION = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
-needs_compose = pytest.mark.skipif(
-    not shutil.which("docker")
-    or subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0,
-    reason="needs Docker's client with Compose",
-)
+HEALTHY = HOME / "containers" / "healthy"
+
+VERSION = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 
 
 def complaints(stack: dict[str, Any]) -> list[str]:
@@ -50,42 +42,6 @@ def complaints(stack: dict[str, Any]) -> list[str]:
 
 def test_the_stack_is_what_compose_takes() -> None:
     assert complaints(STACK) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(lambda it: it["services"]["eu"].update(imagee="kafka"), id="key"),
-        pytest.param(lambda it: it["services"]["eu"].update(ports=4), id="type"),
-        pytest.param(lambda it: it["services"]["mirror"]["depends_on"]["us"].update(condition="up"), id="value"),
-    ],
-)
-def test_a_broken_stack_is_found(change: Callable[[Any], object]) -> None:
-    broken = copy.deepcopy(STACK)
-    change(broken)
-    assert complaints(broken)
-
-
-@needs_compose
-def test_compose_itself_takes_the_stack() -> None:
-    command = ["docker", "compose", "--project-directory", str(HOME), "--profile", "back", "config", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_image_says_what_it_can() -> None:
-    """Where it was made; `make docker-test` asks more of it and of the stack, by `tests/pure/test_docker.py`, and takes
-    minutes. What is left out says so here, since tests that were not chosen say nothing.
-    """
-    image, left_out = SERVICES["mirror"]["image"], "the image and the stack are not run"
-    if not shutil.which("docker") or subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{left_out}: no container engine answers; where one does, make docker-test")
-    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode:
-        pytest.skip(f"{left_out}: {image} is not there; make docker-test makes and runs it")
-    command = ["docker", "run", "--rm", "--read-only", "--tmpfs", "/tmp", image, "sh", "-c", "id -u && mirror --help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("10001\n"), done.stderr
-    assert "failover" in done.stdout
 
 
 def test_every_image_is_pinned() -> None:
@@ -243,46 +199,3 @@ def test_a_reader_knows_what_comes_next() -> None:
         known.take(0, 8, 8)
     with pytest.raises(Lost, match="the record at offset 6 has number 9"):
         known.take(0, 6, 9)
-
-
-def written_and_read(place: Place, records: int) -> Progress:
-    """What a reader has come to, once at least so many records lie in the log and one of both has said that it lives;
-    both have then ended.
-    """
-    no_more, enough = threading.Event(), threading.Event()
-    reader = Reader(place, enough)
-    writes = threading.Thread(target=Writer(place, 400, no_more).run)
-    reads = threading.Thread(target=reader.run)
-    writes.start()
-    reads.start()
-    try:
-        wait_for(
-            lambda: sum(reader.progress.next.values()) > records and place.alive.exists(),
-            TIMEOUT,
-            lambda: str(reader.progress),
-        )
-        no_more.set()
-        writes.join()
-        ends = ends_of(place.bootstrap, place.topic)
-        wait_for(lambda: reader.progress.next == ends, TIMEOUT, lambda: str(reader.progress))
-    finally:
-        no_more.set()
-        enough.set()
-        reads.join()
-        writes.join()
-    assert stands(place, place.bootstrap) == ends
-    return reader.progress
-
-
-@pytest.mark.brokers
-def test_applications_write_and_read_and_go_on_where_they_were(
-    own_source: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = Place(topic_name, topic_name, own_source.bootstrap, tmp_path / "address", tmp_path / "alive")
-    create(place)
-    first, second = written_and_read(place, 200), written_and_read(place, 400)
-    assert first.next.keys() == second.next.keys() == set(range(3))
-    assert first.repeated == second.repeated == 0
-    assert first.read + second.read == sum(second.next.values())
-    assert place.alive.exists()
-    assert '"event": "stopped_writing"' in capsys.readouterr().out

@@ -1,46 +1,37 @@
 """What happens to a target of three brokers that people operate, under a running mirror: a disk fills up, replicas go
-missing, a broker comes back at another port or takes no more connections, partitions move, the mirror is suspended. It
-says what it waits for (RUNBOOK.md, UNAVAILABLE), goes on by itself, and the copy is equal.
+missing, a broker comes back at another port, partitions move. It says what it waits for (RUNBOOK.md, UNAVAILABLE), goes
+on by itself, and the copy is equal.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from adversary.driving import Command
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
 from guarded import create
-from helpers import config_file, make_topic, produce, remove_topics
+from helpers import make_topic, produce
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
-from remedyworld import until
-from running import TIMEOUT
 from samerecords import assert_same_records
 from typer.testing import CliRunner
+from waiting import until
 
 from mirror.cli import app
-from mirror.config import ClusterSettings
 from mirror.errors import ExitCode
 from mirror.journal.journal import journal_topic
-from mirror.kafka.admin import Admin, Creation
 from mirror.lab.embedded import Cluster
-from mirror.names import LONGEST
 
 pytestmark = pytest.mark.brokers
 
 #: More than any file of an idle broker has, indexes apart, which are as long as they will be.
 DISK_BYTES = 1 << 20
-EMPTY_TOPICS = 2000
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +48,6 @@ class Operated:
         self.source, self.target, self.topic = source, target, topic
         self.flow = topic
         self.written = 0
-        self.epoch_seconds = 60.0
         self.config = folder / "flow.yaml"
         self._folder = folder
         self._mirror: Command | None = None
@@ -76,7 +66,6 @@ class Operated:
             "topics": {"include": [self.topic]},
             "groups": {"include": []},
             "metrics": {"listen": None},
-            "spark": {"epoch_s": self.epoch_seconds},
         }
         self.config.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
         self._mirror = Command(self._folder, "run", str(self.config), "--json")
@@ -90,12 +79,6 @@ class Operated:
         assert not self.events("partition_stopped")
         count = assert_same_records(self.source.bootstrap, self.target.bootstrap, self.topic, 1)
         assert count == self.written
-
-    @property
-    def process(self) -> psutil.Process:
-        """The mirror's."""
-        assert self._mirror is not None
-        return psutil.Process(self._mirror.pid)
 
     def write(self, count: int, size: int = 100) -> None:
         """So many records more into the source."""
@@ -193,100 +176,3 @@ def test_partitions_that_move_to_other_brokers(operated: Operated) -> None:
         finally:
             admin.close()
         operated.until_copied()
-
-
-@pytest.fixture
-def alone(own_source: Cluster, tmp_path: Path, topic_name: str, request: pytest.FixtureRequest) -> Iterator[Operated]:
-    """The target has one broker, of a configuration that the test says."""
-    with Cluster.start(name="operated-alone", config=request.param) as target:
-        yield Operated(own_source, target, tmp_path, topic_name)
-
-
-@pytest.mark.parametrize("alone", [{}], indirect=True)
-def test_a_broker_that_takes_no_more_connections(alone: Operated) -> None:
-    """Nor from whoever operates it: a client that is connected lifts the limit again."""
-    alone.epoch_seconds = 2.0  # the tasks of an epoch open theirs
-
-    def shown() -> list[dict[str, Any]]:
-        return alone.events("figures_not_written", "sync_failed")
-
-    def limit(connections: int) -> None:
-        set_to = ConfigEntry("max.connections.per.ip", str(connections), incremental_operation=AlterConfigOpType.SET)
-        broker = ConfigResource(ConfigResource.Type.BROKER, "0", incremental_configs=[set_to])
-        (done,) = admin.incremental_alter_configs([broker]).values()
-        done.result(30)
-
-    with alone.mirrored():
-        admin = AdminClient({"bootstrap.servers": alone.target.bootstrap})
-        limit(1)
-        alone.write(100)
-        until(lambda: any("max.connections.per.ip" in one["reason"] for one in shown()), alone.tail)
-        limit(1 << 20)
-        alone.until_copied()
-
-
-@pytest.mark.parametrize("alone", [{"connections.max.idle.ms": "1000"}], indirect=True)
-def test_a_mirror_that_is_suspended(alone: Operated) -> None:
-    """With its machine, or by SIGSTOP, for so long that the target gave its connections up."""
-
-    def given_up() -> bool:
-        port = alone.target.nodes[0].port
-        found = [one.status for one in mirror.net_connections("tcp") if one.raddr[1:] == (port,)]
-        return not set(found) - {psutil.CONN_CLOSE_WAIT}
-
-    with alone.mirrored():
-        mirror = alone.process
-        mirror.suspend()
-        try:
-            alone.write(100)
-            until(given_up, lambda: str(mirror.net_connections("tcp")))
-        finally:
-            mirror.resume()
-        alone.until_copied()
-
-
-def test_a_machine_with_another_locale_and_strict_permissions(
-    own_source: Cluster, own_target: Cluster, tmp_path: Path, topic_name: str
-) -> None:
-    """ASCII alone for Python, Turkish for the JVM, and files that nobody else may read."""
-    source, target = own_source.bootstrap, own_target.bootstrap
-    make_topic(source, topic_name)
-    produce(source, topic_name, [b"\xc4\xb0stanbul"] * 100)
-    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-    jvm = {"spark.driver.extraJavaOptions": "-Duser.language=tr -Duser.country=TR"}
-    config.write_text(
-        json.dumps(json.loads(config.read_text()) | {"spark": {"conf": jvm}, "metrics": {"listen": None}})
-    )
-    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for arguments in ("run", "--once"), ("status",), ("plan",):
-        command = [sys.executable, "-m", "mirror", arguments[0], str(config), *arguments[1:]]
-        done = subprocess.run(command, capture_output=True, env=environment, umask=0o077, timeout=TIMEOUT, check=False)
-        assert done.returncode == 0, done.stderr.decode()
-        assert (done.stdout + done.stderr).isascii()
-    assert assert_same_records(source, target, topic_name, 1) == 100
-
-
-@pytest.mark.soak
-def test_two_thousand_empty_topics(own_source: Cluster, tmp_path: Path, topic_name: str) -> None:
-    """On a target of its own, which would keep them. A second run has nothing to do, and is as whole."""
-    source = Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": own_source.bootstrap}))
-    names = [f"{topic_name}-{number}" for number in range(EMPTY_TOPICS)]
-    assert not source.create_topics([Creation(topic=name, partitions=1, replication_factor=1) for name in names])
-    until(lambda: len(source.describe(names)) == EMPTY_TOPICS, lambda: "not made")
-    produce(own_source.bootstrap, names[-1], [b"x"] * 10)
-    with Cluster.start(name="operated-many") as target:
-        config = config_file(tmp_path, own_source.bootstrap, target.bootstrap, [f"{topic_name}-.*"], topic_name)
-        for _ in range(2):
-            once = Command(tmp_path, "run", str(config), "--once")
-            assert once.wait(TIMEOUT) == 0, once.logged[-6000:]
-        assert assert_same_records(own_source.bootstrap, target.bootstrap, names[-1], 1) == 10
-        status = Command(tmp_path, "status", str(config), "--json")
-        assert status.wait(TIMEOUT) == 0, status.logged
-        assert {one["state"] for one in json.loads(status.printed)["partitions"]} == {"CAUGHT_UP"}
-    remove_topics(source, *names)
-
-
-def test_the_longest_name_of_a_topic(operated: Operated) -> None:
-    operated.topic += "-" + "x" * (LONGEST - 1 - len(operated.topic))
-    with operated.mirrored():
-        pass

@@ -27,14 +27,14 @@ from adversary.logs import Reader
 from adversary.world import SIDES, Side
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from remedyworld import until
+from waiting import until
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
-pytestmark = [pytest.mark.brokers, pytest.mark.soak]
+pytestmark = pytest.mark.brokers
 
 SEED: Final = int(os.environ.get("MIRROR_ELECTIONS_SEED", "1"))
-EVENTS: Final = int(os.environ.get("MIRROR_ELECTIONS", "6"))
+EVENTS: Final = int(os.environ.get("MIRROR_ELECTIONS", "3"))
 #: Topics by what is written to them; two partitions each.
 PLAIN, TRANSACTIONS, COMPACTED = "o-plain", "o-transactions", "o-compacted"
 TOPICS: Final = (PLAIN, TRANSACTIONS, COMPACTED)
