@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from waiting import MovableClock
 
 from mirror.driver.journal_state import JournalState
+from mirror.errors import ClusterUnreachable
 from mirror.journal import ownership
 from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, News, Place
 from mirror.journal.ownership import KEY, Claims, FailedOver, Garbled, Owner, OwnershipCheck, Taken, Watched, reporter
+from mirror.kafka.cluster import Cluster, Endpoint, Topic
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
+from mirror.topics.history import _standing
 
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
 OWNED = (OWNER, OLDER.to_json())
@@ -191,3 +194,26 @@ def test_whoever_runs_a_flow_says_so_again(clock: MovableClock) -> None:
 
     assert 2 * ownership.RESTATE_SECONDS < ownership.LIVENESS_SECONDS
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_journal_that_is_deleted_while_it_is_read_hides_nothing(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is there, and cannot be read, may be of a flow that writes to the same topics."""
+    topic = Topic("mirror.other.offsets", None, {})
+
+    async def learn(cluster: Cluster, *_: object) -> None:
+        cluster.topics[topic.name] = topic
+
+    async def describe(*_: object) -> Topic | None:
+        return topic if is_there else None
+
+    async def read(*_: object) -> None:
+        raise ClusterUnreachable("no leader")
+
+    for name, fake in (("learn", learn), ("describe", describe)):
+        monkeypatch.setattr(Cluster, name, fake)
+    monkeypatch.setattr(Journal, "read", read)
+    found, _ = asyncio.run(_standing(Endpoint("us", (("127.0.0.1", 1),)), ["other"]))
+    assert found == {"other": None if is_there else {}}
