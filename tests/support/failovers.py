@@ -73,7 +73,9 @@ class Flow:
 
     def copy(self) -> Outcome:
         """Do what `mirror run --once` does."""
-        return run_once(self.settings)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mirror.groups.follower.LAST_SYNC_SECONDS", DEADLINE_S)
+            return run_once(self.settings)
 
     def copies(self) -> None:
         """Do the same, and nothing may be in the way."""
