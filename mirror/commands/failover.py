@@ -292,6 +292,8 @@ class _FailoverRun:
     _is_elsewhere: bool = False
     _ended: bool = False
     _known_as: Entry | None = None
+    _holder: str = ""  # the instance that had the flow then
+    _own: bytes = b""  # the record that this failover writes
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
     _doubts: Doubts = field(default_factory=dict)  # of nothing before all was checked (X2)
@@ -302,14 +304,26 @@ class _FailoverRun:
     def begin(self, known: JournalSnapshot, detector: SuspensionDetector) -> None:
         """By what the journal says now; nothing is written to it behind a suspension before it was asked again."""
         self._known_as = known.watched.newest.get(record.KEY)
+        self._holder = holder.instance if (holder := known.watched.last) else ""
 
         async def may_go_on() -> bool:
-            if not self._ended:
-                raise self._overtaken("this process was suspended")
-            await self._standing(known)
+            if self._ended:
+                await self._standing(known)
+                return True
+            await known.read()
+            self._refuse_overtaken(known)
+            owner = known.watched.last
+            if owner is not None and not owner.is_this_process and owner.instance != self._holder:
+                raise self._overtaken(f"another mirror ({owner}) took the flow while this process was suspended,")
             return True
 
         known.journal.clearance = Clearance(detector, may_go_on)
+
+    def _refuse_overtaken(self, known: JournalSnapshot) -> None:
+        """Raise PreflightError if somebody else failed the flow over, or took that back, since this began."""
+        found = known.watched.newest.get(record.KEY)
+        if found is not None and found != self._known_as and found.value != self._own:
+            raise self._overtaken("somebody else failed the flow over, or took that back,")
 
     def _overtaken(self, why: str) -> PreflightError:
         return PreflightError(
@@ -486,12 +500,12 @@ class _FailoverRun:
     async def end(self, known: JournalSnapshot) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         await known.read()  # the mirror that runs may have made a topic meanwhile
-        since = known.watched.newest.get(record.KEY)
-        if since is not None and since != self._known_as:
-            raise self._overtaken("somebody else failed the flow over, or took that back,")
+        self._refuse_overtaken(known)
         self._silent = [str(one) for one in self._former if not known.watched.has_ended(one)]
+        changes = record.ending(known.newest, self._silent)
+        self._own = dict(changes)[record.KEY] or b""
         try:
-            await known.journal.append_all(record.ending(known.newest, self._silent))
+            await known.journal.append_all(changes)
         except ClusterUnreachable as problem:  # the request may lie in a broker that is about to go on
             raise ClusterUnreachable(
                 f"{problem}. Nobody knows whether the flow is failed over now, so that its mirror ends: run the same"

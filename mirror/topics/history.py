@@ -10,6 +10,7 @@ that was ended by `mirror failover` has let go of its topics.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -349,6 +350,9 @@ async def _standing(
                 try:
                     return newest((await Journal(cluster, flow).read())[0])
                 except ClusterError:
+                    with contextlib.suppress(ClusterError):
+                        if await cluster.describe(journal_topic(flow)) is None:
+                            return {}  # it was deleted since it was listed
                     return None
 
         await cluster.learn([_ANY, *map(journal_topic, flows)])

@@ -5,7 +5,8 @@ where a coordinator only just starts (rd_kafka_cgrp_op).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -36,6 +37,39 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
     at = [TopicPartition(topic, partition)]
     (found,) = _asked(bootstrap, group, lambda consumer: consumer.committed(at, timeout=30))
     return int(found.offset)
+
+
+@contextmanager
+def consuming(bootstrap: str, group: str, topic: str, **more: str) -> Iterator[Consumer]:
+    """A member of the group that reads committed records of the topic from where the group stands."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            **more,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_on(bootstrap: str, group: str, topic: str, count: int, **more: str) -> list[bytes]:
+    """Read the group's next `count` records, and commit."""
+    with consuming(bootstrap, group, topic, **more) as consumer:
+        found: list[bytes] = []
+        while len(found) < count:
+            message = consumer.poll(_TIMEOUT)
+            assert message is not None, f"{len(found)} of {count} records"
+            assert message.error() is None, message.error()
+            found.append(message.value() or b"")
+        consumer.commit(asynchronous=False)
+        return found
 
 
 def _asked(bootstrap: str, group: str, request: Callable[[Consumer], T]) -> T:

@@ -1,37 +1,29 @@
-"""The journal's records: what is appended is read back, by us and by another client, and damage is reported as such."""
+"""The journal's records: what is appended is read back, damage hides nothing else, and what is lost is known."""
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import time
 import uuid
 import warnings
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, tzinfo
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
-from helpers import make_topic, settings_between
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, legacy, raw
 
-from mirror.errors import ClusterUnreachable, MalformedBatch, MirrorError
+from mirror.errors import MalformedBatch, MirrorError
 from mirror.journal import journal
-from mirror.journal.journal import OWNER, Entry, Journal, decode, encode, journal_topic, newest
-from mirror.journal.ownership import take
-from mirror.kafka.admin import Admin
+from mirror.journal.journal import OWNER, Entry, Journal, decode, encode, journal_topic
 from mirror.kafka.cluster import Cluster, Endpoint, Leader
 from mirror.kafka.protocol import PRODUCE
-from mirror.kafka.queries import EARLIEST, LATEST, EpochEnd, list_offset
-from mirror.lab.embedded import Cluster as EmbeddedCluster
-from mirror.policy.selection import Rekeying
+from mirror.kafka.queries import EARLIEST, EpochEnd
 from mirror.records.header import CONTROL
-from mirror.topics.apply import ensure_flow_topic, keep_progress
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
@@ -171,69 +163,6 @@ def test_a_time_beyond_the_calendar_is_skipped(timestamp: int) -> None:
     assert [one.offset for one in decode(around(foreign))[2]] == [10]
 
 
-@pytest.fixture
-def warned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str]]:
-    """The warnings of the journal."""
-    found: list[tuple[str, int, str]] = []
-
-    class Recorder:
-        def warning(self, event: str, *, topic: str, offset: int, reason: str) -> None:
-            assert topic
-            found.append((event, offset, reason))
-
-    monkeypatch.setattr(journal, "_log", Recorder())
-    return found
-
-
-@pytest.mark.brokers
-def test_foreign_records_hide_nothing(
-    own_target: EmbeddedCluster, topic_name: str, warned: list[tuple[str, int, str]]
-) -> None:
-    flow = topic_name[-20:].strip("-")
-    bootstrap = own_target.bootstrap
-    ensure_flow_topic(Admin(settings_between(bootstrap, bootstrap, ["x"], flow).target), flow)
-
-    def foreign(**configs: str) -> Producer:
-        return Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, **configs})
-
-    def produce(producer: Producer) -> None:
-        producer.produce(journal_topic(flow), b"x" * 2000, key=b"foreign")
-        assert not producer.flush(30)
-
-    async def run() -> None:
-        async with Cluster(Endpoint("us", (("127.0.0.1", own_target.nodes[0].port),))) as target:
-            ours = Journal(target, flow)
-            assert await ours.append([(OWNER, b"first")]) == 0
-            await asyncio.to_thread(produce, foreign(**{"compression.type": "lz4"}))
-            assert await ours.append([(b"topic/t", b"known"), (OWNER, b"second")]) == 2
-            known = {OWNER: b"second", b"topic/t": b"known", b"foreign": b"x" * 2000}
-            assert newest((await ours.read())[0]) == known, "compressed or not, whoever wrote it"
-            entries, following = await ours.read(2)
-            assert ([entry.offset for entry in entries], following) == ([2, 3], 4)
-            assert not warned
-
-            await asyncio.to_thread(transactional.init_transactions, 120)
-            transactional.begin_transaction()
-            await asyncio.to_thread(produce, transactional)
-            assert await ours.append([(OWNER, b"third")]) == 5
-            assert newest((await ours.read())[0])[OWNER] == b"third", "an open transaction hid it"
-            await asyncio.to_thread(transactional.abort_transaction, 30)
-            async with asyncio.timeout(20):  # the coordinator answers before its marker is in the log
-                while await list_offset(target, ours.partition, LATEST) < 7:
-                    await asyncio.sleep(0.02)
-            warned.clear()
-            entries, following = await ours.read(5)
-            assert ([entry.offset for entry in entries], following) == ([5], 7)
-            assert warned == [("journal_batch_unread", 6, "not a batch of the journal: a transaction's marker")]
-
-    transactional = foreign(**{"transactional.id": flow})
-    asyncio.run(run())
-
-
-def test_the_topic_bears_the_flow_s_name() -> None:
-    assert journal_topic("eu-to-us") == "mirror.eu-to-us.offsets"
-
-
 @in_loop
 async def test_an_append_that_is_answered_with_nothing() -> None:
     """A broker's fault, to be reported as such."""
@@ -334,69 +263,3 @@ async def test_a_leader_that_never_had_what_was_read_has_lost_it() -> None:
         assert (news.lost.kept, news.lost.new_from, len(news.entries)) == (0, 30, 33)
         log.described = 5  # which wrote nothing
         assert (await ours.follow(news.place)).lost is None
-
-
-@pytest.mark.brokers
-def test_a_clock_that_is_hours_ahead_keeps_nobody_from_writing(
-    own_target: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Brokers refuse what is an hour later than their own clock, unless the topic takes any time: one that the flow
-    makes, and one of an older version from the next start on. Till then it learns what to do.
-    """
-
-    class Ahead(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Any:
-            return datetime.now(tz) + timedelta(hours=2)
-
-    monkeypatch.setattr(journal, "datetime", Ahead)
-    settings = settings_between(own_target.bootstrap, own_target.bootstrap, [topic_name], flow=topic_name)
-    admin = Admin(settings.target)
-    older = f"{topic_name}-older"
-    make_topic(own_target.bootstrap, journal_topic(older), 1, {"cleanup.policy": "compact"})
-
-    async def written(flow: str) -> list[Entry]:
-        async with Cluster(Endpoint.of(settings.target)) as cluster:
-            await cluster.refresh([journal_topic(flow)])
-            one = Journal(cluster, flow)
-            await one.append([(b"key", b"value")])
-            return (await one.read())[0]
-
-    with pytest.raises(ClusterUnreachable, match=r"takes no record of this machine's time, .*after\.max\.ms=9"):
-        asyncio.run(written(older))
-    for flow in (topic_name, older):
-        ensure_flow_topic(admin, flow)
-        assert [one.key for one in asyncio.run(written(flow))] == [b"key"]
-
-
-@pytest.mark.brokers
-def test_what_the_flow_keeps_of_a_re_keyed_topic_does_not_expire(own_target: EmbeddedCluster, topic_name: str) -> None:
-    """Somebody set that on its topic: without its plans the topic could not go on."""
-    bootstrap = own_target.bootstrap
-    admin = Admin(settings_between(bootstrap, bootstrap, ["x"], topic_name).target)
-    rule = Rekeying(source="x", target="y", partitions=1, progress=f"mirror.{topic_name}.rekey.y")
-    keep_progress(admin, [rule])  # it is not there yet
-    make_topic(bootstrap, rule.progress, 2, {"cleanup.policy": "delete", "retention.ms": "1000"})
-    keep_progress(admin, [rule])
-    assert admin.topic_configs([rule.progress])[rule.progress]["cleanup.policy"].value == "compact"
-
-
-@pytest.mark.brokers
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_journal_that_brokers_compress_is_read(own_target: EmbeddedCluster, topic_name: str, codec: str) -> None:
-    """Somebody set that on the topic. A flow of which no record is read cannot be claimed, or failed over."""
-    flow, bootstrap = topic_name[-20:].strip("-"), own_target.bootstrap
-    make_topic(bootstrap, journal_topic(flow), configs={"cleanup.policy": "compact", "compression.type": codec})
-
-    async def run() -> None:
-        async with Cluster(Endpoint("us", (("127.0.0.1", own_target.nodes[0].port),))) as target:
-            ours = Journal(target, flow)
-            await target.refresh([journal_topic(flow)])
-            await ours.append([(b"topic/t", b"known" * 100), (b"gone", None)])
-            assert [one.key for one in (await ours.read())[0]] == [b"topic/t", b"gone"]
-            async with asyncio.timeout(10):
-                taken = await take(ours, "me", asyncio.Event())
-            assert taken is not None
-            assert (taken.owner.claim, taken.seen.values[b"topic/t"]) == (1, b"known" * 100)
-
-    asyncio.run(run())
