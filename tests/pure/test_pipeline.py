@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakebroker import in_loop
 from rawbatches import batch, raw
+from waiting import MovableClock, until_true
 
 from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -24,7 +26,7 @@ from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.offset_map_recovery import holding
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionWriter, PendingBatch
-from mirror.replication.pipeline import Pipeline
+from mirror.replication.pipeline import Pipeline, StartupLimiter
 from mirror.replication.position import Position
 from mirror.states import Remedy, State
 
@@ -217,3 +219,44 @@ def test_a_hole_that_may_have_held_a_tombstone_goes_on_record_where_the_journal_
 
     assert asyncio.run(relayed()) == [False, True, True], "nothing goes on before it is on record"
     assert [(loss.first, loss.reason) for loss in asked] == [(12, TOMBSTONES)] * 2, "it is news once"
+
+
+# --- turns at the start
+
+
+async def crowd(turns: StartupLimiter, entered: list[int], leave: asyncio.Event) -> None:
+    """Three who take a turn each, and keep it until they may leave."""
+
+    async def come(number: int) -> None:
+        async with turns.taken():
+            entered.append(number)
+            await leave.wait()
+
+    await asyncio.gather(*map(come, range(3)))
+
+
+@in_loop
+async def test_so_many_partitions_begin_at_a_time_and_in_their_order() -> None:
+    """A turn is given back once, also where its work failed."""
+    turns, entered, leave = StartupLimiter(2, 600.0), list[int](), asyncio.Event()
+    with pytest.raises(ValueError, match="failed"):
+        async with turns.taken():
+            raise ValueError("failed")
+    coming = asyncio.create_task(crowd(turns, entered, leave))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert entered == [0, 1]
+    leave.set()
+    await coming
+    assert entered == [0, 1, 2]
+
+
+@in_loop
+async def test_a_partition_that_takes_long_keeps_no_other_from_beginning(clock: MovableClock) -> None:
+    turns, entered, leave = StartupLimiter(1, 600.0), list[int](), asyncio.Event()
+    coming = asyncio.create_task(crowd(turns, entered, leave))
+    for so_many in (1, 2, 3):
+        await until_true(lambda: len(entered) == so_many)  # noqa: B023
+        clock.move(600.0)
+    leave.set()
+    await coming
