@@ -12,7 +12,7 @@ from fakebroker import in_loop
 from rawbatches import batch, raw
 from waiting import MovableClock, until_true
 
-from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
+from mirror.errors import ClusterUnreachable, PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.produce import Ack
 from mirror.observability.status import Totals
@@ -33,17 +33,37 @@ from mirror.states import Remedy, State
 AT = TopicPartition("orders", 0)
 
 
+def bounded(until: int, offset: int = 0) -> tuple[Pipeline, PartitionTask, PartitionWriter, Cursor]:
+    """A bounded copy from this offset on."""
+    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+    mine = Assignment(AT, AT, None, Rules(), until=until, until_ms=123_456)
+    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
+    (partition_task,) = pipeline._partition_tasks.values()
+    partition_task.partition_writer = writer = PartitionWriter(
+        AT, AT, Position(offset, ProducerState(1 << 52), True, -1)
+    )
+    partition_task.cursor = cursor = Cursor(AT, None, offset, until=until)
+    partition_task.resumed(offset, offset)
+    pipeline._writer.begin(writer)
+    return pipeline, partition_task, writer, cursor
+
+
 @pytest.mark.parametrize(("unrelayed", "is_done"), [(1, False), (0, True)])
 def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelayed: int, is_done: bool) -> None:
     """Everything is read, and all that was queued is acknowledged; the last answer was not looked at."""
-    nowhere: Any = None
-    assignment = Assignment(AT, AT, None, Rules(), until=20)
-    pipeline = Pipeline("any", nowhere, nowhere, [assignment], 1 << 26)
-    (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = PartitionWriter(AT, AT, Position(20, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=30, unrelayed=unrelayed)
-    pipeline._changed(partition_task.partition_writer)
+    pipeline, partition_task, writer, cursor = bounded(20, 20)
+    cursor.readable_until, cursor.unrelayed = 30, unrelayed
+    pipeline._changed(writer)
     assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
+
+
+@pytest.mark.parametrize("end", [0, 20])
+def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> None:
+    pipeline, _, writer, _ = bounded(end, end)
+    pipeline._changed(writer)
+    (figures,) = pipeline.figures("here")
+    assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
+    assert Totals.of([figures]).lag_unknown == 0
 
 
 @pytest.mark.parametrize("end", [0, 20])
@@ -83,36 +103,6 @@ def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
     with pytest.raises(PartitionStop) as stop:
         asyncio.run(begun())
     assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)
-
-
-@pytest.mark.parametrize(
-    ("alias", "inspected"),
-    [
-        ("eu", "mirror inspect orders:0 --config CONFIG --side source --from 7`"),
-        ("us", "mirror inspect eu.orders:0 --config CONFIG --side target --from 7`"),
-    ],
-)
-def test_damage_is_looked_at_on_the_side_where_it_is(alias: str, inspected: str) -> None:
-    mine = Assignment(AT, TopicPartition("eu.orders", 0), None, Rules())
-    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
-    (partition_task,) = pipeline._partition_tasks.values()
-    damaged = MalformedBatch(f"{source if alias == 'eu' else target}: nothing can be read at offset 7", 0, 7)
-    pipeline._stop(partition_task, pipeline._damaged(partition_task, damaged))
-    assert (partition_task.state, inspected in partition_task.advice) == (State.CORRUPT, True), partition_task.advice
-
-
-def bounded(until: int) -> tuple[Pipeline, PartitionTask, PartitionWriter, Cursor]:
-    """A bounded copy from offset 0 on."""
-    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-    mine = Assignment(AT, AT, None, Rules(), until=until, until_ms=123_456)
-    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
-    (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = cursor = Cursor(AT, None, 0, until=until)
-    partition_task.resumed(0, 0)
-    pipeline._writer.begin(writer)
-    return pipeline, partition_task, writer, cursor
 
 
 @pytest.mark.parametrize("acked", [10, 30])
