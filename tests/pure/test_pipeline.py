@@ -66,19 +66,6 @@ def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> Non
     assert Totals.of([figures]).lag_unknown == 0
 
 
-@pytest.mark.parametrize("end", [0, 20])
-def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> None:
-    nowhere: Any = None
-    pipeline = Pipeline("any", nowhere, nowhere, [Assignment(AT, AT, None, Rules(), until=end)], 1 << 26)
-    (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = Cursor(AT, None, next_offset=end, until=end)
-    pipeline._changed(partition_task.partition_writer)
-    (figures,) = pipeline.figures("here")
-    assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
-    assert Totals.of([figures]).lag_unknown == 0
-
-
 @pytest.mark.parametrize(("offsets", "offset"), [("preserve", 95), ("translate", 108)])
 def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
     offsets: Any, offset: int, monkeypatch: pytest.MonkeyPatch
