@@ -1,5 +1,5 @@
 """The image and docker-compose.yml as text: by the published schema, pinned, on loopback, watched, and true to the rest
-of the project. What they do is tried by `tests/pure/test_docker.py`, which needs an engine.
+of the project. What they do is tried by `tests/long/operations/test_docker.py`, which needs an engine.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def test_compose_itself_takes_the_stack() -> None:
 
 
 def test_the_image_says_what_it_can() -> None:
-    """Where it was made; `make docker-test` asks more of it and of the stack, by `tests/pure/test_docker.py`, and takes
+    """Where it was made; `make docker-test` asks more of it and of the stack, by `tests/long/operations/test_docker.py`, and takes
     minutes. What is left out says so here, since tests that were not chosen say nothing.
     """
     image, left_out = SERVICES["mirror"]["image"], "the image and the stack are not run"
