@@ -96,20 +96,17 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("cores", "wanted", "tasks"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
-def test_tasks_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, tasks: int) -> None:
-    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == tasks
-
-
 @pytest.mark.parametrize(
-    ("cores", "wanted", "tasks"), [(8, 8, 6), (8, 2, 2), (4, 4, 2), (3, 3, 2), (2, 2, 1), (1, 4, 1)]
+    ("cores", "wanted", "tasks", "shared"),
+    [(4, 2, 2, 2), (2, 4, 2, 1), (0, 4, 1, 1), (8, 8, 8, 6), (8, 2, 2, 2), (4, 4, 4, 2), (3, 3, 3, 2), (1, 4, 1, 1)],
 )
-def test_tasks_leave_cores_for_re_key_queries(cores: int, wanted: int, tasks: int) -> None:
-    """Else a micro-batch gets some only between two epochs."""
-    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted, is_shared=True)) == tasks
-
-
-def test_one_machine_runs_all_tasks() -> None:
+def test_tasks_are_as_many_as_there_are_cores_but_for_those_of_re_key_queries(
+    cores: int, wanted: int, tasks: int, shared: int
+) -> None:
+    """Else a micro-batch gets some only between two epochs. One machine runs all tasks."""
+    slots = epochs(Starved(cores))[0].slots
+    assert asyncio.run(slots(wanted)) == tasks
+    assert asyncio.run(slots(wanted, is_shared=True)) == shared
     assert asyncio.run(epochs(InThisProcess())[0].slots(64)) == 64
 
 

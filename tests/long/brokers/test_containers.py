@@ -74,7 +74,7 @@ def test_compose_itself_takes_the_stack() -> None:
 
 
 def test_the_image_says_what_it_can() -> None:
-    """Where it was made; `make docker-test` asks more of it and of the stack, by `tests/long/operations/test_docker.py`,
+    """Where it was made; `make docker-test` asks more of it and of the stack (`tests/long/operations/test_docker.py`)
     and takes minutes. What is left out says so here, since tests that were not chosen say nothing.
     """
     image, left_out = SERVICES["mirror"]["image"], "the image and the stack are not run"
