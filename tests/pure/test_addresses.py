@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 from fakebroker import HOST, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
-from hypothesis import given
-from hypothesis import strategies as st
 from waiting import DEADLINE_S, MovableClock, until_true
 
 from mirror.errors import ClusterUnreachable, ConnectionLost
@@ -208,16 +206,6 @@ async def test_what_comes_too_late_is_discarded_and_other_errors_are_reported_at
     with pytest.raises(addresses.AllFailed) as failed:
         await in_turns([lambda: fails(OSError("a")), lambda: fails(OSError("b"))], 5, OSError)
     assert [str(one) for one in failed.value.problems] == ["a", "b"]
-
-
-@given(st.lists(st.tuples(st.integers(1, 3), st.tuples(st.text(max_size=2))), unique=True))
-def test_families_take_turns_and_nothing_is_lost(found: list[tuple[int, tuple[str]]]) -> None:
-    taken = addresses._interleaved(found)
-    assert sorted(taken) == sorted(found)
-    families = len({family for family, _ in found})
-    assert len({family for family, _ in taken[:families]}) == families
-    for family in {family for family, _ in found}:
-        assert [one for one in taken if one[0] == family] == [one for one in found if one[0] == family]
 
 
 @pytest.mark.parametrize("again", [0, 1, 2, 3])

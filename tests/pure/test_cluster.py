@@ -25,7 +25,7 @@ from mirror.kafka import queries
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, Leader, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, Api
-from mirror.kafka.queries import LATEST, list_offset, list_offsets_request, replicated_end
+from mirror.kafka.queries import LATEST, list_offsets_request, replicated_end
 from mirror.kafka.retry import Backoff
 
 ORDERS = TopicPartition("orders", 0)
@@ -74,6 +74,10 @@ async def test_a_refresh_asks_for_what_was_asked_before() -> None:
         asked = [[topic.name for topic in call.request.topics] for call in broker.of(METADATA) if call.request.topics]
         assert asked == [["orders"], ["clicks", "orders"], ["clicks", "orders"]]
         assert not any(call.request.allow_auto_topic_creation for call in broker.of(METADATA))
+        cluster.forget(["orders", "absent"])
+        await cluster.refresh()
+        assert [topic.name for topic in broker.of(METADATA)[-1].request.topics] == ["clicks"]
+        assert cluster.leader(ORDERS).node == -1
 
 
 @in_loop
@@ -134,17 +138,6 @@ async def test_silent_brokers_do_not_use_up_the_time_of_a_refresh(monkeypatch: p
             broker.script[METADATA.key] = lambda _: None
         for _ in range(5):
             await cluster.refresh(timeout=1e6)
-
-
-@in_loop
-async def test_a_topic_that_is_forgotten_is_asked_for_no_more() -> None:
-    async with a_cluster() as (cluster, metadata, (broker,)):
-        metadata.topics["clicks"] = FakeTopic()
-        await cluster.refresh(["orders", "clicks"])
-        cluster.forget(["orders", "absent"])
-        await cluster.refresh()
-        assert [topic.name for topic in broker.of(METADATA)[-1].request.topics] == ["clicks"]
-        assert cluster.leader(ORDERS).node == -1
 
 
 @in_loop
@@ -226,17 +219,6 @@ async def test_a_client_has_the_name_and_the_timeout_that_it_was_given(clock: Mo
             clock.move(40)
             with pytest.raises(ConnectionLost, match="no answer to list_offsets within 40 s"):
                 await asked
-
-
-@in_loop
-async def test_a_cluster_that_comes_back_is_found_again() -> None:
-    async with a_cluster() as (cluster, metadata, (broker,)):
-        broker.script[METADATA.key] = lambda call: call.hang_up()
-        refreshing = asyncio.create_task(cluster.refresh(["orders"]))
-        await broker.called(METADATA, 2)
-        broker.script[METADATA.key] = metadata
-        await refreshing
-        assert cluster.leader(ORDERS).node == 1
 
 
 @in_loop
@@ -330,35 +312,7 @@ async def test_a_connection_that_broke_or_was_never_made_is_made_anew() -> None:
         assert (await cluster.connection(1)).is_open
 
 
-@in_loop
-async def test_closing_closes_every_connection() -> None:
-    async with a_cluster() as (cluster, _, _brokers):
-        await cluster.refresh(["orders"])
-        connections = [await cluster.connection(1, purpose) for purpose in ("", "fetch")]
-        cluster.close()
-        assert not any(connection.is_open for connection in connections)
-
-
-@in_loop
-async def test_a_call_to_a_broker_without_a_common_version() -> None:
-    async with a_cluster() as (cluster, _, (broker,)):
-        await cluster.refresh(["orders"])
-        broker.script[API_VERSIONS.key] = offers([METADATA])
-        with pytest.raises(ConnectionLost, match="init_producer_id: the broker speaks"):
-            await cluster.call(1, INIT_PRODUCER_ID, transactional_id=None)
-
-
 # --- questions to a leader
-
-
-@in_loop
-async def test_the_leader_is_asked() -> None:
-    async with a_cluster(2) as (cluster, metadata, (one, two)):
-        metadata.topics["orders"].leaders = {0: (2, 7)}
-        assert await list_offset(cluster, ORDERS, LATEST) == 500
-        assert (len(one.of(LIST_OFFSETS)), len(two.of(LIST_OFFSETS))) == (0, 1)
-        (asked,) = two.of(LIST_OFFSETS)[0].request.topics[0].partitions
-        assert asked.current_leader_epoch == 7
 
 
 @pytest.mark.parametrize("error", [6, 5, 3, 74, 75, 9], ids=lambda code: ErrorCode(code).name)

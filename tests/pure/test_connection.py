@@ -21,11 +21,8 @@ from waiting import DEADLINE_S, MovableClock
 
 from mirror import __version__
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
-from mirror.kafka import connection as connection_module
 from mirror.kafka.auth import Conversation, Plain
-from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.connection import FRAME_LIMIT, LONGEST_MUTE, Connection
-from mirror.kafka.produce import produce_request
 from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE, SASL_HANDSHAKE
 
 #: A small request, for what any request goes through.
@@ -239,22 +236,6 @@ async def test_closing_fails_what_is_in_flight() -> None:
 
 
 @in_loop
-async def test_a_fault_in_decoding_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours, not of the broker: it is passed to the loop, and the connection ends as with any other."""
-
-    def fault(*_: Any) -> Any:
-        raise RuntimeError("a fault")
-
-    reported: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
-    async with connected(answered) as (_, connection):
-        monkeypatch.setattr(connection_module, "decode", fault)
-        await lost(connection.send(ASK, request()))
-        assert not connection.is_open
-    assert [str(context["exception"]) for context in reported] == ["a fault"]
-
-
-@in_loop
 async def test_a_request_that_cannot_be_encoded_is_not_sent_in_part() -> None:
     """C3"""
     async with connected(answered) as (broker, connection):
@@ -266,23 +247,6 @@ async def test_a_request_that_cannot_be_encoded_is_not_sent_in_part() -> None:
         assert connection.in_flight == 0
         assert (await connection.call(ASK, request(), 5)).producer_id == 7
         assert len(broker.of(ASK)) == 1
-
-
-@in_loop
-async def test_large_pieces_arrive_in_their_place() -> None:
-    def script(call: Call) -> Any:
-        return call.schema().ProduceResponse(responses=(), throttle_time=timedelta(0))
-
-    async with connected() as (broker, connection):
-        broker.script[PRODUCE.key] = script
-        payloads = {
-            TopicPartition("t", index): (b"head-%d" % index, memoryview(bytes([index]) * size))
-            for index, size in enumerate((0, 10, 5_000, 70_000, 3_000_000))
-        }
-        await connection.call(PRODUCE, produce_request(9, payloads, {}), 20)
-        (call,) = broker.of(PRODUCE)
-        found = {part.index: part.records for part in call.request.topic_data[0].partition_data}
-        assert found == {partition.partition: b"".join(parts) for partition, parts in payloads.items()}
 
 
 # --- opening

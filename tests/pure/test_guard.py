@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from random import Random
 from typing import Any
 
@@ -103,45 +100,3 @@ def test_unknown_tagged_fields_are_passed_over() -> None:
     for length in range(len(body)):
         with pytest.raises(MalformedFrame):
             readable(response, memoryview(body[:length]))
-
-
-TORTURE = """
-import resource
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-from random import Random
-from mirror.errors import MalformedFrame
-from mirror.kafka.protocol import decode
-from entities import RESPONSES, answer, lie_sample, lies
-
-HUGE = [bytes.fromhex(digits) for digits in ("ffffffff0f", "ffffffff07", "7fffffff", "8080808004")]
-tried = refused = 0
-
-def attempt(response, frame):
-    global tried, refused
-    tried += 1
-    try:
-        decode(response, memoryview(frame))
-    except MalformedFrame:
-        refused += 1
-
-for response in RESPONSES:
-    value = lie_sample(response)
-    for lie in lies(value):
-        attempt(response, answer(lie))
-    whole = answer(value)
-    for position in range(0, len(whole), max(1, len(whole) // 8)):
-        for huge in HUGE:
-            attempt(response, whole[:position] + huge + whole[position + len(huge):])
-            attempt(response, whole[:position] + huge)
-print(tried, refused)
-"""
-
-
-def test_no_lie_takes_memory_or_the_process() -> None:
-    """In a process of its own with a gigabyte of address space: a count that kio believed would abort it."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", TORTURE]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    tried, refused = map(int, done.stdout.split())
-    assert tried > refused > tried // 2

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from fakebroker import in_loop
 from rawbatches import batch, raw
 from waiting import MovableClock, until_true
 
-from mirror.errors import ClusterUnreachable, PartitionStop
+from mirror.errors import ClusterUnreachable
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.produce import Ack
 from mirror.observability.status import Totals
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
-from mirror.replication import pipeline as pipelines
 from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
-from mirror.replication.classifier import OWN_PRODUCER, TOO_LARGE
+from mirror.replication.classifier import OWN_PRODUCER
 from mirror.replication.fetcher import Arrival, Cursor
-from mirror.replication.offset_map import OffsetMap, OffsetRanges
-from mirror.replication.offset_map_recovery import holding
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline, StartupLimiter
 from mirror.replication.position import Position
-from mirror.states import Remedy, State
+from mirror.states import State
 
 AT = TopicPartition("orders", 0)
 
@@ -64,32 +58,6 @@ def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> Non
     (figures,) = pipeline.figures("here")
     assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
     assert Totals.of([figures]).lag_unknown == 0
-
-
-@pytest.mark.parametrize(("offsets", "offset"), [("preserve", 95), ("translate", 108)])
-def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
-    offsets: Any, offset: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def became(*_: object) -> str:
-        return "the source topic was deleted"
-
-    async def ends(*_: object) -> int:
-        return 95
-
-    async def begun() -> None:
-        runs = OffsetRanges(100, 90)
-        runs.add(103, 90, 5)
-        mine = Assignment(AT, AT, None, Rules(offsets=offsets))
-        source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-        pipeline = Pipeline("test", source, target, [mine], 1 << 20, recall=holding(OffsetMap(runs)))
-        (partition_task,) = pipeline._partition_tasks.values()
-        await pipeline._begin(partition_task)
-
-    monkeypatch.setattr("mirror.replication.pipeline.what_became_of", became)
-    monkeypatch.setattr("mirror.replication.pipeline.replicated_end", ends)
-    with pytest.raises(PartitionStop) as stop:
-        asyncio.run(begun())
-    assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)
 
 
 @pytest.mark.parametrize("acked", [10, 30])
@@ -137,36 +105,6 @@ def test_a_bounded_copy_reaches_its_end_where_compaction_took_what_was_there() -
             assert (writer.next_offset, partition_task.tombstones.may_lack) == (expected, expected == 30)
 
     asyncio.run(relayed())
-
-
-def test_a_loss_is_put_on_record_by_a_writer_alone_that_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a cluster does not say whether the target takes more by now, nobody knows whether it is one."""
-    recorded: list[Loss] = []
-
-    async def on_loss(loss: Loss) -> None:
-        recorded.append(loss)
-
-    async def carried_out(problem: Exception | None) -> bool:
-        async def asked(*_: object) -> bool:
-            if problem is not None:
-                raise problem
-            return False
-
-        def too_large(_verdict: object, _raws: object, partition_writer: PartitionWriter) -> Iterator[None]:
-            yield
-            raise partition_writer.unwritable(0, 1, "too_large", "", Remedy.FIT_TARGET)
-
-        pipeline, partition_task, writer, _ = bounded(30)
-        pipeline._on_loss = on_loss
-        monkeypatch.setattr(pipelines, "may_take_more", asked)
-        monkeypatch.setattr(pipeline._writer, "carrying_out", too_large)
-        partition_task.assignment = replace(partition_task.assignment, rules=Rules(skips_too_large=True))
-        return await pipeline._carry_out(partition_task, writer, TOO_LARGE, (raw(batch(0)),))
-
-    assert not asyncio.run(carried_out(ClusterUnreachable("a broker was shut down")))
-    assert recorded == []
-    assert asyncio.run(carried_out(None))
-    assert [loss.reason for loss in recorded] == ["too_large"]
 
 
 def test_a_hole_that_may_have_held_a_tombstone_goes_on_record_where_the_journal_was_away_at_first() -> None:

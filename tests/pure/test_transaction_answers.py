@@ -16,7 +16,7 @@ from one_cluster import a_cluster, end_offset
 from rawbatches import batch, raw
 from waiting import MovableClock
 
-from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable, Fenced
+from mirror.errors import BrokerError, ClusterUnreachable, Fenced
 from mirror.kafka import transactions
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.log_reader import last_committed
@@ -248,24 +248,6 @@ def hang_up_later(clock: MovableClock, call: Call) -> Any:
 async def append_and_commit(transaction: Transaction) -> None:
     await transaction.append({ORDERS: made(b"a")})
     await transaction.commit()
-
-
-@pytest.mark.parametrize(
-    ("api", "code", "needs"),
-    [
-        (FIND_COORDINATOR, 53, "needs WRITE on transactional id flow/0"),
-        (INIT_PRODUCER_ID, 53, "InitProducerId needs WRITE on transactional id flow/0"),
-        (ADD_PARTITIONS_TO_TXN, 29, "AddPartitionsToTxn needs WRITE on topic orders"),
-        (PRODUCE, 29, "Produce to orders-0 needs WRITE on topic orders"),
-    ],
-    ids=["find", "begin", "join", "produce"],
-)
-@in_loop
-async def test_a_right_that_is_missing_is_named(api: Api, code: int, needs: str) -> None:
-    async with Scripted({api: [code]}).cluster() as cluster:
-        with pytest.raises(AccessDenied, match=needs) as caught:
-            await whole(cluster)
-        assert caught.value.right == "WRITE"
 
 
 async def whole(cluster: Cluster) -> Transaction:
