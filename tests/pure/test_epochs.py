@@ -38,10 +38,10 @@ class Starved(InThisProcess):
         raise RuntimeError("cancelled")
 
 
-def epochs(context: Any) -> tuple[Epochs, list[None]]:
-    """Short ones, and what they said of failures."""
+def epochs(context: Any, seconds: float = 0.1) -> tuple[Epochs, list[None]]:
+    """Epochs of so many seconds, and what they said of failures."""
     failures: list[None] = []
-    return Epochs(context, "test", 0.1, asyncio.Event(), lambda: failures.append(None)), failures
+    return Epochs(context, "test", seconds, asyncio.Event(), lambda: failures.append(None)), failures
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
             )
 
     async def run() -> None:
-        ours, failures = epochs(Failing())
+        ours, failures = epochs(Failing(), 1000.0)
         for number in range(FAILED_EPOCHS - 1):
             assert await ours.run(number, lambda *_: []) == []
         with pytest.raises(EngineLost, match=r"failed, the last one with: ModuleNotFoundError: no such module\."):

@@ -46,7 +46,8 @@ def in_loop(test: Callable[_Given, Coroutine[Any, Any, None]]) -> Callable[_Give
         with asyncio.Runner(loop_factory=_Loop) as runner:
             runner.run(test(*args, **kwargs))
 
-    return pytest.mark.timeout(DEADLINE_S)(run)
+    timed: Callable[_Given, None] = pytest.mark.timeout(DEADLINE_S)(run)
+    return timed
 
 
 def framed(body: bytes) -> bytes:
