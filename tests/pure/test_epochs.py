@@ -55,9 +55,9 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "is_alive", lambda _: True)
 
     async def run() -> None:
-        ours, failures = epochs(Starved())
+        running, failures = epochs(Starved())
         for number in range(FAILED_EPOCHS + 2):
-            assert await ours.run(number, lambda *_: []) == []
+            assert await running.run(number, lambda *_: []) == []
         assert failures == []
 
     asyncio.run(run())
@@ -67,9 +67,9 @@ def test_a_cluster_that_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(session, "is_alive", lambda _: False)
 
     async def run() -> None:
-        ours, _ = epochs(Starved())
+        running, _ = epochs(Starved())
         with pytest.raises(EngineLost, match="JVM died"):
-            await ours.run(0, lambda *_: [])
+            await running.run(0, lambda *_: [])
 
     asyncio.run(run())
 
@@ -86,11 +86,11 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
             )
 
     async def run() -> None:
-        ours, failures = epochs(Failing(), 1000.0)
+        running, failures = epochs(Failing(), 1000.0)
         for number in range(FAILED_EPOCHS - 1):
-            assert await ours.run(number, lambda *_: []) == []
+            assert await running.run(number, lambda *_: []) == []
         with pytest.raises(EngineLost, match=r"failed, the last one with: ModuleNotFoundError: no such module\."):
-            await ours.run(FAILED_EPOCHS, lambda *_: [])
+            await running.run(FAILED_EPOCHS, lambda *_: [])
         assert len(failures) == FAILED_EPOCHS
 
     asyncio.run(run())
@@ -114,9 +114,9 @@ def test_an_epoch_that_is_to_end_before_it_began_has_no_tasks() -> None:
     """They know the journal up to a place behind the claim by which the flow was lost, and look no further back."""
 
     async def run() -> None:
-        ours, failures = epochs(InThisProcess())
-        ours.stopping.set()
-        assert await ours.run(0, lambda *_: pytest.fail("tasks were made")) == []
+        running, failures = epochs(InThisProcess())
+        running.stopping.set()
+        assert await running.run(0, lambda *_: pytest.fail("tasks were made")) == []
         assert failures == []
 
     asyncio.run(run())

@@ -120,12 +120,12 @@ async def arrivals_of(
     """What a fetcher reads from the cursor on, until that is enough."""
     found: list[Arrival] = []
     async with asyncio.TaskGroup() as tasks:
-        one = kind(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-        one.start(cursor)
-        async for arrival in one:
+        reading = kind(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+        reading.start(cursor)
+        async for arrival in reading:
             found.append(arrival)
             if is_enough(found):
-                one.finish()
+                reading.finish()
     return found
 
 
@@ -330,16 +330,16 @@ def test_a_hole_up_to_the_last_stable_offset_is_passed_over_and_nothing_else(
 
     async def read() -> tuple[Cursor, list[Arrival]]:
         async with asyncio.TaskGroup() as tasks:
-            one = Fetcher(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            one._cursors = {at: Cursor(at, None, 5, last_epoch=3, until=until) for at in (full, hollow, short)}
-            for cursor in one._cursors.values():
+            reading = Fetcher(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            reading._cursors = {at: Cursor(at, None, 5, last_epoch=3, until=until) for at in (full, hollow, short)}
+            for cursor in reading._cursors.values():
                 cursor.sees(9, 20, 1)
             asks = [Ask(at, None, 0, 5, 3, PARTITION_BYTES) for at in (hollow, full, short)]
             for _ in range(EMPTY_ANSWERS):
                 assert not asked
-                one._find_holes(asks, [fetched(hollow), fetched(full, b"records"), fetched(short)])
-            one._find_holes(asks, [fetched(hollow), fetched(full), fetched(short)])  # it is being looked at
-        return one._cursors[hollow], list(one._arrivals)
+                reading._find_holes(asks, [fetched(hollow), fetched(full, b"records"), fetched(short)])
+            reading._find_holes(asks, [fetched(hollow), fetched(full), fetched(short)])  # it is being looked at
+        return reading._cursors[hollow], list(reading._arrivals)
 
     monkeypatch.setattr(fetcher, "fetch_below", fetch_below)
     monkeypatch.setattr(fetcher, "epoch_end", epoch_end)

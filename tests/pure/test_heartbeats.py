@@ -28,12 +28,12 @@ FIGURES = report(flow="f", state=State.CAUGHT_UP, next_offset=5, log_end=5, lag_
 def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more(clock: MovableClock) -> None:
     """It was no lag, where a task had yet to look, and where an executor had gone."""
     nowhere, engine = Endpoint("nowhere", (("127.0.0.1", 1),)), InThisProcess()
-    ours, refused = TopicPartition("orders", 0), Refusal("letters", "letters", 2, "why")
+    orders, refused = TopicPartition("orders", 0), Refusal("letters", "letters", 2, "why")
     flow = Flow(
         name="f",
         source=nowhere,
         target=nowhere,
-        assignments=(Assignment(ours, ours, None, Rules()),),
+        assignments=(Assignment(orders, orders, None, Rules()),),
         tasks=1,
         epoch_seconds=1.0,
         memory_bytes=1,
@@ -54,11 +54,11 @@ def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more(clock: M
     mirror._refused = (refused,)
     assert beat() == (3, 2, 0, 2)
     clock.move(STALE_SECONDS + 1)
-    assert state.blind == [ours]
+    assert state.blind == [orders]
     assert not mirror._have_all_caught_up()
     state.know_ends({})
     assert beat() == (3, 2, None, 3)
-    state.know_ends({ours: 12})
+    state.know_ends({orders: 12})
     assert beat() == (3, 2, 7, 2)
     state.receive(replace(FIGURES, state=State.CORRUPT))
     clock.move(STALE_SECONDS + 1)

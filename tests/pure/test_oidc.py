@@ -115,8 +115,8 @@ async def test_connections_that_give_up_waiting_for_a_token_leave_one_request_be
         for _ in range(3):
             tries = [asyncio.create_task(client(url).token()) for _ in range(20)]
             await until_true(lambda: asked)
-            for one in tries:
-                one.cancel()
+            for attempt in tries:
+                attempt.cancel()
             await asyncio.wait(tries)
         goes_on.set()
         assert (await client(url).token()).get_secret_value() == "late"
@@ -138,17 +138,17 @@ async def test_a_proxy_does_not_learn_what_goes_unencrypted(monkeypatch: pytest.
 async def test_a_kept_token_that_is_refused_is_asked_for_anew_and_a_new_one_is_not(clock: MovableClock) -> None:
     asked: list[str] = []
     with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
-        ours = client(url)
-        token = await ours.token()
-        assert not ours.was_old(token), "another one would be refused, too"
-        token = await ours.token()
-        assert (await ours.token(), len(asked)) == (token, 2), "kept"
+        oidc = client(url)
+        token = await oidc.token()
+        assert not oidc.was_old(token), "another one would be refused, too"
+        token = await oidc.token()
+        assert (await oidc.token(), len(asked)) == (token, 2), "kept"
         clock.move(auth.NEW_SECONDS + 1)
-        assert ours.was_old(token)
-        await ours.token()
+        assert oidc.was_old(token)
+        await oidc.token()
         assert len(asked) == 3
-        assert ours.was_old(SecretStr("the one before")), "somebody else has asked for another one already"
-        await ours.token()
+        assert oidc.was_old(SecretStr("the one before")), "somebody else has asked for another one already"
+        await oidc.token()
         assert len(asked) == 3
 
 
@@ -160,11 +160,11 @@ async def test_a_token_grows_old_while_the_machine_is_suspended(clock: int, monk
     now = [0.0, 0.0]
     monkeypatch.setattr(auth, "clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
     with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
-        ours = client(url)
-        await ours.token()
+        oidc = client(url)
+        await oidc.token()
         now[clock] = 2600.0
-        await ours.token()
+        await oidc.token()
         assert len(asked) == 1
         now[clock] = 2800.0
-        await ours.token()
+        await oidc.token()
         assert len(asked) == 2

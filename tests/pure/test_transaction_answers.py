@@ -154,7 +154,7 @@ class Scripted:
 @in_loop
 async def test_what_passes_is_tried_again(newest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "Backoff", lambda **_: Backoff(first=0.001, longest=0.01))
-    reported = Scripted(
+    coordinator = Scripted(
         {
             FIND_COORDINATOR: [15, None],
             INIT_PRODUCER_ID: [14, 16, 51, 51, None],
@@ -163,43 +163,47 @@ async def test_what_passes_is_tried_again(newest: int, monkeypatch: pytest.Monke
             END_TXN: [51, None, 14, 15],
         }
     )
-    reported.broker.script[18] = offers(find_coordinator=newest)
-    async with reported.cluster() as cluster:
+    coordinator.broker.script[18] = offers(find_coordinator=newest)
+    async with coordinator.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
         assert (transaction.producer_id, transaction.epoch) == (7, 3)
         await transaction.join([ORDERS])
         assert await transaction.append({ORDERS: made(b"a", b"b")}) == {ORDERS: 40}
-        first = reported.produced()
+        first = coordinator.produced()
         assert len(first) == 6
         assert len(set(first)) == 1, "the same bytes each time"
-        reported.codes[PRODUCE] = [46]
+        coordinator.codes[PRODUCE] = [46]
         assert await transaction.append({ORDERS: made(b"c")}) == {ORDERS: -1}
         sequences = [
-            next(iter(split(memoryview(one)))).header.base_sequence for one in (first[0], reported.produced()[-1])
+            next(iter(split(memoryview(data)))).header.base_sequence for data in (first[0], coordinator.produced()[-1])
         ]
         assert sequences == [0, 2]
         await transaction.commit()
-        assert [call.request.committed for call in reported.broker.of(END_TXN)] == [True] * 5
-        assert len(reported.broker.of(FIND_COORDINATOR)) == 11, "asked anew, but for a transaction that is about to end"
-        assert {call.version for call in reported.broker.of(PRODUCE)} == {11}, "no newer one: those begin by themselves"
+        assert [call.request.committed for call in coordinator.broker.of(END_TXN)] == [True] * 5
+        assert len(coordinator.broker.of(FIND_COORDINATOR)) == 11, (
+            "asked anew, but for a transaction that is about to end"
+        )
+        assert {call.version for call in coordinator.broker.of(PRODUCE)} == {11}, (
+            "no newer one: those begin by themselves"
+        )
 
 
 @pytest.mark.parametrize("code", [47, 90])
 @pytest.mark.parametrize("api", [ADD_PARTITIONS_TO_TXN, PRODUCE, END_TXN], ids=lambda api: api.name)
 @in_loop
 async def test_whoever_is_fenced_says_so(api: Api, code: int) -> None:
-    reported = Scripted({api: [code]})
-    async with reported.cluster() as cluster:
+    coordinator = Scripted({api: [code]})
+    async with coordinator.cluster() as cluster:
         with pytest.raises(Fenced, match="writes under transactional id flow/0") as caught:
             await whole(cluster)
         assert caught.value.transactional_id == "flow/0"
-        assert len(reported.broker.of(api)) == 1
+        assert len(coordinator.broker.of(api)) == 1
 
 
 @in_loop
 async def test_what_no_retry_cures_is_not_committed() -> None:
-    reported = Scripted({PRODUCE: [0, 10]})
-    async with reported.cluster() as cluster:
+    coordinator = Scripted({PRODUCE: [0, 10]})
+    async with coordinator.cluster() as cluster:
         transaction = await Transaction.begin(cluster, "flow/0")
         await transaction.join([ORDERS])
         await transaction.append({ORDERS: made(b"a")})
@@ -209,9 +213,9 @@ async def test_what_no_retry_cures_is_not_committed() -> None:
             await transaction.append({ORDERS: made(b"b")})
         with pytest.raises(ClusterUnreachable, match="abort it"):
             await transaction.commit()
-        assert not reported.broker.of(END_TXN)
+        assert not coordinator.broker.of(END_TXN)
         await transaction.abort()
-        assert [call.request.committed for call in reported.broker.of(END_TXN)] == [False]
+        assert [call.request.committed for call in coordinator.broker.of(END_TXN)] == [False]
 
 
 @pytest.mark.parametrize(
@@ -227,9 +231,9 @@ async def test_what_has_no_answer_for_too_long_is_not_committed(
     api: Api, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = MovableClock(monkeypatch)
-    reported = Scripted()
-    async with reported.cluster() as cluster:
-        reported.broker.script[api.key] = partial(hang_up_later, clock)
+    coordinator = Scripted()
+    async with coordinator.cluster() as cluster:
+        coordinator.broker.script[api.key] = partial(hang_up_later, clock)
         transaction = await Transaction.begin(cluster, "flow/0")
         await transaction.join([ORDERS])
         with pytest.raises(ClusterUnreachable, match=says):
@@ -260,15 +264,15 @@ async def whole(cluster: Cluster) -> Transaction:
 @in_loop
 async def test_nothing_is_asked_for_a_transaction_of_no_partition() -> None:
     """Or of one that it could not join."""
-    reported = Scripted()
-    async with reported.cluster() as cluster:
+    coordinator = Scripted()
+    async with coordinator.cluster() as cluster:
         for end in (Transaction.commit, Transaction.abort):
             transaction = await Transaction.begin(cluster, "flow/0")
             await transaction.join([])
             assert await transaction.append({}) == {}
             await end(transaction)
-        assert not reported.broker.of(END_TXN)
-        reported.codes |= {ADD_PARTITIONS_TO_TXN: [17], END_TXN: [48]}
+        assert not coordinator.broker.of(END_TXN)
+        coordinator.codes |= {ADD_PARTITIONS_TO_TXN: [17], END_TXN: [48]}
         transaction = await Transaction.begin(cluster, "flow/0")
         with pytest.raises(BrokerError, match="17"):
             await transaction.join([ORDERS])
