@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from mirror import __version__
+from mirror import __version__, clock
 from mirror.errors import ConnectionLost, FrameTooLarge, MirrorError, NotAuthenticated, TlsRefused, WireError
 from mirror.kafka.addresses import Address, addresses_of, connected, served
 from mirror.kafka.auth import Plaintext, Security, authenticate, is_alert, refusal
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self._muted_until = 0.0
         self._due: deque[_Due] = deque()
         self._peer = ""
-        self.opened_at = asyncio.get_running_loop().time()
+        self.opened_at = clock.monotonic()
         self._alarm: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -296,10 +296,10 @@ class Connection(asyncio.BufferedProtocol):
         """Break the connection unless `future`, which `send` gave, is done within `timeout` seconds, not counting those
         for which the broker mutes it (C5).
         """
-        clock = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         while self._due and self._due[0].future.done():
             self._due.popleft()
-        at = clock.time() + timeout
+        at = loop.time() + timeout
         self._due.append(_Due(future, api, timeout, at))
         if self._alarm is None or at < self._alarm.when():
             self._set_alarm(at)

@@ -106,13 +106,13 @@ class Cursor:
     """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last
     batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and the
     one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
-    `left_out_at` since when there is no memory for the next one, by the clock of the event loop. Between the offsets
+    `left_out_at` since when there is no memory for the next one (monotonic). Between the offsets
     `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
     reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
     where none is open; it was asked for that at `seen_ms` (Unix ms), 0 where it never was. `is_past_padding`: it came
     to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
     (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it
-    out, by the clock of the event loop (R8). `hollow`: how many answers in a row held nothing though it ends further on
+    out (monotonic, R8). `hollow`: how many answers in a row held nothing though it ends further on
     (R9).
     """
 

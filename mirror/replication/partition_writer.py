@@ -128,8 +128,8 @@ class PartitionWriter:
     appended at `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose
     offsets move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch
     that is gone. `mistimed`: an ack named another time than the batch has. `unconfirmed`: batches sent whose fate only
-    the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, by
-    the clock of the event loop, and `heard_at` when its position was read, or what was acknowledged last was sent. What
+    the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, and
+    `heard_at` when its position was read, or what was acknowledged last was sent (both monotonic). What
     is in flight went to broker `node`, over the one of its connections named `connection`. `landed_at` is where the
     target's log ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches
     up to `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open

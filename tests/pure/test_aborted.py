@@ -28,50 +28,43 @@ def marker(offset: int, producer: int, kind: int, value: bytes = b"\0\0\0\0\0\0"
     return raw(batch(offset, attributes=TRANSACTIONAL | CONTROL, producer_id=producer, payload=payload))
 
 
+#: A marker of which compaction left the header alone.
+EMPTIED = raw(batch(5, count=0, delta=0, attributes=TRANSACTIONAL | CONTROL, producer_id=7, payload=b""))
+
+
 def covered(index: list[tuple[int, int]], *batches: RawBatch) -> list[bool]:
     aborted = Aborted(index)
     return [aborted.covers(one) for one in batches]
 
 
-def test_an_aborted_transaction_ends_with_its_marker() -> None:
-    log = [data(0, 7), data(5, 7), marker(10, 7, ABORT), data(11, 7), marker(16, 7, COMMIT)]
-    assert covered([(7, 0)], *log) == [True, True, False, False, False]
+@pytest.mark.parametrize(
+    ("index", "log", "aborted"),
+    [
+        ([(7, 6)], [data(0, 7), marker(5, 7, COMMIT), data(6, 7), marker(11, 7, ABORT)], [2]),
+        ([(7, 0)], [data(0, 7), data(5, 8), data(10, 7), marker(15, 7, ABORT), data(16, 8)], [0, 2]),
+        ([(7, 0)], [data(0, 7, attributes=0), data(5, 7)], [1]),
+        (
+            [(9, 26), (7, 3), (9, 26), (8, 4), (7, 900)],
+            [data(20, 7), marker(25, 7, ABORT), data(26, 9), marker(31, 9, ABORT), data(32, 9)],
+            [0, 2],
+        ),
+        ([(7, 0)], [data(0, 7), marker(5, 7, 0x7FFF), data(6, 7), marker(11, 7, ABORT), data(12, 7)], [0, 2]),
+        ([(7, 0)], [data(0, 7), EMPTIED, data(6, 7)], [0, 2]),
+    ],
+    ids=[
+        *("before the first offset", "another producer", "no transaction", "an index in any order"),
+        *("a marker of unknown type", "a marker that compaction emptied"),
+    ],
+)
+def test_an_aborted_transaction_ends_with_its_marker(
+    index: list[tuple[int, int]], log: list[RawBatch], aborted: list[int]
+) -> None:
+    assert [number for number, is_aborted in enumerate(covered(index, *log)) if is_aborted] == aborted
 
 
-def test_nothing_before_the_first_offset_is_aborted() -> None:
-    log = [data(0, 7), marker(5, 7, COMMIT), data(6, 7), marker(11, 7, ABORT)]
-    assert covered([(7, 6)], *log) == [False, False, True, False]
-
-
-def test_another_producer_is_not_touched() -> None:
-    log = [data(0, 7), data(5, 8), data(10, 7), marker(15, 7, ABORT), data(16, 8)]
-    assert covered([(7, 0)], *log) == [True, False, True, False, False]
-
-
-def test_a_producer_s_batches_outside_transactions_are_not_aborted() -> None:
-    assert covered([(7, 0)], data(0, 7, attributes=0), data(5, 7)) == [False, True]
-
-
-def test_an_index_may_repeat_come_in_any_order_and_name_what_is_not_there() -> None:
-    log = [data(20, 7), marker(25, 7, ABORT), data(26, 9), marker(31, 9, ABORT), data(32, 9)]
-    index = [(9, 26), (7, 3), (9, 26), (8, 4), (7, 900)]
-    assert covered(index, *log) == [True, False, True, False, False]
-
-
-@pytest.mark.parametrize("kind", [2, 3, 5, 0x7FFF])
-def test_a_marker_of_unknown_type_ends_nothing(kind: int) -> None:
-    log = [data(0, 7), marker(5, 7, kind), data(6, 7), marker(11, 7, ABORT), data(12, 7)]
-    assert covered([(7, 0)], *log) == [True, False, True, False, False]
-    assert marker_type(log[1]) == kind
-
-
-def test_a_marker_that_compaction_emptied_ends_nothing() -> None:
-    emptied = raw(batch(5, count=0, delta=0, attributes=TRANSACTIONAL | CONTROL, producer_id=7, payload=b""))
-    assert covered([(7, 0)], data(0, 7), emptied, data(6, 7)) == [True, False, True]
-
-
-def test_a_later_marker_version_with_a_long_value() -> None:
-    assert marker_type(marker(0, 7, ABORT, bytes(100))) == ABORT
+def test_marker_types() -> None:
+    assert marker_type(marker(0, 7, 5)) == 5
+    assert marker_type(marker(0, 7, ABORT, bytes(100))) == ABORT, "a later version with a long value"
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,7 @@ def test_a_bucket_that_is_used_as_soon_as_it_may_be_gives_its_rate() -> None:
             bucket.spend(900_000)  # one batch, larger than what may be held
             came += 900_000
     assert came == pytest.approx(60_000_000, rel=0.03)
-
-
-def test_rest_is_not_saved_up() -> None:
-    bucket = Bucket(1000)
-    bucket.left(0.0)
-    assert bucket.left(3600.0) == 500
+    assert bucket.left(now + 3600.0) == 500_000, "rest is not saved up"
 
 
 @given(RATES, st.lists(st.floats(0.0, 1e12), min_size=1, max_size=50))
@@ -80,18 +75,8 @@ def test_shares_add_up_and_none_is_nothing(rate: float, demands: list[float]) ->
     given_out = shares(rate, demands)
     assert sum(given_out) == pytest.approx(rate)
     assert min(given_out) > 0
-
-
-def test_who_has_more_to_move_gets_more() -> None:
     idle, busy, busier = shares(100.0, [0, 10, 30])
     assert idle < busy < busier
-    assert shares(90.0, [0, 0, 0]) == [30.0, 30.0, 30.0]
-
-
-def test_readers_share_a_bound() -> None:
-    endpoint = Endpoint("any", (("a", 1),))
-    assert endpoint.bounded(900, readers=3).bytes_per_second == 300
-    assert endpoint.bounded(None, readers=2).bytes_per_second is None
 
 
 def of(topic: str) -> Assignment:

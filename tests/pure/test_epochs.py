@@ -38,10 +38,10 @@ class Starved(InThisProcess):
         raise RuntimeError("cancelled")
 
 
-def epochs(context: Any) -> tuple[Epochs, list[None]]:
-    """Short ones, and what they said of failures."""
+def epochs(context: Any, seconds: float = 0.1) -> tuple[Epochs, list[None]]:
+    """Epochs of so many seconds, and what they said of failures."""
     failures: list[None] = []
-    return Epochs(context, "test", 0.1, asyncio.Event(), lambda: failures.append(None)), failures
+    return Epochs(context, "test", seconds, asyncio.Event(), lambda: failures.append(None)), failures
 
 
 @pytest.fixture(autouse=True)
@@ -55,9 +55,9 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "is_alive", lambda _: True)
 
     async def run() -> None:
-        ours, failures = epochs(Starved())
+        running, failures = epochs(Starved())
         for number in range(FAILED_EPOCHS + 2):
-            assert await ours.run(number, lambda *_: []) == []
+            assert await running.run(number, lambda *_: []) == []
         assert failures == []
 
     asyncio.run(run())
@@ -67,9 +67,9 @@ def test_a_cluster_that_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(session, "is_alive", lambda _: False)
 
     async def run() -> None:
-        ours, _ = epochs(Starved())
+        running, _ = epochs(Starved())
         with pytest.raises(EngineLost, match="JVM died"):
-            await ours.run(0, lambda *_: [])
+            await running.run(0, lambda *_: [])
 
     asyncio.run(run())
 
@@ -86,50 +86,27 @@ def test_jobs_that_fail_in_a_row_end_the_run(monkeypatch: pytest.MonkeyPatch) ->
             )
 
     async def run() -> None:
-        ours, failures = epochs(Failing())
+        running, failures = epochs(Failing(), 1000.0)
         for number in range(FAILED_EPOCHS - 1):
-            assert await ours.run(number, lambda *_: []) == []
+            assert await running.run(number, lambda *_: []) == []
         with pytest.raises(EngineLost, match=r"failed, the last one with: ModuleNotFoundError: no such module\."):
-            await ours.run(FAILED_EPOCHS, lambda *_: [])
+            await running.run(FAILED_EPOCHS, lambda *_: [])
         assert len(failures) == FAILED_EPOCHS
 
     asyncio.run(run())
 
 
-def test_jobs_that_fail_after_one_succeeded_are_tried_again_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "LONGEST_PAUSE", 0.01)
-    fails = [False]
-
-    class Failing(InThisProcess):
-        def collect(self) -> list[Any]:
-            if fails[0]:
-                raise OSError("No space left on device")
-            return super().collect()
-
-    async def run() -> None:
-        ours, failures = epochs(Failing())
-        for number in range(2 * FAILED_EPOCHS):
-            assert await ours.run(number, lambda *_: []) == []
-            fails[0] = True
-        assert len(failures) == 2 * FAILED_EPOCHS - 1
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(("cores", "wanted", "tasks"), [(4, 2, 2), (2, 4, 2), (0, 4, 1)])
-def test_tasks_are_as_many_as_a_cluster_has_cores_for(cores: int, wanted: int, tasks: int) -> None:
-    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted)) == tasks
-
-
 @pytest.mark.parametrize(
-    ("cores", "wanted", "tasks"), [(8, 8, 6), (8, 2, 2), (4, 4, 2), (3, 3, 2), (2, 2, 1), (1, 4, 1)]
+    ("cores", "wanted", "tasks", "shared"),
+    [(4, 2, 2, 2), (2, 4, 2, 1), (0, 4, 1, 1), (8, 8, 8, 6), (8, 2, 2, 2), (4, 4, 4, 2), (3, 3, 3, 2), (1, 4, 1, 1)],
 )
-def test_tasks_leave_cores_for_re_key_queries(cores: int, wanted: int, tasks: int) -> None:
-    """Else a micro-batch gets some only between two epochs."""
-    assert asyncio.run(epochs(Starved(cores))[0].slots(wanted, is_shared=True)) == tasks
-
-
-def test_one_machine_runs_all_tasks() -> None:
+def test_tasks_are_as_many_as_there_are_cores_but_for_those_of_re_key_queries(
+    cores: int, wanted: int, tasks: int, shared: int
+) -> None:
+    """Else a micro-batch gets some only between two epochs. One machine runs all tasks."""
+    slots = epochs(Starved(cores))[0].slots
+    assert asyncio.run(slots(wanted)) == tasks
+    assert asyncio.run(slots(wanted, is_shared=True)) == shared
     assert asyncio.run(epochs(InThisProcess())[0].slots(64)) == 64
 
 
@@ -137,9 +114,9 @@ def test_an_epoch_that_is_to_end_before_it_began_has_no_tasks() -> None:
     """They know the journal up to a place behind the claim by which the flow was lost, and look no further back."""
 
     async def run() -> None:
-        ours, failures = epochs(InThisProcess())
-        ours.stopping.set()
-        assert await ours.run(0, lambda *_: pytest.fail("tasks were made")) == []
+        running, failures = epochs(InThisProcess())
+        running.stopping.set()
+        assert await running.run(0, lambda *_: pytest.fail("tasks were made")) == []
         assert failures == []
 
     asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from itertools import pairwise
@@ -10,35 +11,37 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakebroker import in_loop
 from rawbatches import batch, raw
+from waiting import MovableClock
 
+from mirror import clock as clocks
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Leader, TopicPartition
 from mirror.kafka.fetch import EMPTY_ANSWERS, Ask
 from mirror.kafka.queries import EpochEnd
 from mirror.records.header import RawBatch
 from mirror.replication import both_logs, fetcher
-from mirror.replication.fetcher import Arrival, Cursor, Fetcher, Request
+from mirror.replication.fetcher import UNHEARD_SECONDS, Arrival, Cursor, Fetcher, Request
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
 BATCH = 1000
 PARTITION_BYTES = 10 * BATCH
+SOURCE: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
 
 
 class Log(Fetcher):
     """A fetcher with a log without end in place of a source; `asked` is how many bytes it was asked for each time."""
 
-    asked: list[int]
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.asked = list[int]()
 
     async def _fetch(self, _node: int, request: Request) -> Any:
         (ask,) = request.asks
         self.asked.append(ask.max_bytes)
         await asyncio.sleep(0)
-        first = ask.offset
-        records = b"".join(
-            batch(offset, count=1, payload=bytes(BATCH - 61)) for offset in range(first, first + ask.max_bytes // BATCH)
-        )
-        return SimpleNamespace(__version__=12, error_code=0, responses=(answered(AT, records),))
+        return answer_of(b"".join(at_offset(ask.offset + n, BATCH) for n in range(ask.max_bytes // BATCH)))
 
 
 class Epochless(Fetcher):
@@ -47,10 +50,10 @@ class Epochless(Fetcher):
     async def _fetch(self, _node: int, request: Request) -> Any:
         (ask,) = request.asks
         await asyncio.sleep(0)
-        given = answered(AT, batch(ask.offset) if ask.offset < 3 else b"")
+        answer = answer_of(batch(ask.offset) if ask.offset < 3 else b"")
         if ask.last_epoch >= 0:
-            given.partitions[0].error_code = OFFSET_OUT_OF_RANGE
-        return SimpleNamespace(__version__=12, error_code=0, responses=(given,))
+            answer.responses[0].partitions[0].error_code = OFFSET_OUT_OF_RANGE
+        return answer
 
 
 class Logs(Fetcher):
@@ -106,11 +109,30 @@ def answered(at: TopicPartition, records: bytes) -> Any:
     return SimpleNamespace(topic=at.topic, partitions=(part,))
 
 
+def answer_of(records: bytes, **more: Any) -> Any:
+    """A whole answer of one partition."""
+    return SimpleNamespace(__version__=12, error_code=0, responses=(answered(AT, records),), **more)
+
+
+async def arrivals_of(
+    kind: type[Fetcher], cursor: Cursor, is_enough: Callable[[list[Arrival]], object] = bool
+) -> list[Arrival]:
+    """What a fetcher reads from the cursor on, until that is enough."""
+    found: list[Arrival] = []
+    async with asyncio.TaskGroup() as tasks:
+        reading = kind(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+        reading.start(cursor)
+        async for arrival in reading:
+            found.append(arrival)
+            if is_enough(found):
+                reading.finish()
+    return found
+
+
 def logs_of(spawn: Any, sizes: dict[TopicPartition, int], memory: int, share: int) -> Logs:
-    source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
     written = dict.fromkeys(sizes, 0)
     made = Logs(
-        source, lambda at: share - written[at], spawn, share, memory=memory, writers_hold=lambda: sum(written.values())
+        SOURCE, lambda at: share - written[at], spawn, share, memory=memory, writers_hold=lambda: sum(written.values())
     )
     made.sizes, made.written, made.given = sizes, written, dict.fromkeys(sizes, 0)
     for at in sizes:
@@ -118,7 +140,7 @@ def logs_of(spawn: Any, sizes: dict[TopicPartition, int], memory: int, share: in
     return made
 
 
-async def until_nothing_comes(logs: Logs) -> None:
+async def until_nothing_comes(logs: Logs, clock: MovableClock) -> None:
     """Write what comes, until nothing has come for a while: the target is silent."""
 
     async def write() -> None:
@@ -127,53 +149,53 @@ async def until_nothing_comes(logs: Logs) -> None:
             logs.written[at] += arrival.size
             logs.given[at] += arrival.size
 
-    writing, before = asyncio.create_task(write()), -1
-    while sum(logs.given.values()) != before:
+    writing, quiet = asyncio.create_task(write()), 0
+    while quiet < 30:
         before = sum(logs.given.values())
-        await asyncio.sleep(0.12)
+        clock.move(0.1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        quiet = quiet + 1 if sum(logs.given.values()) == before else 0
     writing.cancel()
 
 
-@pytest.mark.parametrize(("partitions", "size"), [(60, 30), (1000, 30), (1000, 1), (3, 400)])
-def test_all_partitions_together_hold_no_more_than_the_budget_and_one_batch(partitions: int, size: int) -> None:
+@pytest.mark.parametrize(("partitions", "size"), [(60, 30), (1000, 1), (3, 400)])
+@in_loop
+async def test_all_partitions_together_hold_no_more_than_the_budget_and_one_batch(
+    partitions: int, size: int, clock: MovableClock
+) -> None:
     """Each of them may always take one batch whole, however large it is; the target takes nothing."""
     memory = 200 * BATCH
-
-    async def fill() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            places = [TopicPartition("orders", number) for number in range(partitions)]
-            logs = logs_of(tasks.create_task, dict.fromkeys(places, size * BATCH), memory, 10 * BATCH)
-            await until_nothing_comes(logs)
-            print(partitions, size, logs.most_held)
-            assert memory / 3 <= logs.most_held <= memory + size * BATCH
-            logs.finish()
-
-    asyncio.run(fill())
+    async with asyncio.TaskGroup() as tasks:
+        places = [TopicPartition("orders", number) for number in range(partitions)]
+        logs = logs_of(tasks.create_task, dict.fromkeys(places, size * BATCH), memory, 10 * BATCH)
+        await until_nothing_comes(logs, clock)
+        assert memory / 3 <= logs.most_held <= memory + size * BATCH
+        logs.finish()
 
 
-def test_every_partition_gets_its_turn_where_memory_is_short() -> None:
+@in_loop
+async def test_every_partition_gets_its_turn_where_memory_is_short() -> None:
     """Those with a large batch among many with small ones, and the other way round."""
-
-    async def relay() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            large = {TopicPartition("large", number): 150 * BATCH for number in range(5)}
-            small = {TopicPartition("small", number): BATCH for number in range(40)}
-            logs = logs_of(tasks.create_task, {**small, **large}, 200 * BATCH, 10 * BATCH)
-            async for arrival in logs:
-                at = arrival.cursor.partition
-                logs.written[at] += arrival.size
-                logs.given[at] += arrival.size
-                asyncio.get_running_loop().call_later(0.002, logs.acknowledge, at)
-                if min(logs.given.values()) > 0:
-                    logs.finish()
-
-    asyncio.run(asyncio.wait_for(relay(), 30))
+    async with asyncio.TaskGroup() as tasks:
+        large = {TopicPartition("large", number): 150 * BATCH for number in range(5)}
+        small = {TopicPartition("small", number): BATCH for number in range(40)}
+        logs = logs_of(tasks.create_task, {**small, **large}, 200 * BATCH, 10 * BATCH)
+        async for arrival in logs:
+            at = arrival.cursor.partition
+            logs.written[at] += arrival.size
+            logs.given[at] += arrival.size
+            asyncio.get_running_loop().call_later(0.002, logs.acknowledge, at)
+            if min(logs.given.values()) > 0:
+                logs.finish()
 
 
 class Cut(Log):
     """The same, of which every answer ends inside a batch, as a broker cuts it; `offsets` are what it was asked for."""
 
-    offsets: list[int]
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.offsets = list[int]()
 
     async def _fetch(self, node: int, request: Request) -> Any:
         self.offsets.append(request.asks[0].offset)
@@ -183,63 +205,49 @@ class Cut(Log):
         return answer
 
 
-def test_a_cursor_moves_past_what_was_handed_out_and_no_further() -> None:
+@in_loop
+async def test_a_cursor_moves_past_what_was_handed_out_and_no_further() -> None:
     """A batch that came in part is asked for again; who starts again gets all from there on once more."""
-
-    async def relay() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-            log = Cut(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            log.asked, log.offsets = [], []
-            log.start(Cursor(AT, None, 0))
-            due, is_again = 0, False
-            async for arrival in log:
-                for one in arrival.batches:
-                    assert one.header.base_offset == due, "nothing is missing, and nothing comes twice"
-                    due += 1
-                assert arrival.cursor.next_offset >= due
-                if due > 30 and not is_again:
-                    due, is_again = 5, True
-                    log.start(Cursor(AT, None, due))
-                elif due > 60:
-                    log.finish()
-            again = log.offsets.index(5, 1)
-            for asked in (log.offsets[:again], log.offsets[again:]):
-                assert all(later - earlier <= 9 for earlier, later in pairwise(asked)), asked
-
-    asyncio.run(relay())
+    async with asyncio.TaskGroup() as tasks:
+        log = Cut(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+        log.start(Cursor(AT, None, 0))
+        due, is_again = 0, False
+        async for arrival in log:
+            for one in arrival.batches:
+                assert one.header.base_offset == due, "nothing is missing, and nothing comes twice"
+                due += 1
+            assert arrival.cursor.next_offset >= due
+            if due > 30 and not is_again:
+                due, is_again = 5, True
+                log.start(Cursor(AT, None, due))
+            elif due > 60:
+                log.finish()
+        again = log.offsets.index(5, 1)
+        for asked in (log.offsets[:again], log.offsets[again:]):
+            assert all(later - earlier <= 9 for earlier, later in pairwise(asked)), asked
 
 
-def log_of(spawn: Any) -> Log:
-    source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-    made = Log(source, lambda _: PARTITION_BYTES, spawn, PARTITION_BYTES)
-    made.asked = []
-    made.start(Cursor(AT, None, 0))
-    return made
-
-
-def test_what_waits_to_be_relayed_leaves_no_room_for_more() -> None:
+@in_loop
+async def test_what_waits_to_be_relayed_leaves_no_room_for_more() -> None:
     """A task that rewrites is slower than its source: what waits for it must not grow."""
-
-    async def relay() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            log = log_of(tasks.create_task)
-            taken = 0
-            async for arrival in log:
-                taken += sum(len(raw.data) for raw in arrival.batches)
-                for _ in range(100):  # the reader could fetch a hundred times meanwhile
-                    await asyncio.sleep(0)
-                assert sum(log.asked) - taken <= PARTITION_BYTES
-                if taken >= 5 * PARTITION_BYTES:
-                    log.finish()
-
-    asyncio.run(relay())
+    async with asyncio.TaskGroup() as tasks:
+        log = Log(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+        log.start(Cursor(AT, None, 0))
+        taken = 0
+        async for arrival in log:
+            taken += arrival.size
+            for _ in range(100):  # the reader could fetch a hundred times meanwhile
+                await asyncio.sleep(0)
+            assert sum(log.asked) - taken <= PARTITION_BYTES
+            if taken >= 5 * PARTITION_BYTES:
+                log.finish()
 
 
 @pytest.mark.parametrize(
     ("kept", "is_astray"), [(EpochEnd(-1, -1), False), (EpochEnd(0, 2), True)], ids=["none", "another log"]
 )
-def test_a_leader_that_keeps_no_leader_epochs_is_asked_without(
+@in_loop
+async def test_a_leader_that_keeps_no_leader_epochs_is_asked_without(
     kept: EpochEnd, is_astray: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that keeps them means the offset."""
@@ -249,27 +257,20 @@ def test_a_leader_that_keeps_no_leader_epochs_is_asked_without(
         asked.append(epoch)
         return kept
 
-    async def read() -> list[Arrival]:
-        arrivals: list[Arrival] = []
-        async with asyncio.TaskGroup() as tasks:
-            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-            one = Epochless(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            one.start(Cursor(AT, None, 0, last_epoch=0))
-            async for arrival in one:
-                arrivals.append(arrival)
-                if arrival.trouble or arrival.cursor.next_offset == 3:
-                    one.finish()
-        return arrivals
-
     monkeypatch.setattr(fetcher, "epoch_end", epoch_end)
-    arrivals = asyncio.run(read())
+    arrivals = await arrivals_of(
+        Epochless,
+        Cursor(AT, None, 0, last_epoch=0),
+        lambda found: found[-1].trouble or found[-1].cursor.next_offset == 3,
+    )
     assert asked == [0], "once for each leader"
     assert [one.astray for one in arrivals] == ([True] if is_astray else [False] * 3)
     assert sum(len(one.batches) for one in arrivals) == (0 if is_astray else 3)
 
 
 @pytest.mark.parametrize(("behind", "end"), [(5, 8), (2, 8), (5, 3)], ids=["hole", "another log", "cut back"])
-def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_it(
+@in_loop
+async def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_it(
     behind: int, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica made since knows its log's epochs by the batches that are left."""
@@ -277,29 +278,18 @@ def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_it(
 
     class Diverging(Fetcher):
         async def _fetch(self, _node: int, request: Request) -> Any:
-            (ask,) = request.asks
             await asyncio.sleep(0)
-            given = answered(AT, batch(8, leader_epoch=7))
-            if ask.last_epoch == 5:
-                given = answered(AT, b"")
-                given.partitions[0].diverging_epoch = SimpleNamespace(epoch=4, end_offset=end)
-            return SimpleNamespace(__version__=12, error_code=0, responses=(given,))
+            if request.asks[0].last_epoch != 5:
+                return answer_of(batch(8, leader_epoch=7))
+            answer = answer_of(b"")
+            answer.responses[0].partitions[0].diverging_epoch = SimpleNamespace(epoch=4, end_offset=end)
+            return answer
 
     async def batch_at(*_: object, **__: object) -> RawBatch:
         return raw(batch(behind, count=9 - behind, leader_epoch=4))
 
-    async def read() -> Arrival:
-        async with asyncio.TaskGroup() as tasks:
-            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-            one = Diverging(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            one.start(Cursor(AT, None, 5, last_epoch=5))
-            async for arrival in one:
-                one.finish()
-                return arrival
-        raise AssertionError("nothing arrived")
-
     monkeypatch.setattr(both_logs, "batch_at", batch_at)
-    arrival = asyncio.run(read())
+    (arrival,) = await arrivals_of(Diverging, Cursor(AT, None, 5, last_epoch=5))
     assert (arrival.stop is None, arrival.cursor.last_epoch) == (is_hole, 7 if is_hole else 5)
     if arrival.stop is not None:
         assert arrival.stop.state is State.TRUNCATED
@@ -340,17 +330,16 @@ def test_a_hole_up_to_the_last_stable_offset_is_passed_over_and_nothing_else(
 
     async def read() -> tuple[Cursor, list[Arrival]]:
         async with asyncio.TaskGroup() as tasks:
-            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-            one = Fetcher(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            one._cursors = {at: Cursor(at, None, 5, last_epoch=3, until=until) for at in (full, hollow, short)}
-            for cursor in one._cursors.values():
+            reading = Fetcher(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+            reading._cursors = {at: Cursor(at, None, 5, last_epoch=3, until=until) for at in (full, hollow, short)}
+            for cursor in reading._cursors.values():
                 cursor.sees(9, 20, 1)
             asks = [Ask(at, None, 0, 5, 3, PARTITION_BYTES) for at in (hollow, full, short)]
             for _ in range(EMPTY_ANSWERS):
                 assert not asked
-                one._find_holes(asks, [fetched(hollow), fetched(full, b"records"), fetched(short)])
-            one._find_holes(asks, [fetched(hollow), fetched(full), fetched(short)])  # it is being looked at
-        return one._cursors[hollow], list(one._arrivals)
+                reading._find_holes(asks, [fetched(hollow), fetched(full, b"records"), fetched(short)])
+            reading._find_holes(asks, [fetched(hollow), fetched(full), fetched(short)])  # it is being looked at
+        return reading._cursors[hollow], list(reading._arrivals)
 
     monkeypatch.setattr(fetcher, "fetch_below", fetch_below)
     monkeypatch.setattr(fetcher, "epoch_end", epoch_end)
@@ -360,32 +349,21 @@ def test_a_hole_up_to_the_last_stable_offset_is_passed_over_and_nothing_else(
     assert [one.hole_until for one in arrivals] == ([goes_on_at] if goes_on_at > 5 else [])
 
 
-def test_where_a_source_ends_it_said_when_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_where_a_source_ends_it_said_when_it_was_asked(clock: MovableClock) -> None:
     """A process that is suspended finds the answer waiting when it goes on, and what was deleted since is not in it."""
-    now = [1000.0]
 
     class Asleep(Log):
         async def _fetch(self, node: int, request: Request) -> Any:
-            now[0] += 86_400.0
+            clock.move(86_400.0)
             return await super()._fetch(node, request)
 
-    async def read() -> int:
-        async with asyncio.TaskGroup() as tasks:
-            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-            one = Asleep(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            one.asked = []
-            one.start(Cursor(AT, None, 0))
-            async for arrival in one:
-                one.finish()
-                return arrival.cursor.seen_ms
-        raise AssertionError("nothing arrived")
-
-    monkeypatch.setattr("mirror.clock.now_ms", lambda: int(now[0] * 1000))
-    monkeypatch.setattr("mirror.clock.monotonic", lambda: now[0])
-    assert asyncio.run(read()) == 1_000_000
+    (arrival,) = await arrivals_of(Asleep, Cursor(AT, None, 0))
+    assert clocks.now_ms() - arrival.cursor.seen_ms >= 86_400_000
 
 
-def test_a_quota_that_lets_nothing_through_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_quota_that_lets_nothing_through_is_named(clock: MovableClock) -> None:
     """A muted answer names no partition: where the log ends is not known for as long, and a partition that seems to
     have all must not stay so. One that is answered now and then only waits.
     """
@@ -396,27 +374,15 @@ def test_a_quota_that_lets_nothing_through_is_named(monkeypatch: pytest.MonkeyPa
             await asyncio.sleep(0)
             given = next(answers, "heard")
             if given == "empty":
-                monkeypatch.setattr(fetcher, "UNHEARD_SECONDS", -1.0)
-            heard = answered(AT, b"")
-            heard.partitions[0].last_stable_offset = 7
-            parts = (heard,) if given == "heard" else ()
-            seconds = timedelta(seconds=given if isinstance(given, int) else 0)
-            return SimpleNamespace(__version__=12, error_code=0, responses=parts, throttle_time=seconds)
+                clock.move(UNHEARD_SECONDS + 1)
+            answer = answer_of(b"", throttle_time=timedelta(seconds=given if isinstance(given, int) else 0))
+            answer.responses[0].partitions[0].last_stable_offset = 7
+            if given != "heard":
+                answer.responses = ()
+            return answer
 
-    async def read() -> list[str]:
-        async with asyncio.TaskGroup() as tasks:
-            source: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
-            one = Muted(source, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-            one.start(Cursor(AT, None, 7))
-            found: list[str] = []
-            async for arrival in one:
-                found.append(arrival.trouble)
-                if len(found) == 6:
-                    one.finish()
-            return found
-        raise AssertionError("nothing arrived")
-
-    first, quota, second, third, unnamed, last = asyncio.run(read())
+    found = await arrivals_of(Muted, Cursor(AT, None, 7), lambda found: len(found) == 6)
+    first, quota, second, third, unnamed, last = (one.trouble for one in found)
     assert (first, second, third, last) == ("", "", "", "")
     assert "orders-0 at offset 7: a quota" in quota
     assert "consumer_byte_rate" in quota

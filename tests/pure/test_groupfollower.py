@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from fakebroker import in_loop
 from kio.schema.errors import ErrorCode
+from scraped import report
+from waiting import MovableClock, until_true
 
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, ConnectionLost
-from mirror.groups import follower as groupfollower
 from mirror.groups import side as side_of
 from mirror.groups.decide import Standing
-from mirror.groups.follower import GroupFollower
+from mirror.groups.follower import LAST_SYNC_SECONDS, STOP_SECONDS, GroupFollower
 from mirror.groups.side import Blocker, Side
-from mirror.groups.sync import GroupSync, SyncResult
-from mirror.groups.terms import is_verified, preserved
+from mirror.groups.sync import SyncResult
+from mirror.groups.terms import is_verified
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import read_cut
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
@@ -32,21 +33,6 @@ from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
 AT = TopicPartition("orders", 0)
-
-
-def a_report(state: State, at_ms: int) -> PartitionStatus:
-    return PartitionStatus(
-        flow="test",
-        instance="me",
-        topic="orders",
-        partition=0,
-        target_topic="orders",
-        state=state,
-        next_offset=0,
-        log_end=0,
-        lag_records=0,
-        at_ms=at_ms,
-    )
 
 
 class Results:
@@ -95,19 +81,23 @@ class Records:
         self.cuts |= entries
 
 
-def follower(*results: SyncResult | Exception | float, interval: float = 0.01) -> tuple[Any, Results, Records]:
+def follower(
+    *results: SyncResult | Exception | float, on_sync: Callable[[bool], None] = lambda _: None
+) -> tuple[Any, Results, Records]:
     sync, journal = Results(*results), Records()
-    made: Any = GroupFollower(sync, journal, "me", interval)  # type: ignore[arg-type] # stand-ins
+    made: Any = GroupFollower(sync, journal, "me", 0.01, on_sync)  # type: ignore[arg-type] # stand-ins
     return made, sync, journal
+
+
+def stopped() -> asyncio.Event:
+    """A mirror that is to end."""
+    event = asyncio.Event()
+    event.set()
+    return event
 
 
 def result(*blockers: Blocker, **standings: int) -> SyncResult:
     return SyncResult({Standing(name): many for name, many in standings.items()}, 0, blockers)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 @pytest.fixture
@@ -133,28 +123,23 @@ async def test_groups_that_were_put_back_are_written() -> None:
 
 @in_loop
 async def test_figures_are_written_when_they_change() -> None:
-    following, sync, journal = follower(result(synced=1), result(synced=1), result(synced=1, active=2))
-    task = asyncio.create_task(following.run())
-    await until(lambda: sync.made > 10)
-    task.cancel()
+    following, _, journal = follower(result(synced=1), result(synced=1), result(synced=1, active=2))
+    for _ in range(5):
+        await following._step()
     assert [(value["groups"], value["synced"], value["active"]) for value in journal.values] == [(1, 1, 0), (3, 1, 2)]
 
 
-def test_each_cause_is_reported_once_and_one_that_passes_by_the_next_round_not_at_all(
+@in_loop
+async def test_each_cause_is_reported_once_and_one_that_passes_by_the_next_round_not_at_all(
     warnings: list[dict[str, Any]],
 ) -> None:
     denied = [Blocker("grant READ", f"group-{number}") for number in range(7)]
     away = Blocker("away", passing=True, detail="refused")
     both = result(*denied, away)
     results = [result(*denied), both, both, result(*denied), both, result(*denied), both, both, both, result()]
-
-    async def run() -> None:
-        following, sync, _ = follower(*results)
-        task = asyncio.create_task(following.run())
-        await until(lambda: sync.made > len(results))
-        task.cancel()
-
-    asyncio.run(run())
+    following, _, _ = follower(*results)
+    for _ in results:
+        await following._step()
     assert [(one["cause"], one.get("groups"), one.get("reason")) for one in warnings] == [
         ("grant READ", "group-0, group-1, group-2, group-3, group-4 and 2 more", None),
         ("away", None, "refused"),
@@ -162,17 +147,15 @@ def test_each_cause_is_reported_once_and_one_that_passes_by_the_next_round_not_a
     ]
 
 
-def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[str, Any]]) -> None:
-    async def run() -> None:
-        following, sync, journal = follower(ValueError("a"), ValueError("a"), result(synced=1))
-        journal.problem = ConnectionLost("gone")
-        task = asyncio.create_task(following.run())
-        await until(lambda: sync.made > 5)
-        journal.problem = None
-        await until(lambda: journal.values)
-        task.cancel()
-
-    asyncio.run(run())
+@in_loop
+async def test_a_mistake_and_a_journal_that_is_away_do_not_end_it(warnings: list[dict[str, Any]]) -> None:
+    following, sync, journal = follower(ValueError("a"), ValueError("a"), result(synced=1))
+    journal.problem = ConnectionLost("gone")
+    running = asyncio.create_task(following.run())
+    await until_true(lambda: sync.made > 5)
+    journal.problem = None
+    await until_true(lambda: journal.values)
+    running.cancel()
     assert [one["event"] for one in warnings] == ["groups_not_followed", "groups_blocked"]
 
 
@@ -190,103 +173,56 @@ async def test_a_bounded_copy_ends_with_all_offsets_committed_again() -> None:
     following, sync, _ = follower(result(Blocker("away", passing=True)), result(synced=1))
     await following._step()
     await following.finish(asyncio.Event())
-    stopping = asyncio.Event()
-    stopping.set()
-    await following.finish(stopping)
+    assert "unknown which stay behind" in await following.finish(stopped())
     assert sync.renewed == [False, False, True, False], "a mirror that is to stop has a second for all"
 
 
 @in_loop
 async def test_groups_that_something_keeps_from_following_are_behind() -> None:
     """Since the start, where they never follow: an age that is not there, or begins anew, alerts nobody."""
-    called = list[tuple[int, bool]]()
-    denied = result(Blocker("grant READ", "g"))
-    sync: Any = Results(denied, denied, result(synced=1))
-    following = GroupFollower(sync, Records(), "me", 0.01, lambda chosen: called.append((sync.made, chosen)))  # type: ignore[arg-type] # a stand-in
+    called, denied = list[tuple[int, bool]](), result(Blocker("grant READ", "g"))
+    following, sync, _ = follower(
+        denied, denied, result(synced=1), on_sync=lambda chosen: called.append((sync.made if called else 0, chosen))
+    )
     for _ in range(3):
         await following._step()
     assert called == [(0, True), (3, True)]
 
 
 @in_loop
-async def test_groups_that_nobody_chooses_any_more_are_not_behind() -> None:
-    """By a configuration that is read again; they are, where it chooses some again."""
-    called = list[bool]()
-    sync: Any = Results(result(synced=1))
-    sync.include = ()
-    following = GroupFollower(sync, Records(), "me", 0.01, called.append)  # type: ignore[arg-type] # a stand-in
-    running = asyncio.create_task(following.run())
-    for chosen in ((".*",), (), (".*",)):
-        sync.include, before = chosen, len(called)
-        await until(lambda: len(called) > before)  # noqa: B023
-        assert called[before] is bool(chosen)
-    running.cancel()
-
-
-@in_loop
-async def test_what_keeps_groups_from_following_in_the_end_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_keeps_groups_from_following_in_the_end_is_returned(clock: MovableClock) -> None:
     """A bounded copy is not complete without it; it was a line in the log."""
     denied = result(Blocker("grant READ", "g"))
     assert "do not follow: grant READ (groups.include" in await follower(denied)[0].finish(asyncio.Event())
-    monkeypatch.setattr(groupfollower, "LAST_SYNC_SECONDS", 0.1)
     left, sync, _ = follower(result(active=1))
     sync.behind = ["group g stays behind (active)"]
     assert "do not follow: group g stays behind (active) (groups.include" in await left.finish(asyncio.Event())
-    silent = follower(1000.0)[0]
-    assert "do not follow: no complete round in time" in await silent.finish(asyncio.Event())
+    for stopping, seconds in ((asyncio.Event(), LAST_SYNC_SECONDS), (stopped(), STOP_SECONDS)):
+        silent, sync, _ = follower(1000.0)
+        finishing = asyncio.create_task(silent.finish(stopping))
+        await until_true(lambda: sync.made)  # noqa: B023
+        clock.move(seconds)
+        assert "do not follow: no complete round in time" in await finishing
 
 
 @in_loop
-async def test_a_stop_waits_a_moment_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it, this takes longer than any test here may."""
-    monkeypatch.setattr(groupfollower, "STOP_SECONDS", 0.2)
-    monkeypatch.setattr(groupfollower, "LAST_SYNC_SECONDS", 1000.0)
-    following, _, _ = follower(1000.0)
+async def test_nothing_is_done_until_a_group_is_asked_for(clock: MovableClock) -> None:
+    """By a configuration that is read again. Groups that nobody chooses any more are not behind."""
+    called = list[bool]()
+    following, sync, journal = follower(result(synced=1), on_sync=called.append)
+    sync.include = ()
+    called.clear()
     running = asyncio.create_task(following.run())
-    await asyncio.sleep(0)
-    stopping = asyncio.Event()
-    stopping.set()
-    await following.finish(stopping)
-    running.cancel()
-
-
-@in_loop
-async def test_groups_that_a_stop_left_unasked_are_unknown_and_not_done() -> None:
-    stopping = asyncio.Event()
-    stopping.set()
-    assert "unknown which stay behind" in await follower(result(active=1))[0].finish(stopping)
-
-
-@in_loop
-async def test_nothing_is_done_until_a_group_is_asked_for() -> None:
-    following, sync, journal = follower(result())
-    asked_for, sync.include = sync.include, ()
-    running = asyncio.create_task(following.run())
-    await asyncio.sleep(0.05)
+    for _ in range(5):
+        clock.move(1)
+        await asyncio.sleep(0.001)
     await following.finish(asyncio.Event())
     assert (sync.made, journal.values) == (0, [])
-    sync.include = asked_for
-    while not sync.made:
-        await asyncio.sleep(0.01)
+    for chosen in ((re.compile(".*"),), (), (re.compile(".*"),)):
+        sync.include, before = chosen, len(called)
+        await until_true(lambda: len(called) > before)  # noqa: B023
+        assert called[before] is bool(chosen)
     running.cancel()
-    await asyncio.wait([running])
-
-
-@in_loop
-async def test_a_cluster_that_is_away_is_reported_and_not_raised(
-    free_port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = Endpoint("us", (("127.0.0.1", free_port),))
-
-    async def away(self: Cluster, *_: object) -> None:
-        raise ClusterUnreachable(f"{self}: no broker answered")
-
-    monkeypatch.setattr(Cluster, "refresh", away)
-    async with Cluster(where) as source, Cluster(where) as target:
-        sync = GroupSync(source, target, [re.compile(".*")], preserved({}), {}, lambda _: True)
-        found = await sync.sync_once()
-    assert not found.is_complete
-    assert [one.cause for one in found.blockers] == ["cluster us: it cannot be asked"] * 2
 
 
 @pytest.mark.parametrize(
@@ -360,41 +296,6 @@ async def test_groups_without_a_coordinator_are_listed_by_nobody(
     assert not any(one.passing for one in side.blockers if "unknown" in one.cause), "the others are followed"
 
 
-@pytest.mark.parametrize(("include", "asked"), [([".*"], True), (["readers", "r.*"], True), (["readers"], False)])
-@in_loop
-async def test_each_round_asks_whether_groups_have_no_coordinator(
-    include: list[str], asked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A copy that ends asks in its last round, whatever that looks at; who names all misses no others."""
-
-    async def nothing(*_: object) -> dict[int, Any]:
-        return {}
-
-    async def unknown(side: Side) -> None:
-        side.blocked("unknown", "")
-
-    for name in ("listed", "coordinators", "fetched"):
-        monkeypatch.setattr(Side, name, nothing)
-    monkeypatch.setattr(Side, "miss_unlisted", unknown)
-    where = Cluster(Endpoint("us", ()))
-    sync = GroupSync(where, where, [re.compile(one) for one in include], preserved({}), {}, lambda _: True)
-    for whole in (True, False):
-        sync._source.blockers.clear()
-        await sync._followed(whole=whole)
-        assert bool(sync._source.blockers) is asked
-
-
-def test_what_concerns_a_whole_cluster() -> None:
-    side = Side(Cluster(Endpoint("us", ())), "READ")
-    for problem in (AccessDenied("SASL"), ConnectionLost("reset"), ClusterUnreachable("nobody")):
-        side.lost(problem)
-    assert [(one.cause, one.detail, one.passing) for one in side.blockers] == [
-        ("cluster us: a right is missing", "SASL", True),
-        ("cluster us: a broker does not answer", "reset", True),
-        ("cluster us: it cannot be asked", "nobody", True),
-    ]
-
-
 @pytest.mark.parametrize(
     ("kind", "protocol", "commits"),
     [
@@ -419,21 +320,21 @@ def test_which_groups_have_members(state: str) -> None:
 
 
 def test_the_newest_report_vouches() -> None:
-    sound, other = a_report(State.CAUGHT_UP, 5), a_report(State.RECREATED, 6)
+    sound, other = report(state=State.CAUGHT_UP, at_ms=5), report(state=State.RECREATED, at_ms=6)
     assert is_verified(sound)
     assert is_verified(None, sound)
     assert not is_verified()
     assert not is_verified(None)
     assert not is_verified(sound, other)
-    assert is_verified(a_report(State.MIRRORING, 7), other)
-    unsure = {state for state in State if not is_verified(a_report(state, 1))}
+    assert is_verified(report(at_ms=7), other)
+    unsure = {state for state in State if not is_verified(report(state=state))}
     assert unsure >= {State.STARTING, State.PADDING, State.PAUSED, State.DIVERGED}
 
 
 @pytest.mark.parametrize("state", [State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED])
 def test_a_state_that_says_nothing_of_the_records_vouches_as_the_check_before_did(state: State) -> None:
     """A partition that was TRUNCATED only waits in the next epoch, where its source's leader went away."""
-    report = a_report(state, 7)
-    assert not is_verified(a_report(State.TRUNCATED, 6), report)
-    assert is_verified(a_report(State.MIRRORING, 6), replace(report, verified=True))
-    assert PartitionStatus.from_json(replace(report, verified=True).to_json()).verified
+    newest = report(state=state, at_ms=7)
+    assert not is_verified(report(state=State.TRUNCATED, at_ms=6), newest)
+    assert is_verified(report(at_ms=6), replace(newest, verified=True))
+    assert PartitionStatus.from_json(replace(newest, verified=True).to_json()).verified

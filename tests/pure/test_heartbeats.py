@@ -8,42 +8,32 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from fakebroker import in_loop
+from scraped import report
 from sparkless import InThisProcess
+from waiting import MovableClock
 
 from mirror.driver.flow import Flow, Refusal
 from mirror.journal import heartbeats
 from mirror.journal.heartbeats import STALE_SECONDS, Heart, Heartbeat
 from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
-FIGURES = PartitionStatus(
-    flow="f",
-    instance="i",
-    topic="orders",
-    partition=0,
-    target_topic="orders",
-    state=State.CAUGHT_UP,
-    next_offset=5,
-    log_end=5,
-    lag_records=0,
-    lag_ms=0,
-    at_ms=1,
-)
+FIGURES = report(flow="f", state=State.CAUGHT_UP, next_offset=5, log_end=5, lag_records=0, lag_ms=0, at_ms=1)
 
 
-def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more() -> None:
+def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more(clock: MovableClock) -> None:
     """It was no lag, where a task had yet to look, and where an executor had gone."""
     nowhere, engine = Endpoint("nowhere", (("127.0.0.1", 1),)), InThisProcess()
-    ours, refused = TopicPartition("orders", 0), Refusal("letters", "letters", 2, "why")
+    orders, refused = TopicPartition("orders", 0), Refusal("letters", "letters", 2, "why")
     flow = Flow(
         name="f",
         source=nowhere,
         target=nowhere,
-        assignments=(Assignment(ours, ours, None, Rules()),),
+        assignments=(Assignment(orders, orders, None, Rules()),),
         tasks=1,
         epoch_seconds=1.0,
         memory_bytes=1,
@@ -63,24 +53,28 @@ def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more() -> Non
     assert mirror._have_all_caught_up()
     mirror._refused = (refused,)
     assert beat() == (3, 2, 0, 2)
-    state._reported[ours] -= STALE_SECONDS + 1
-    assert state.blind == [ours]
+    clock.move(STALE_SECONDS + 1)
+    assert state.blind == [orders]
     assert not mirror._have_all_caught_up()
     state.know_ends({})
     assert beat() == (3, 2, None, 3)
-    state.know_ends({ours: 12})
+    state.know_ends({orders: 12})
     assert beat() == (3, 2, 7, 2)
     state.receive(replace(FIGURES, state=State.CORRUPT))
-    state._reported[ours] -= STALE_SECONDS + 1
+    clock.move(STALE_SECONDS + 1)
     assert mirror._have_all_caught_up(), "a task that is gone mends no stop"
 
 
-def test_the_lag_of_what_no_task_reports_on_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_the_lag_of_what_no_task_reports_on_is_unknown(
+    clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was 0 when the last task ended, and would be so for as long as none can be started."""
     beats: list[dict[str, Any]] = []
     live = [FIGURES]
 
     async def append(*_: object, **__: object) -> None:
+        clock.move(STALE_SECONDS + 1)
         if len(beats) == 2:
             live[:] = [replace(FIGURES, at_ms=2)]
         if len(beats) == 3:
@@ -93,9 +87,8 @@ def test_the_lag_of_what_no_task_reports_on_is_unknown(monkeypatch: pytest.Monke
     monkeypatch.setattr(heartbeats, "append", append)
     monkeypatch.setattr(heartbeats, "encode", encode)
     monkeypatch.setattr(heartbeats, "INTERVAL_SECONDS", 0.001)
-    monkeypatch.setattr(heartbeats, "STALE_SECONDS", 0.0)
     target: Any = None
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(Heart(target, "f", "i", lambda: live).run())
+        await Heart(target, "f", "i", lambda: live).run()
     said = [(one["lag_records"], one["lag_ms"], one["lag_unknown"]) for one in beats]
     assert said == [(0, 0, 0), (None, None, 1), (0, 0, 0)]

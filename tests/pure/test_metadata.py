@@ -11,13 +11,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, offers, scripted
 from kio.schema.errors import ErrorCode
+from waiting import DEADLINE_S, MovableClock
 
 from mirror.config import ClusterSettings
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
-from mirror.kafka import admin as client
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, cluster_rights, described
 from mirror.kafka.protocol import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
@@ -92,16 +91,24 @@ async def test_topics_are_described_and_absent_ones_left_out() -> None:
         broker.script[METADATA.key] = lambda _: None
 
 
+def admin_of(broker: FakeBroker) -> Admin:
+    host, port = broker.address
+    return Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": f"{host}:{port}"}))
+
+
 @in_loop
-async def test_administration_outlives_metadata_without_a_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_administration_outlives_metadata_without_a_broker(clock: MovableClock) -> None:
     """librdkafka ends the process over it."""
-    monkeypatch.setattr(client, "DEADLINE_S", 0.5)
+
+    def nobody(call: Call) -> Any:
+        clock.move(1000)  # nothing is asked twice
+        return FakeCluster({})(call)
+
     async with a_cluster() as (_, broker, metadata):
-        host, port = broker.address
-        admin = Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": f"{host}:{port}"}))
+        admin = admin_of(broker)
         asks = [admin.cluster_id, admin.brokers, admin.rights, admin.topic_names, lambda: admin.describe(["orders"])]
         assert await asyncio.to_thread(admin.brokers) == 1
-        broker.script[METADATA.key] = FakeCluster({})
+        broker.script[METADATA.key] = nobody
         for ask in asks:
             with pytest.raises(ClusterUnreachable, match=r"^cluster eu .*: cannot .*its metadata names no broker"):
                 await asyncio.to_thread(ask)
@@ -114,18 +121,10 @@ async def test_administration_outlives_metadata_without_a_broker(monkeypatch: py
 async def test_a_forked_process_asks_by_a_loop_of_its_own() -> None:
     """Its parent's has no thread there, and would never answer."""
     async with a_cluster() as (_, broker, _metadata):
-        host, port = broker.address
-        settings = ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": f"{host}:{port}"})
-        admin = Admin(settings)
+        admin = admin_of(broker)
         assert await asyncio.to_thread(admin.brokers) == 1
-        child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(Admin(settings).brokers()))
+        child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(admin_of(broker).brokers()))
         child.start()
-        await asyncio.to_thread(child.join, 20)
+        await asyncio.to_thread(child.join, DEADLINE_S)
         assert child.exitcode == 1, "the number of brokers"
         assert await asyncio.to_thread(admin.brokers) == 1
-
-
-def test_librdkafka_that_finds_no_broker_in_metadata_reached_no_cluster() -> None:
-    admin = Admin(ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": "nowhere:1"}))
-    found = admin._translated(KafkaException(KafkaError(KafkaError._PARTIAL)).args[0], "list topics")
-    assert isinstance(found, ClusterUnreachable)

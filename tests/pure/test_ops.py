@@ -21,6 +21,7 @@ from mirror.states import State
 RULES = HOME / "ops" / "prometheus" / "mirror.rules.yml"
 RULES_TEST = RULES.with_name("mirror.rules.test.yml")
 UNIT = HOME / "ops" / "systemd" / "mirror@.service"
+BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
 RUNBOOK = (HOME / "RUNBOOK.md").read_text(encoding="utf-8")
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="needs Debian's package prometheus")
@@ -42,18 +43,10 @@ def alerts() -> list[dict[str, Any]]:
 
 
 #: PromQL's own words that these expressions use; everything else in them is a metric or a label.
-_FUNCTIONS = {
-    "sum",
-    "max",
-    "rate",
-    "increase",
-    "histogram_quantile",
-    "last_over_time",
-    "max_over_time",
-    "topk",
-    "vector",
+_WORDS = {
+    *("sum", "max", "rate", "increase", "histogram_quantile", "last_over_time", "max_over_time", "topk", "vector"),
+    *("by", "on", "and", "or", "unless", "offset"),
 }
-_WORDS = _FUNCTIONS | {"by", "on", "and", "or", "unless", "offset"}
 _LABEL_LISTS = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 _SELECTOR = re.compile(r"([a-zA-Z_:]\w*)\s*(?:\{([^}]*)\})?")
 
@@ -75,35 +68,23 @@ def unknown(expression: str, known: Mapping[str, set[str]]) -> list[str]:
     return lacking + sorted(grouped - have)
 
 
-def test_alerts_ask_only_for_what_the_endpoint_has() -> None:
+def test_alerts_and_dashboard_ask_only_for_what_the_endpoint_has() -> None:
     known = exposed()
-    assert {alert["alert"]: unknown(alert["expr"], known) for alert in alerts()} == {
-        alert["alert"]: [] for alert in alerts()
-    }
-
-
-def test_the_dashboard_asks_only_for_what_the_endpoint_has() -> None:
-    known = exposed()
-    assert len(shown()) >= 12
-    assert {panel: lacking for panel, expr in shown().items() if (lacking := unknown(expr, known))} == {}
+    asked = {alert["alert"]: alert["expr"] for alert in alerts()} | shown()
+    assert {where: lacking for where, expr in asked.items() if (lacking := unknown(expr, known))} == {}
+    queries = [one["query"]["query"] for one in BOARD["templating"]["list"] if one["type"] == "query"]
+    assert queries
+    for query in queries:
+        named = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", query)
+        assert named
+        assert named[2] in known[named[1]]
 
 
 def test_the_dashboard_shows_no_zero_where_no_mirror_reports() -> None:
     """A mirror that is gone would look as one of which nothing is stopped."""
     assert [panel for panel, expr in shown().items() if "vector(" in expr] == []
-    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    figures = [panel for panel in board["panels"] if panel["type"] == "stat"]
+    figures = [panel for panel in BOARD["panels"] if panel["type"] == "stat"]
     assert {panel["fieldConfig"]["defaults"].get("noValue") for panel in figures} == {"no report"}
-
-
-def test_the_dashboards_variables_are_labels_that_the_endpoint_has() -> None:
-    known = exposed()
-    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    queries = [one["query"]["query"] for one in board["templating"]["list"] if one["type"] == "query"]
-    assert queries
-    for query in queries:
-        metric, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", query).groups()  # type: ignore[union-attr] # else it fails
-        assert label in known[metric]
 
 
 @pytest.mark.parametrize(
@@ -120,12 +101,14 @@ def test_what_is_not_exposed_is_found(expression: str, lacking: list[str]) -> No
     assert unknown(expression, exposed()) == lacking
 
 
-def test_every_alert_says_what_it_is_how_grave_and_where_to_read() -> None:
-    assert len(alerts()) >= 8
+def test_every_alert_says_what_it_is_how_grave_and_where_to_read_and_is_tried() -> None:
     for alert in alerts():
         assert alert["labels"]["severity"] in ("page", "ticket", "note")
         assert set(alert["annotations"]) == {"summary", "description", "runbook"}
         assert alert["annotations"]["runbook"] == f"RUNBOOK.md#{alert['alert'].lower()}"
+    tried = yaml.safe_load(RULES_TEST.read_text(encoding="utf-8"))["tests"]
+    fires = {one["alertname"] for test in tried for one in test["alert_rule_test"] if one["exp_alerts"]}
+    assert fires == {alert["alert"] for alert in alerts()}
 
 
 def test_every_alert_and_every_state_has_its_entry_in_the_runbook() -> None:
@@ -139,17 +122,12 @@ def test_every_alert_and_every_state_has_its_entry_in_the_runbook() -> None:
     ] == []
 
 
-def test_the_alert_for_stops_names_every_stop() -> None:
+def test_the_alert_for_stops_and_the_dashboard_name_every_stop() -> None:
     (alert,) = (alert for alert in alerts() if alert["alert"] == "MirrorPartitionStopped")
-    named = re.search(r'state=~"([^"]*)"', alert["expr"])
-    assert named
-    assert set(named[1].split("|")) == {state for state in State if state.is_stop}
-
-
-def test_the_dashboard_counts_every_stop() -> None:
-    named = re.search(r'state=~"([^"]*)"', shown()["Stopped partitions A"])
-    assert named
-    assert set(named[1].split("|")) == {state for state in State if state.is_stop}
+    for expression in (alert["expr"], shown()["Stopped partitions A"]):
+        named = re.search(r'state=~"([^"]*)"', expression)
+        assert named
+        assert set(named[1].split("|")) == {state for state in State if state.is_stop}
 
 
 def test_an_alert_fires_and_a_panel_shows_each_kind_of_loss() -> None:
@@ -160,29 +138,14 @@ def test_an_alert_fires_and_a_panel_shows_each_kind_of_loss() -> None:
         assert [panel for panel, expr in shown().items() if name in expr], name
 
 
-def test_every_alert_is_tried() -> None:
-    tried = yaml.safe_load(RULES_TEST.read_text(encoding="utf-8"))["tests"]
-    fires = {one["alertname"] for test in tried for one in test["alert_rule_test"] if one["exp_alerts"]}
-    assert fires == {alert["alert"] for alert in alerts()}
-
-
-def ran(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @needs_promtool
-def test_promtool_takes_the_rules_and_they_fire_as_they_should() -> None:
-    ran("promtool", "check", "rules", str(RULES))
-    ran("promtool", "test", "rules", str(RULES_TEST))
-
-
-@needs_promtool
-def test_promtool_takes_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+def test_promtool_takes_rules_and_dashboard_and_alerts_fire_as_they_should(tmp_path: Path) -> None:
     recorded = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(shown().values())]
-    rules = tmp_path / "dashboard.yml"
-    rules.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": recorded}]}))
-    ran("promtool", "check", "rules", str(rules))
+    dashboard = tmp_path / "dashboard.yml"
+    dashboard.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    for what, file in (("check", RULES), ("test", RULES_TEST), ("check", dashboard)):
+        done = subprocess.run(["promtool", what, "rules", str(file)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_unit_is_started_again_for_as_long_as_it_takes() -> None:

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakebroker import in_loop
 from rawbatches import batch, legacy, raw
 from recordoracle import Record, encoded
+from waiting import until_true
 
 from mirror.errors import PartitionStop
 from mirror.kafka.cluster import TopicPartition
@@ -41,10 +43,10 @@ def encoded_records(count: int) -> bytes:
     return encoded([Record(offset, offset, None, b"value") for offset in range(count)])
 
 
-def stamps(one: PartitionWriter) -> list[tuple[int, int, int]]:
+def stamps(writing: PartitionWriter) -> list[tuple[int, int, int]]:
     """Offset, epoch and sequence of every batch; offset, epoch and -1 of every marker."""
     found = []
-    for waiting in one.queue:
+    for waiting in writing.queue:
         if isinstance(waiting, PendingBatch):
             header = parse_header(waiting.header + bytes(waiting.raw.records))
             found.append((waiting.raw.header.base_offset, header.producer_epoch, header.base_sequence))
@@ -58,98 +60,86 @@ def stamps(one: PartitionWriter) -> list[tuple[int, int, int]]:
 def test_no_leader_epoch_is_said_to_reach_over_what_is_of_none_that_is_known(is_moved: bool) -> None:
     """What is left out may be of a later one: the source would seem to be cut back."""
     position = Position(100, ProducerState(7 << 20, 4, 50), True, 3, last=LastPosition(source_next=100, target_end=100))
-    one = PartitionWriter(AT, AT, position, offset_map=OffsetMap() if is_moved else None)
-    if one.offset_map is not None:
-        one.offset_map.restart(OffsetRanges(100, 100), [])
+    writing = PartitionWriter(AT, AT, position, offset_map=OffsetMap() if is_moved else None)
+    if writing.offset_map is not None:
+        writing.offset_map.restart(OffsetRanges(100, 100), [])
 
     def reached() -> tuple[int, int, int]:
-        while one.queue:
-            out = one.queue.popleft()
+        while writing.queue:
+            out = writing.queue.popleft()
             if isinstance(out, PendingBatch):
-                one.landed(out)
+                writing.landed(out)
             else:
-                one.marked(out, out.next_offset - out.first)
-        assert one.last is not None
-        return one.last.source_next, one.last.source_epoch, one.last.epoch_until
+                writing.marked(out, out.next_offset - out.first)
+        assert writing.last is not None
+        return writing.last.source_next, writing.last.source_epoch, writing.last.epoch_until
 
-    one.append(raw(batch(100, count=10, leader_epoch=3)), OWN_PRODUCER)
-    one.fill(115, epoch=3)
-    one.fill(120)
+    writing.append(raw(batch(100, count=10, leader_epoch=3)), OWN_PRODUCER)
+    writing.fill(115, epoch=3)
+    writing.fill(120)
     assert reached() == (120, 3, 115)
-    one.append(raw(batch(120, count=10, leader_epoch=3)), OWN_PRODUCER)
-    one.lose(Loss(AT, AT, 130, 140, "too_large"))
+    writing.append(raw(batch(120, count=10, leader_epoch=3)), OWN_PRODUCER)
+    writing.lose(Loss(AT, AT, 130, 140, "too_large"))
     assert reached() == (140, 3, 130)
-    one.append(raw(batch(145, count=5, leader_epoch=5)), OWN_PRODUCER)
+    writing.append(raw(batch(145, count=5, leader_epoch=5)), OWN_PRODUCER)
     assert reached() == (150, 5, 150)
 
 
 def test_batches_in_a_row_count_sequences_up() -> None:
-    one = partition_writer()
-    one.append(data(100), OWN_PRODUCER)
-    one.append(data(110), OWN_PRODUCER)
-    assert stamps(one) == [(100, 4, 50), (110, 4, 60)]
-    assert (one.next_offset, one.held) == (120, 2 * len(data(0).data))
+    writing = partition_writer()
+    writing.append(data(100), OWN_PRODUCER)
+    writing.append(data(110), OWN_PRODUCER)
+    writing.fill(90)  # what is there already is not filled again
+    assert stamps(writing) == [(100, 4, 50), (110, 4, 60)]
+    assert (writing.next_offset, writing.held) == (120, 2 * len(data(0).data))
+    writing.forget()
+    assert (writing.held, len(writing.queue)) == (0, 0)
 
 
 def test_a_missing_offset_becomes_a_gap_and_the_batch_behind_it_begins_an_epoch() -> None:
-    one = partition_writer()
-    one.append(data(100), OWN_PRODUCER)
-    one.append(data(112), OWN_PRODUCER)
-    one.append(data(122), OWN_PRODUCER)
+    writing = partition_writer()
+    writing.append(data(100), OWN_PRODUCER)
+    writing.append(data(112), OWN_PRODUCER)
+    writing.append(data(122), OWN_PRODUCER)
     first = 4 + FENCE
     behind = [(110, first, -1), (111, first + 1, -1), (112, first + 2, 0), (122, first + 2, 10)]
-    assert stamps(one) == [(100, 4, 50), *behind]
+    assert stamps(writing) == [(100, 4, 50), *behind]
 
 
 def test_only_the_first_gap_is_fenced_off_from_what_a_dead_mirror_sent() -> None:
-    one = partition_writer()
+    writing = partition_writer()
     for offset in (101, 112, 123):
-        one.append(data(offset), OWN_PRODUCER)
-    assert [epoch - 4 - FENCE for _, epoch, _ in stamps(one)] == [0, 1, 2, 3, 4, 5]
+        writing.append(data(offset), OWN_PRODUCER)
+    assert [epoch - 4 - FENCE for _, epoch, _ in stamps(writing)] == [0, 1, 2, 3, 4, 5]
 
 
 def test_gaps_in_a_row_are_one() -> None:
-    one = partition_writer()
-    one.fill(103, ABORTED)
-    one.fill(104, CONTROL_MARKER)
-    (gap,) = one.queue
+    writing = partition_writer()
+    writing.fill(103, ABORTED)
+    writing.fill(104, CONTROL_MARKER)
+    (gap,) = writing.queue
     assert isinstance(gap, Gap)
     assert (gap.first, gap.next_offset) == (100, 104)
     assert gap.verdicts == {"DROP/aborted": 1, "DROP/control": 1}
-    one.append(data(104), OWN_PRODUCER)
-    assert stamps(one)[3:] == [(103, 7 + FENCE, -1), (104, 8 + FENCE, 0)]
+    writing.append(data(104), OWN_PRODUCER)
+    assert stamps(writing)[3:] == [(103, 7 + FENCE, -1), (104, 8 + FENCE, 0)]
 
 
 def test_a_gap_under_way_is_not_made_longer() -> None:
-    one = partition_writer()
-    one.fill(103)
-    one.filling = True
-    one.fill(105)
-    assert [(gap.first, gap.next_offset) for gap in one.queue if isinstance(gap, Gap)] == [(100, 103), (103, 105)]
-    epochs = [epoch for _, epoch, _ in stamps(one)]
+    writing = partition_writer()
+    writing.fill(103)
+    writing.filling = True
+    writing.fill(105)
+    assert [(gap.first, gap.next_offset) for gap in writing.queue if isinstance(gap, Gap)] == [(100, 103), (103, 105)]
+    epochs = [epoch for _, epoch, _ in stamps(writing)]
     assert epochs == sorted(set(epochs)), "every marker has an epoch of its own"
 
 
-def test_what_is_filled_already_is_not_filled_again() -> None:
-    one = partition_writer()
-    one.fill(100, ABORTED)
-    one.fill(90)
-    assert not one.queue
-
-
 def test_a_gap_that_is_too_long_stops_the_partition() -> None:
-    one = partition_writer()
+    writing = partition_writer()
     with pytest.raises(PartitionStop, match=f"{LONGEST_GAP + 1} offsets in a row hold no record") as stop:
-        one.append(data(101 + LONGEST_GAP), OWN_PRODUCER)
+        writing.append(data(101 + LONGEST_GAP), OWN_PRODUCER)
     assert (stop.value.state, stop.value.offset) == (State.REFUSED, 100)
-
-
-def test_what_is_forgotten_holds_no_memory() -> None:
-    one = partition_writer()
-    one.append(data(100), OWN_PRODUCER)
-    one.append(data(115), OWN_PRODUCER)
-    one.forget()
-    assert (one.held, len(one.queue)) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +152,14 @@ def test_what_is_forgotten_holds_no_memory() -> None:
 )
 def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBatch, again: RawBatch) -> None:
     """What waits is not queued yet, and must count as taken all the same: each offset is written once."""
-    one = PartitionWriter(AT, AT, Position(100, ProducerState(7 << 20, 4, 50), True, -1), rules)
+    writing = PartitionWriter(AT, AT, Position(100, ProducerState(7 << 20, 4, 50), True, -1), rules)
 
     async def relayed() -> None:
         nothing: Any = None
         pipeline: Any = Pipeline("flow", nothing, nothing, [Assignment(AT, AT, None, rules)], 1 << 26)
         pipeline._writer.finish()  # it shall queue, and not send
         partition_task, cursor = pipeline._partition_tasks[AT], Cursor(AT, None, 100)
-        partition_task.partition_writer, partition_task.cursor = one, cursor
+        partition_task.partition_writer, partition_task.cursor = writing, cursor
         for raws in ((first,), (again,)):
             await pipeline._relay(Arrival(cursor, raws))
         cursor.readable_until = 0  # nothing more is to come
@@ -178,37 +168,33 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
 
     asyncio.run(relayed())
     queued = [
-        (out.raw.header.base_offset, out.raw.header.next_offset) for out in one.queue if isinstance(out, PendingBatch)
+        (out.raw.header.base_offset, out.raw.header.next_offset)
+        for out in writing.queue
+        if isinstance(out, PendingBatch)
     ]
     assert queued[0] == (100, first.header.next_offset)
     assert [begin for begin, _ in queued[1:]] == [end for _, end in queued[:-1]]
     assert queued[-1][1] == again.header.next_offset
 
 
-def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
+@in_loop
+async def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
     """Nothing is sent before the log's end was read again; an error here would end the task."""
-
-    async def filled() -> PartitionWriter:
-        target: Any = SimpleNamespace(leader=lambda _: SimpleNamespace(node=1, epoch=0))
-        schema = LIST_OFFSETS.schema(LIST_OFFSETS.newest, "response")
-        answer = schema.ListOffsetsResponse(throttle_time=timedelta(0), topics=())
-        connection: Any = SimpleNamespace(
-            version=lambda api: api.newest,
-            send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
-            expect=lambda *_: None,
-            request_timeout=None,
-        )
-        one = partition_writer()
-        channel: Any = SimpleNamespace(node=1)
-        one.fill(102)
-        failures: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        writer = Writer(target, lambda _: None, asyncio.ensure_future, 1 << 20)
-        gap = one.queue[0]
-        assert isinstance(gap, Gap)
-        writer._fill(one, gap, channel, connection)
-        await asyncio.sleep(0.01)
-        assert not failures
-        return one
-
-    assert asyncio.run(filled()).in_doubt == "an answer without the partition"
+    target: Any = SimpleNamespace(leader=lambda _: SimpleNamespace(node=1, epoch=0))
+    schema = LIST_OFFSETS.schema(LIST_OFFSETS.newest, "response")
+    answer = schema.ListOffsetsResponse(throttle_time=timedelta(0), topics=())
+    connection: Any = SimpleNamespace(
+        version=lambda api: api.newest,
+        send=lambda *_: asyncio.ensure_future(asyncio.sleep(0, answer)),
+        expect=lambda *_: None,
+        request_timeout=None,
+    )
+    writing, channel = partition_writer(), SimpleNamespace(node=1)
+    writing.fill(102)
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    (gap,) = writing.queue
+    assert isinstance(gap, Gap)
+    writer = Writer(target, lambda _: None, asyncio.ensure_future, 1 << 20)
+    writer._fill(writing, gap, channel, connection)  # type: ignore[arg-type] # a stand-in
+    assert await until_true(lambda: failures or writing.in_doubt) == "an answer without the partition"

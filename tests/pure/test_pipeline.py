@@ -3,114 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import pytest
+from fakebroker import in_loop
 from rawbatches import batch, raw
+from waiting import MovableClock, until_true
 
-from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
+from mirror.errors import ClusterUnreachable
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.produce import Ack
 from mirror.observability.status import Totals
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
-from mirror.replication import pipeline as pipelines
 from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
-from mirror.replication.classifier import OWN_PRODUCER, TOO_LARGE
+from mirror.replication.classifier import OWN_PRODUCER
 from mirror.replication.fetcher import Arrival, Cursor
-from mirror.replication.offset_map import OffsetMap, OffsetRanges
-from mirror.replication.offset_map_recovery import holding
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionWriter, PendingBatch
-from mirror.replication.pipeline import Pipeline
+from mirror.replication.pipeline import Pipeline, StartupLimiter
 from mirror.replication.position import Position
-from mirror.states import Remedy, State
+from mirror.states import State
 
 AT = TopicPartition("orders", 0)
+
+
+def bounded(until: int, offset: int = 0) -> tuple[Pipeline, PartitionTask, PartitionWriter, Cursor]:
+    """A bounded copy from this offset on."""
+    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+    mine = Assignment(AT, AT, None, Rules(), until=until, until_ms=123_456)
+    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
+    (partition_task,) = pipeline._partition_tasks.values()
+    partition_task.partition_writer = writer = PartitionWriter(
+        AT, AT, Position(offset, ProducerState(1 << 52), True, -1)
+    )
+    partition_task.cursor = cursor = Cursor(AT, None, offset, until=until)
+    partition_task.resumed(offset, offset)
+    pipeline._writer.begin(writer)
+    return pipeline, partition_task, writer, cursor
 
 
 @pytest.mark.parametrize(("unrelayed", "is_done"), [(1, False), (0, True)])
 def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelayed: int, is_done: bool) -> None:
     """Everything is read, and all that was queued is acknowledged; the last answer was not looked at."""
-    nowhere: Any = None
-    assignment = Assignment(AT, AT, None, Rules(), until=20)
-    pipeline = Pipeline("any", nowhere, nowhere, [assignment], 1 << 26)
-    (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = PartitionWriter(AT, AT, Position(20, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = Cursor(AT, None, next_offset=20, until=20, readable_until=30, unrelayed=unrelayed)
-    pipeline._changed(partition_task.partition_writer)
+    pipeline, partition_task, writer, cursor = bounded(20, 20)
+    cursor.readable_until, cursor.unrelayed = 30, unrelayed
+    pipeline._changed(writer)
     assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
 
 
 @pytest.mark.parametrize("end", [0, 20])
 def test_a_bounded_copy_that_has_nothing_to_fetch_knows_its_lag(end: int) -> None:
-    nowhere: Any = None
-    pipeline = Pipeline("any", nowhere, nowhere, [Assignment(AT, AT, None, Rules(), until=end)], 1 << 26)
-    (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = PartitionWriter(AT, AT, Position(end, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = Cursor(AT, None, next_offset=end, until=end)
-    pipeline._changed(partition_task.partition_writer)
+    pipeline, _, writer, _ = bounded(end, end)
+    pipeline._changed(writer)
     (figures,) = pipeline.figures("here")
     assert (figures.state, figures.log_end, figures.lag_records) == (State.CAUGHT_UP, end, 0)
     assert Totals.of([figures]).lag_unknown == 0
-
-
-@pytest.mark.parametrize(("offsets", "offset"), [("preserve", 95), ("translate", 108)])
-def test_a_recreated_topic_is_named_with_the_offset_of_the_source(
-    offsets: Any, offset: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def became(*_: object) -> str:
-        return "the source topic was deleted"
-
-    async def ends(*_: object) -> int:
-        return 95
-
-    async def begun() -> None:
-        runs = OffsetRanges(100, 90)
-        runs.add(103, 90, 5)
-        mine = Assignment(AT, AT, None, Rules(offsets=offsets))
-        source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-        pipeline = Pipeline("test", source, target, [mine], 1 << 20, recall=holding(OffsetMap(runs)))
-        (partition_task,) = pipeline._partition_tasks.values()
-        await pipeline._begin(partition_task)
-
-    monkeypatch.setattr("mirror.replication.pipeline.what_became_of", became)
-    monkeypatch.setattr("mirror.replication.pipeline.replicated_end", ends)
-    with pytest.raises(PartitionStop) as stop:
-        asyncio.run(begun())
-    assert (stop.value.state, stop.value.offset) == (State.RECREATED, offset)
-
-
-@pytest.mark.parametrize(
-    ("alias", "inspected"),
-    [
-        ("eu", "mirror inspect orders:0 --config CONFIG --side source --from 7`"),
-        ("us", "mirror inspect eu.orders:0 --config CONFIG --side target --from 7`"),
-    ],
-)
-def test_damage_is_looked_at_on_the_side_where_it_is(alias: str, inspected: str) -> None:
-    mine = Assignment(AT, TopicPartition("eu.orders", 0), None, Rules())
-    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
-    (partition_task,) = pipeline._partition_tasks.values()
-    damaged = MalformedBatch(f"{source if alias == 'eu' else target}: nothing can be read at offset 7", 0, 7)
-    pipeline._stop(partition_task, pipeline._damaged(partition_task, damaged))
-    assert (partition_task.state, inspected in partition_task.advice) == (State.CORRUPT, True), partition_task.advice
-
-
-def bounded(until: int) -> tuple[Pipeline, PartitionTask, PartitionWriter, Cursor]:
-    """A bounded copy from offset 0 on."""
-    source, target = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-    mine = Assignment(AT, AT, None, Rules(), until=until, until_ms=123_456)
-    pipeline = Pipeline("test", source, target, [mine], 1 << 20)
-    (partition_task,) = pipeline._partition_tasks.values()
-    partition_task.partition_writer = writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
-    partition_task.cursor = cursor = Cursor(AT, None, 0, until=until)
-    partition_task.resumed(0, 0)
-    pipeline._writer.begin(writer)
-    return pipeline, partition_task, writer, cursor
 
 
 @pytest.mark.parametrize("acked", [10, 30])
@@ -160,36 +107,6 @@ def test_a_bounded_copy_reaches_its_end_where_compaction_took_what_was_there() -
     asyncio.run(relayed())
 
 
-def test_a_loss_is_put_on_record_by_a_writer_alone_that_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a cluster does not say whether the target takes more by now, nobody knows whether it is one."""
-    recorded: list[Loss] = []
-
-    async def on_loss(loss: Loss) -> None:
-        recorded.append(loss)
-
-    async def carried_out(problem: Exception | None) -> bool:
-        async def asked(*_: object) -> bool:
-            if problem is not None:
-                raise problem
-            return False
-
-        def too_large(_verdict: object, _raws: object, partition_writer: PartitionWriter) -> Iterator[None]:
-            yield
-            raise partition_writer.unwritable(0, 1, "too_large", "", Remedy.FIT_TARGET)
-
-        pipeline, partition_task, writer, _ = bounded(30)
-        pipeline._on_loss = on_loss
-        monkeypatch.setattr(pipelines, "may_take_more", asked)
-        monkeypatch.setattr(pipeline._writer, "carrying_out", too_large)
-        partition_task.assignment = replace(partition_task.assignment, rules=Rules(skips_too_large=True))
-        return await pipeline._carry_out(partition_task, writer, TOO_LARGE, (raw(batch(0)),))
-
-    assert not asyncio.run(carried_out(ClusterUnreachable("a broker was shut down")))
-    assert recorded == []
-    assert asyncio.run(carried_out(None))
-    assert [loss.reason for loss in recorded] == ["too_large"]
-
-
 def test_a_hole_that_may_have_held_a_tombstone_goes_on_record_where_the_journal_was_away_at_first() -> None:
     """The same batches come again once the position was read, and what is not on record yet is news still (L4)."""
     asked: list[Loss] = []
@@ -217,3 +134,44 @@ def test_a_hole_that_may_have_held_a_tombstone_goes_on_record_where_the_journal_
 
     assert asyncio.run(relayed()) == [False, True, True], "nothing goes on before it is on record"
     assert [(loss.first, loss.reason) for loss in asked] == [(12, TOMBSTONES)] * 2, "it is news once"
+
+
+# --- turns at the start
+
+
+async def crowd(turns: StartupLimiter, entered: list[int], leave: asyncio.Event) -> None:
+    """Three who take a turn each, and keep it until they may leave."""
+
+    async def come(number: int) -> None:
+        async with turns.taken():
+            entered.append(number)
+            await leave.wait()
+
+    await asyncio.gather(*map(come, range(3)))
+
+
+@in_loop
+async def test_so_many_partitions_begin_at_a_time_and_in_their_order() -> None:
+    """A turn is given back once, also where its work failed."""
+    turns, entered, leave = StartupLimiter(2, 600.0), list[int](), asyncio.Event()
+    with pytest.raises(ValueError, match="failed"):
+        async with turns.taken():
+            raise ValueError("failed")
+    coming = asyncio.create_task(crowd(turns, entered, leave))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert entered == [0, 1]
+    leave.set()
+    await coming
+    assert entered == [0, 1, 2]
+
+
+@in_loop
+async def test_a_partition_that_takes_long_keeps_no_other_from_beginning(clock: MovableClock) -> None:
+    turns, entered, leave = StartupLimiter(1, 600.0), list[int](), asyncio.Event()
+    coming = asyncio.create_task(crowd(turns, entered, leave))
+    for so_many in (1, 2, 3):
+        await until_true(lambda: len(entered) == so_many)  # noqa: B023
+        clock.move(600.0)
+    leave.set()
+    await coming

@@ -15,11 +15,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self
 
+import pytest
 from entities import APIS, answer
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from waiting import DEADLINE_S
 
+from mirror import clock
 from mirror.kafka.protocol import API_VERSIONS, METADATA, Api
 
 HOST: Final = "127.0.0.1"
@@ -27,18 +29,25 @@ _BY_KEY: Final = {api.key: api for api in APIS}
 _Given = ParamSpec("_Given")
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose timers follow the mirror's clock: a test that moves it (fixture `clock`) lets deadlines,
+    pauses and sleeps end at once.
+    """
+
+    def time(self) -> float:
+        return clock.monotonic()
+
+
 def in_loop(test: Callable[_Given, Coroutine[Any, Any, None]]) -> Callable[_Given, None]:
     """Run a coroutine as a test, until the deadline of all tests at the latest."""
 
     @functools.wraps(test)
     def run(*args: _Given.args, **kwargs: _Given.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(DEADLINE_S):
-                await test(*args, **kwargs)
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(test(*args, **kwargs))
 
-        asyncio.run(bounded())
-
-    return run
+    timed: Callable[_Given, None] = pytest.mark.timeout(DEADLINE_S)(run)
+    return timed
 
 
 def framed(body: bytes) -> bytes:

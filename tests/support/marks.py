@@ -11,9 +11,6 @@ from fakebroker import HOST
 from mirror.driver.control import ControlServer
 from mirror.replication.assignment import Assignment
 
-#: Less than a stranger may be silent.
-SOON = 3.0
-
 
 @asynccontextmanager
 async def mark() -> AsyncIterator[ControlServer]:
@@ -30,8 +27,8 @@ def none(_: tuple[Assignment, ...]) -> bool:
 
 
 async def ended(*tasks: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(SOON):
-        await asyncio.gather(*tasks)
+    """Wait until these tasks have ended."""
+    await asyncio.gather(*tasks)
 
 
 async def known(opened: ControlServer, *tasks: int) -> None:
