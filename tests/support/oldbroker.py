@@ -7,7 +7,6 @@ request versions are those of this release, so it reads from it directly.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -15,7 +14,8 @@ from typing import Final, Literal
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from releases import START_TIMEOUT_S, NotFetched, ReleasedBroker
+from releases import NotFetched, ReleasedBroker
+from waiting import until
 
 from mirror.lab.embedded import Cluster
 
@@ -51,10 +51,7 @@ class OldBroker(ReleasedBroker):
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         admin.create_topics([topic])[name].result(timeout=30)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._leads(admin, name, partitions):
-            assert time.monotonic() < deadline, f"{name} has no leaders"
-            time.sleep(0.02)
+        until(lambda: self._leads(admin, name, partitions), lambda: f"{name} has no leaders")
 
     @staticmethod
     def _leads(admin: AdminClient, name: str, partitions: int) -> bool:
@@ -100,10 +97,7 @@ def plant(cluster: Cluster, topic: str, segment: bytes) -> None:
     """
     folder = cluster.nodes[0].data / f"{topic}-0"
     log = folder / f"{0:020}.log"
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not _is_made(folder):
-        assert time.monotonic() < deadline, f"{log} was not made"
-        time.sleep(0.02)
+    until(lambda: _is_made(folder), lambda: f"{log} was not made")
     cluster.kill(0)
     assert log.stat().st_size == 0, f"{log} is not empty"
     log.write_bytes(segment)
