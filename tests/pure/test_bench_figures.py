@@ -212,10 +212,10 @@ def test_plots_have_labels_and_follow_the_theme(drawn: str) -> None:
         assert attributes["aria-label"]
         assert "var(--mirror-0)" in svg
         assert not re.search(r"(fill|stroke|color): *#", svg), "a color that is not the page's"
-    attributes = Reader(drawn).attributes
-    ids = [value for key, value in attributes if key == "id"]
+    every = Reader(drawn).attributes
+    ids = [value for key, value in every if key == "id"]
     assert len(ids) == len(set(ids))
-    assert {value[1:] for key, value in attributes if key == "href"} <= set(ids)
+    assert {value[1:] for key, value in every if key == "href"} <= set(ids)
 
 
 def test_a_page_says_what_was_not_measured_and_what_is_wrong() -> None:

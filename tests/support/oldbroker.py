@@ -8,7 +8,6 @@ request versions are those of this release, so it reads from it directly.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Literal
 
 import pytest
@@ -16,8 +15,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from releases import NotFetched, ReleasedBroker
 from waiting import until
-
-from mirror.lab.embedded import Cluster
 
 VERSION: Final = "2.8.2"
 #: As the vectors name it.
@@ -87,27 +84,3 @@ def _answers(admin: AdminClient) -> bool:
         return bool(admin.list_topics(timeout=1).brokers)
     except KafkaException:
         return False  # not up yet, or never: whoever waits looks at its process, too
-
-
-def plant(cluster: Cluster, topic: str, segment: bytes) -> None:
-    """Makes `segment` the log of partition 0 of `topic`, an empty topic of a one-broker cluster, behind its back.
-
-    So a broker that writes magic 2 alone serves older magics from its disk, as one does after an upgrade. The broker is
-    killed and started again: after that it reads its logs anew and makes the missing index.
-    """
-    folder = cluster.nodes[0].data / f"{topic}-0"
-    log = folder / f"{0:020}.log"
-    until(lambda: _is_made(folder), lambda: f"{log} was not made")
-    cluster.kill(0)
-    assert log.stat().st_size == 0, f"{log} is not empty"
-    log.write_bytes(segment)
-    for index in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
-        index.unlink()
-    cluster.restart(0)
-
-
-def _is_made(folder: Path) -> bool:
-    # The metadata names a leader before that has made its log, and a log without its topic's id is thrown away at the
-    # next start. The epoch is written last, when the broker begins to lead.
-    epochs = folder / "leader-epoch-checkpoint"
-    return (folder / "partition.metadata").exists() and epochs.exists() and epochs.stat().st_size > 0
