@@ -1,4 +1,4 @@
-"""Every row of the decision table (`decisions.py`) tried on a real broker, and the page that shows it.
+"""Every row of the decision table (`decision-table.md`, `decisions.py`) tried on a real broker.
 
 Two foreign consumers read what was stored, each at both isolation levels. A broker that changes its mind fails the row.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
-from decisions import DAY_MS, NOTHING, ROWS, TABLE, TRANSACTIONAL_ID, Row, Seen, T, page
+from decisions import DAY_MS, NOTHING, ROWS, SAMPLES, TRANSACTIONAL_ID, Row, Sample, Seen, T
 from fakebroker import in_loop
 from groupoffsets import committed
 from helpers import make_topic
@@ -190,7 +190,7 @@ async def seen(
     )
 
 
-def verdict_on(row: Row, rules: Rules) -> tuple[Verdict | None, RawBatch | None]:
+def verdict_on(row: Sample, rules: Rules) -> tuple[Verdict | None, RawBatch | None]:
     """What the mirror makes of the batch; no verdict where its bytes are not taken for a batch at all."""
     try:
         raw = first_batch(row.batch)
@@ -220,11 +220,11 @@ def made_of(raw: RawBatch, verdict: Verdict, rules: Rules, next_offset: int) -> 
 
 async def mirrored(row: Row, rules: Rules, probe: Probe, readers: Readers) -> Seen:
     """What comes of what the mirror sends; the error where it cannot make it."""
-    verdict, raw = verdict_on(row, rules)
-    if verdict is None or raw is None or row.topic is not None:
+    verdict, raw = verdict_on(row.sample, rules)
+    if verdict is None or raw is None or row.sample.topic is not None:
         return NOTHING
     try:
-        sent = made_of(raw, verdict, rules, row.next_offset)
+        sent = made_of(raw, verdict, rules, row.sample.next_offset)
     except BadRecords as problem:
         return Seen(type(problem).__name__)
     if not sent:
@@ -259,23 +259,19 @@ def rules_for(bootstrap: str, topic: str) -> Rules:
 @pytest.mark.parametrize("row", ROWS, ids=[row.number for row in ROWS])
 @in_loop
 async def test_row(row: Row, target_cluster: Shared, topic_name: str, readers: Readers) -> None:
-    bootstrap = target_cluster.bootstrap
-    if row.topic is None:
+    bootstrap, sample = target_cluster.bootstrap, row.sample
+    if sample.topic is None:
         make_topic(bootstrap, topic_name, PARTITIONS, row.configs)
-    topic = row.topic or topic_name
+    topic = sample.topic or topic_name
     rules = rules_for(bootstrap, topic)
-    verdict, _ = verdict_on(row, rules)
+    verdict, _ = verdict_on(sample, rules)
     assert str(verdict or "MalformedBatch") == row.verdict
     async with probing_existing(bootstrap, topic) as probe:
-        forwarded = await seen(probe, readers, 0, row.sent(), transactional_id=row.transactional_id)
+        forwarded = await seen(probe, readers, 0, sample.sent(), transactional_id=sample.transactional_id)
         assert forwarded == row.forwarded
         assert await mirrored(row, rules, probe, readers) == row.mirrored
 
 
-def test_every_row_has_a_number_of_its_own() -> None:
-    assert len({row.number for row in ROWS}) == len(ROWS)
-    assert {int("".join(c for c in row.number.split("-")[0] if c.isdigit())) for row in ROWS} == set(range(36))
-
-
-def test_the_page_shows_the_rows_as_they_are_tried() -> None:
-    assert TABLE.read_text(encoding="utf-8") == page(), "run `python tests/support/decisions.py`"
+def test_every_row_has_a_number_of_its_own_and_a_batch() -> None:
+    assert [row.number for row in ROWS] == list(SAMPLES)
+    assert {int("".join(c for c in number.split("-")[0] if c.isdigit())) for number in SAMPLES} == set(range(36))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,40 +57,6 @@ def test_any_record_that_is_missing_moved_or_too_much_is_found(records: list[Rec
     more = sorted([*records, records[at]._replace(offset=free)])
     for target in (without, moved, more):
         assert found_in(dumped(records, end=end), dumped(target, end=end))
-
-
-@pytest.mark.parametrize(
-    ("target", "kind", "offset"),
-    [
-        (RECORDS[:-3], Kind.TAIL_LOST, 17),
-        ([*RECORDS, RECORDS[-1]], Kind.REPEATED, 20),
-        ([*RECORDS[:10], RECORDS[11], RECORDS[10], *RECORDS[12:]], Kind.SWAPPED, 10),
-        ([*RECORDS[:5], Record(0, 5, 0, b"k", b"more", ()), *RECORDS[5:]], Kind.SHIFTED, 6),
-        ([*RECORDS, Record(0, 5, 0, b"k", b"more", ())], Kind.EXTRA, 20),
-    ],
-)
-def test_a_difference_is_named_by_what_happened(target: list[Record], kind: Kind, offset: int) -> None:
-    assert (kind, offset) in [one[:2] for one in found_in(dumped(RECORDS), dumped(at_offsets(target)))]
-
-
-@given(logs())
-def test_declared_gaps_are_the_real_ones(records: list[Record]) -> None:
-    gap, rest = (records[0].offset, records[1].offset), records[1:]
-    assert found_in(dumped(records), dumped(rest), gaps=(gap,)) == []
-    assert found_in(dumped(records), dumped(rest)) == [(Kind.LOST, gap[0], gap[0])]
-    assert found_in(dumped(records), dumped(records), gaps=(gap,)) == [(Kind.GAP_UNTRUE, gap[0], gap[0])]
-
-
-def test_what_was_deleted_on_the_source_is_compared_with_an_older_dump() -> None:
-    now, before = dumped(RECORDS[4:], start=4), dumped(RECORDS)
-    assert found_in(now.over(before), before, same_start=False) == []
-    wrong = [RECORDS[0]._replace(value=b"?"), *RECORDS[1:]]
-    assert found_in(now.over(before), dumped(wrong), same_start=False) == [(Kind.VALUE, 0, 0)]
-    assert (Kind.LOG_START, 0, 0) in found_in(now, before)
-
-
-def test_what_cannot_be_read_is_reported() -> None:
-    assert (Kind.UNREADABLE, -1, -1) in found_in(dumped(RECORDS), replace(dumped(RECORDS), error="a bad CRC"))
 
 
 # --- where offsets move -----------------------------------------------------------------------------------------------
@@ -151,58 +117,13 @@ HOLED = [*RECORDS[:10], *at_offsets(RECORDS[10:], 12)]
     [
         ([run(0, 0, [10, 1, 10], 21)], Kind.RUNS_WRONG, 10),
         ([run(0, 0, [10], 12)], Kind.RUNS_MISSING, 10),
-        ([run(10, 12, [10], 22)], Kind.RUNS_MISSING, 0),
         ([run(0, 0, [10, 2, 9], 21)], Kind.RUNS_MISSING, 19),
-        ([run(0, 0, [10, 2, 11], 23)], Kind.RUNS_WRONG, 20),
         ([run(0, 0, [10], 13), run(10, 12, [10], 22)], Kind.RUNS_WRONG, 10),
-        ([run(0, 0, [10, 2], 12), run(10, 12, [10], 22)], Kind.RUNS_UNREADABLE, -1),
         ([run(9, 10, [3], 13), run(0, 0, [10, 2, 10], 22)], Kind.RUNS_WRONG, 9),
     ],
-    ids=["skip", "run missing", "first missing", "too short", "too long", "next", "ends with a skip", "older one lies"],
+    ids=["skip", "run missing", "too short", "next", "older one lies"],
 )
 def test_a_journal_that_lies_is_found(runs: list[Record], kind: Kind, offset: int) -> None:
     target = dumped(at_offsets(HOLED))
     assert moves_found(dumped(HOLED), target, read_recorded([run(0, 0, [10, 2, 10], 22)], "t", 0)) == []
     assert (kind, offset) in moves_found(dumped(HOLED), target, read_recorded(runs, "t", 0))
-
-
-@given(logs(), st.data())
-def test_a_record_that_the_source_deleted_since_may_be_mapped_anywhere_between_its_neighbours(
-    records: list[Record], data: st.DataObject
-) -> None:
-    at = data.draw(st.integers(0, len(records) - 1))
-    before = records[at - 1].offset if at else -1
-    behind = records[at + 1].offset if at + 1 < len(records) else records[-1].offset + 1
-    left = dumped([*records[:at], *records[at + 1 :]], end=records[-1].offset + 1)
-    for offset in range(max(0, before), behind + 1):
-        reported = in_runs(records, 100)
-        sources = [*reported.claims[0].sources]
-        sources[at] = offset
-        reported = replace(reported, claims=(reported.claims[0]._replace(sources=tuple(sources)),))
-        found = moves_found(left, dumped(at_offsets(records)), reported, records)
-        assert (found == []) is (before < offset < behind or (offset == behind and at + 1 == len(records)))
-
-
-@pytest.mark.parametrize("forgotten", [False, True])
-def test_a_loss_that_is_declared_though_it_is_there(*, forgotten: bool) -> None:
-    reported = replace(in_runs(RECORDS, 100), losses=((3, 6),))
-    left = dumped([*RECORDS[:4], *RECORDS[5:]])
-    found = moves_found(left, dumped(at_offsets(RECORDS)), reported, RECORDS, forgotten=forgotten)
-    assert found == [(Kind.GAP_UNTRUE, at) for at in ([3, 5] if forgotten else [3, 4, 5])]
-
-
-def test_the_newest_record_of_a_journals_key_counts() -> None:
-    value: Callable[[int], bytes] = b'{"source":%d,"target":0,"runs":[2],"next":9}'.__mod__
-    written = [
-        (b"runs/a/0/0", value(3)),
-        (b"runs/a/0/0", value(4)),
-        (b"runs/a/1/0", value(5)),
-        (b"runs/a/0/1", b"[]"),
-        (b"runs/a/0/2", value(6)),
-        (b"runs/a/0/2", None),
-        (b"loss/a/0/7", b'{"first":7,"next":9,"topic":"a"}'),
-        (None, b"?"),
-    ]
-    records = [Record(number, 0, 0, key, item, ()) for number, (key, item) in enumerate(written)]
-    found = read_recorded(records, "a", 0)
-    assert (found.places, found.losses, found.unreadable) == ({0: 4, 1: 5}, ((7, 9),), ("runs/a/0/1",))

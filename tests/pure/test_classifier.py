@@ -14,7 +14,6 @@ from rawbatches import INT16, INT32, INT64
 
 from mirror.policy.rules import Rules
 from mirror.records.header import BatchHeader
-from mirror.replication import classifier
 from mirror.replication.classifier import VERDICTS, Action, Verdict, classify
 
 #: Ten records at offsets 100 to 109, zstd, by a producer without an id.
@@ -51,46 +50,30 @@ def but(case: Case = Case(), /, *, flags: int = 0, **header: Any) -> Case:
 
 #: What the batch is -> its verdict. Rows are in the order of the broker rules' decision table.
 ROWS = {
-    "magic 0": (but(magic=0, last_offset_delta=0, count=-1, attributes=0), "REWRITE/legacy_magic"),
     "magic 1": (but(magic=1, last_offset_delta=0, count=-1, attributes=0), "REWRITE/legacy_magic"),
     "magic 1, a bad CRC": (but(Case(crc_holds=False), magic=1), "REFUSE/bad_crc"),
     "magic 1, below the position": (but(Case(next_offset=111), magic=1, last_offset_delta=0), "DROP/already_mirrored"),
     "magic 3": (but(magic=3), "REFUSE/unknown_magic"),
-    "magic -1": (but(magic=-1), "REFUSE/unknown_magic"),
     "below the position": (Case(next_offset=110), "DROP/already_mirrored"),
-    "far below the position": (Case(next_offset=10**12), "DROP/already_mirrored"),
     "around the position": (Case(next_offset=101), "REWRITE/starts_inside"),
-    "last record at the position": (Case(next_offset=109), "REWRITE/starts_inside"),
-    "beyond the position": (Case(next_offset=5), "RESTAMP/own_producer"),
     "damaged": (Case(crc_holds=False), "REFUSE/bad_crc"),
-    "damaged and below the position": (Case(crc_holds=False, next_offset=500), "REFUSE/bad_crc"),
     "codec 5": (but(attributes=5), "REFUSE/unknown_codec"),
-    "codec 7": (but(attributes=7), "REFUSE/unknown_codec"),
-    "codec 5, below the position": (but(Case(next_offset=110), attributes=5), "DROP/already_mirrored"),
     "negative base offset": (but(base_offset=-1), "REFUSE/impossible_header"),
-    "negative count": (but(count=-1), "REFUSE/impossible_header"),
     "more records than offsets": (but(count=11), "REFUSE/impossible_header"),
-    "no offsets at all": (but(count=0, last_offset_delta=-1), "REFUSE/impossible_header"),
     "control marker": (but(flags=CONTROL | TRANSACTIONAL, count=1, last_offset_delta=0), "DROP/control"),
-    "control marker of an aborted transaction": (but(Case(aborted=True), flags=CONTROL), "DROP/control"),
     "aborted": (but(Case(aborted=True), flags=TRANSACTIONAL), "DROP/aborted"),
-    "aborted and emptied": (but(Case(aborted=True), flags=TRANSACTIONAL, count=0), "DROP/aborted"),
     "committed": (but(flags=TRANSACTIONAL, producer_id=7), "RESTAMP/transactional"),
     "transactional without a producer": (but(Case(rules=NO_ID), flags=TRANSACTIONAL), "RESTAMP/transactional"),
     "emptied by compaction": (but(count=0), "DROP/empty"),
     "holes": (but(count=9), "REWRITE/holes"),
-    "one record left of ten": (but(count=1), "REWRITE/holes"),
     "clean, written without a producer id": (Case(rules=NO_ID), "PASS/clean"),
-    "clean, stale epoch and sequence": (but(Case(rules=NO_ID), producer_epoch=4, base_sequence=9), "PASS/clean"),
     "unused attribute bits": (but(Case(rules=NO_ID), flags=0x7F80), "PASS/clean"),
     "clean, written under our producer id": (Case(), "RESTAMP/own_producer"),
     "another producer's": (but(Case(rules=NO_ID), producer_id=0), "RESTAMP/foreign_producer"),
     "tombstones": (but(flags=HORIZON), "RESTAMP/delete_horizon"),
     "append time to create time": (but(flags=APPEND_TIME), "REWRITE/append_time"),
     "append time on both sides": (but(Case(rules=STAMPS), flags=APPEND_TIME), "RESTAMP/append_time"),
-    "create time to append time": (Case(rules=STAMPS), "RESTAMP/own_producer"),
     "target recompresses to another codec": (Case(rules=Rules(codec=0)), "REWRITE/codec"),
-    "target recompresses to the same codec": (Case(rules=Rules(codec=4)), "RESTAMP/own_producer"),
     "one byte too large": (Case(rules=Rules(max_message_bytes=999)), "REWRITE/too_large"),
     "just small enough": (Case(rules=Rules(max_message_bytes=1000)), "RESTAMP/own_producer"),
 }
@@ -104,13 +87,6 @@ def test_a_row_of_the_table(case: Case, verdict: str) -> None:
 def test_every_verdict_has_a_row_and_no_row_is_there_twice() -> None:
     assert {verdict for _, verdict in ROWS.values()} == {str(verdict) for verdict in VERDICTS}
     assert len({case for case, _ in ROWS.values()}) == len(ROWS)
-
-
-def test_verdicts_are_distinguished_by_what_the_metrics_print() -> None:
-    constants = {value for value in vars(classifier).values() if isinstance(value, Verdict)}
-    assert constants == set(VERDICTS)
-    assert len({str(verdict) for verdict in VERDICTS}) == len(VERDICTS)
-    assert {verdict.action for verdict in VERDICTS} == set(Action)
 
 
 Row = tuple[str, Callable[[Case], bool]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from brokerlogs import brokers, compact, metadata_record, offset_key, offset_value, plain
+from brokerlogs import metadata_record, offset_key, offset_value
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
@@ -39,7 +38,6 @@ from mirror.segments.cluster_logs import (
     offsets_in,
     topics_in,
 )
-from mirror.segments.files import voters_of
 
 IDS = [UUID(int=number) for number in range(1001, 1005)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
@@ -86,11 +84,6 @@ def test_a_message_is_read_as_it_was_written_and_not_when_it_is_cut(message: Mes
 def test_what_no_controller_wrote_is_refused(stored: bytes) -> None:
     with pytest.raises(BadRecords):
         decode(stored)
-
-
-@pytest.mark.parametrize("stored", [b"\1\x0c\x7f whatever", b"\1\x04\0\x04\x021\x02a\x02b\0"], ids=["kind", "broker"])
-def test_what_says_nothing_of_topics_is_passed_over(stored: bytes) -> None:
-    assert decode(stored) is None
 
 
 @given(st.lists(messages, max_size=30))
@@ -143,19 +136,6 @@ def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
     assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6, former=former)}
 
 
-def test_the_folder_of_a_brokers_replica_is_known_as_far_as_the_log_says_it() -> None:
-    replay = MetadataReplay()
-    for message in (
-        TopicMade("orders", IDS[0]),
-        PartitionMade(IDS[0], 0, (1, 2), replicas=(1, 2), folders=(IDS[0], IDS[1])),
-        PartitionChanged(IDS[0], 0, replicas=(2, 3), folders=(UUID(int=0), IDS[2])),
-        PartitionMade(IDS[0], 1, (1,), replicas=(1,)),
-    ):
-        replay.learn(message)
-    found = replay.found().topics["orders"].in_sync
-    assert (found[0].folders, found[1].folders) == ({3: IDS[2]}, {}), "the first hundred ids are no folder's"
-
-
 @given(
     st.text(max_size=60),
     st.sampled_from(["orders", "clicks"]),
@@ -175,17 +155,6 @@ def test_an_offset_is_read_as_it_was_written(
         for size in range(len(stored)):
             with pytest.raises(BadRecords):
                 read(stored[:size])
-
-
-def test_what_no_coordinator_wrote_is_refused() -> None:
-    assert cluster_logs.decode_key(struct.pack(">h", 2) + b"anything") is None
-    for stored in (
-        offset_value(-1, ""),
-        offset_value(1, "", 4) + b"\0",
-        struct.pack(">h", 5) + offset_value(1, "")[2:],
-    ):
-        with pytest.raises(BadRecords):
-            cluster_logs.decode_value(stored)
 
 
 def batch_of(at: int, *values: bytes, epoch: int = 0) -> bytes:
@@ -265,65 +234,26 @@ def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_reported(tmp_pa
 
 
 def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
-    """As a topic's partition: at its end, at its begin, in between, and where nobody knows; but not what compaction
-    leaves out, and no transaction without an end.
-    """
     parts = [committed(at, "group", at) for at in range(4)]
-    start = len(parts[0])
+    unread = batch(3, payload=encoded([Record(0, 0, b"\0\1\0", b"")]))
     logs = {
         "sound": [(0, b"".join(parts))],
         "compacted": [(0, parts[0]), (3, parts[3])],
         "open": [(0, b"".join([*parts[:3], committed(3, "open", 30, producer=1)]))],
         "cut": [(0, b"".join(parts[:2]))],
-        "damaged": [(0, flipped(b"".join(parts), start + 70))],
+        "damaged": [(0, flipped(b"".join(parts), len(parts[0]) + 70))],
         "short": [(2, b"".join(parts[2:]))],
-        "unread": [(0, b"".join([*parts[:3], batch(3, payload=encoded([Record(0, 0, b"\0\1\0", b"")]))]))],
+        "unread": [(0, b"".join([*parts[:3], unread]))],
+        "without a checkpoint": [(0, b"".join(parts))],
     }
     for name, files in logs.items():
         folder = replica(tmp_path / name, *files, name="__consumer_offsets-0", topic_id=None)
-        (folder.parent / "replication-offset-checkpoint").write_text("0\n1\n__consumer_offsets 0 4\n")
         (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-        is_whole = name in ("sound", "compacted", "open")
+        checkpoint = folder.parent / "replication-offset-checkpoint"
+        checkpoint.write_text("" if name == "without a checkpoint" else "0\n1\n__consumer_offsets 0 4\n")
         found = offsets_in({0: [folder]})
-        assert (found.is_whole, not found.notes) == (is_whole, is_whole), (name, found.notes)
-        if name == "damaged":
-            assert found.groups["group"][READER].committed.offset == 3
-        if name == "sound":
-            (folder.parent / "replication-offset-checkpoint").unlink()
-            assert not offsets_in({0: [folder]}).is_whole, "nobody knows whether records are missing behind the end"
+        assert found.is_whole is (name in ("sound", "compacted", "open")), (name, found.notes)
     assert not offsets_in({0: [tmp_path / "none"]}).is_whole
-
-
-def test_damage_behind_an_open_transaction_may_have_ended_others(tmp_path: Path) -> None:
-    """A producer's transaction is aborted in what is damaged, or in a file that is missing, and its next one is
-    committed.
-    """
-    parts = [
-        *(committed(0, "held", 1, producer=9), committed(1, "aborted", 30, producer=1)),
-        *(marker(2, 1, ABORT), committed(3, "next", 7, producer=1), marker(4, 1, COMMIT)),
-    ]
-    log = flipped(b"".join(parts), sum(map(len, parts[:2])) + 70)
-    groups, undecided, notes = offsets_of(replica(tmp_path / "a", (0, log), name="__consumer_offsets-0"))
-    assert (groups, undecided, len(notes)) == ({"next": 7}, {"held", "aborted"}, 1)
-    files = (0, b"".join(parts[:2])), (3, b"".join(parts[3:]))
-    groups, undecided, _ = offsets_of(replica(tmp_path / "b", *files, name="__consumer_offsets-0"))
-    assert (groups, undecided) == ({"next": 7}, {"held", "aborted"})
-
-
-def test_share_groups_and_streams_groups_are_known(tmp_path: Path) -> None:
-    """Kafka `ShareGroupStatePartitionMetadataValue`, with one topic in each of the first lists, and
-    `StreamsGroupMetadataKey`; one that was deleted is none.
-    """
-    topics = [(IDS[0], "orders"), (IDS[1], "clicks")]
-    lists = (b"\2" + topic_id.bytes + compact(name) + brokers([0, 1]) + b"\0" for topic_id, name in topics)
-    keys = {name: struct.pack(">h", kind) + plain(name) for name, kind in (("shared", 15), ("flow", 17), ("gone", 17))}
-    values = {"shared": b"\0\0" + b"".join(lists) + b"\1\0", "flow": b"\0\0whatever", "gone": b"\0\0"}
-    records = [Record(at, 0, keys[name], values[name]) for at, name in enumerate(keys)]
-    records.append(Record(3, 0, keys["gone"], None))
-    log = batch(0, count=4, payload=encoded(records))
-    found = offsets_in({0: [replica(tmp_path, (0, log), name="__consumer_offsets-0")]})
-    assert (found.share, found.streams) == ({"shared": {"orders": IDS[0], "clicks": IDS[1]}}, {"flow"})
-    assert found.is_whole
 
 
 @pytest.mark.parametrize(("voters", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
@@ -335,24 +265,6 @@ def test_so_many_controllers_as_meet_any_majority_lack_nothing(voters: int, enou
     assert known.may_lack([*range(enough - 1), voters + 1]), "another node is no voter"
     assert cluster_logs.ClusterTopics().may_lack(range(9)), "nobody knows who voted"
     assert replace(known, is_whole=False).may_lack(range(voters)), "records are missing from what is here"
-
-
-#: As `kafka-storage.sh format --standalone` of Kafka 4.3 writes it for node 7: header, KRaft version and voters in one
-#: batch, some records, and the end.
-FORMATTED = (
-    "AAAAAAAAAAAAAACaAAAAAALhc2u9ACAAAAACAAABohQ+XLcAAAGiFD5ct///////////////////AAAAAyoAAAAIAAAAAxYAAAAAAaIUPlx4"
-    "AAAeAAACCAAAAAUKAAAAAQAAggEAAAQIAAAABm4AAAIAAAAHIdWMGp4dRLWqz8E6cT6kLQILQ09OVFJPTExFUgpsb2NhbGhvc3QjhQAAAAAB"
-    "AAAAAAAAAAAAAAADAAAAPwAAAAACImIlRgAgAAAAAAAAAaIUPlzJAAABohQ+XMn//////////////////wAAAAEaAAAACAAAAAQGAAAAAA=="
-)
-
-
-def test_a_snapshot_as_kafka_formats_it_says_who_votes(tmp_path: Path) -> None:
-    folder = replica(tmp_path, (0, batch_of(0, metadata_record(TopicMade("orders", IDS[0])))), name=str(METADATA))
-    (folder / f"{0:020}-{0:010}.checkpoint").write_bytes(base64.b64decode(FORMATTED))
-    found = topics_in([folder])
-    assert found is not None
-    assert found.voters == {7}
-    assert (found.is_whole, sorted(found.topics)) == (True, ["orders"])
 
 
 def control(at: int, kind: int, value: bytes) -> bytes:
@@ -389,32 +301,3 @@ def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log
     assert at == READER
     assert "nobody knows whether brokers 2, 3 went on without these replicas" in text
     assert ("do not say which controllers there were" in text) is (known_by == "nobody")
-
-
-@pytest.mark.parametrize(
-    "state", ["", "[]", "{}", '{"leaderEpoch":1}', '{"leaderEpoch":1,"currentVoters":[3]}', "[" * 9999]
-)
-def test_a_quorum_state_that_is_none_says_nothing(tmp_path: Path, state: str) -> None:
-    (tmp_path / "quorum-state").write_text(state)
-    assert voters_of(tmp_path) == (-1, frozenset())
-
-
-def test_a_metadata_log_that_lacks_something_behind_its_snapshot_is_not_whole(tmp_path: Path) -> None:
-    """A batch that is damaged, files that are missing, and one that is no log."""
-    made = metadata_record(TopicMade("orders", IDS[0]))
-    batches = [control(0, 2, ELECTED), *(batch_of(at, made) for at in range(1, 5))]
-    start = sum(map(len, batches[:3]))
-    logs = {
-        "sound": (0, b"".join(batches)),
-        "damaged": (0, flipped(b"".join(batches), start + 70)),
-        "short": (4, batches[4]),
-        "unread": (0, b"".join([*batches[:4], batch_of(4, b"\1\2\1")])),
-    }
-    for name, log in logs.items():
-        folder = replica(tmp_path / name, log, name=str(METADATA))
-        snapshot = control(0, 2, ELECTED) + batch_of(1, made) + control(2, 4, struct.pack(">hb", 0, 0))
-        (folder / f"{2:020}-{1:010}.checkpoint").write_bytes(snapshot)
-        found = topics_in([folder])
-        assert found is not None
-        assert found.voters == {1, 2, 3}
-        assert found.is_whole is (name == "sound")

@@ -7,7 +7,6 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import aiokafka.codec
@@ -158,53 +157,11 @@ def test_lz4_is_written_as_kafka_reads_it() -> None:
     assert not info["content_checksum"]
 
 
-def test_without_a_codec_nothing_is_done() -> None:
-    assert decompress(NONE, TEXT) is TEXT
-    assert compress(NONE, memoryview(TEXT)) == TEXT
-    assert decompress(NONE, b"") == b""
-
-
-@pytest.mark.parametrize("codec", [5, 6, 7, -1])
-def test_a_codec_that_does_not_exist(codec: int) -> None:
-    with pytest.raises(BadRecords, match="no codec"):
-        decompress(codec, TEXT)
-    with pytest.raises(BadRecords, match="no codec"):
-        streamed(codec, TEXT)
-    with pytest.raises(BadRecords, match="no codec"):
-        compress(codec, TEXT)
-
-
-@codecs
-def test_threads_do_not_meet_in_a_compressor(codec: int) -> None:
-    wanted = compress(codec, TEXT)
-    with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _: compress(codec, TEXT), range(64))) == {wanted}
-
-
-# the header check of lz4 in magic 0
-
-
-@pytest.mark.parametrize("settings", [{}, {"store_size": False}, {"block_size": 7, "content_checksum": True}])
-def test_the_header_check_of_lz4_counts_but_in_magic_0(settings: dict[str, object]) -> None:
-    frame = bytearray(lz4_frame(**settings)(TEXT))
-    frame[14 if frame[4] & 8 else 6] ^= 0xFF
-    assert bytes(decompress(LZ4, bytes(frame), magic=0)) == TEXT
-    for magic in (1, 2):
-        with pytest.raises(BadRecords):
-            decompress(LZ4, bytes(frame), magic=magic)
-
-
-def test_a_right_header_check_holds_in_magic_0() -> None:
-    assert bytes(decompress(LZ4, compress(LZ4, TEXT), magic=0)) == TEXT
-
-
-@pytest.mark.parametrize("size", range(8))
-def test_a_frame_header_cut_short_in_magic_0(size: int) -> None:
-    with pytest.raises(BadRecords):
-        decompress(LZ4, compress(LZ4, TEXT)[:size], magic=0)
-
-
-# the cap
+@pytest.mark.parametrize("work", [decompress, streamed, compress])
+def test_a_codec_that_does_not_exist(work: Callable[[int, bytes], object]) -> None:
+    for codec in (5, -1):
+        with pytest.raises(BadRecords, match="no codec"):
+            work(codec, TEXT)
 
 
 @writers
@@ -216,12 +173,6 @@ def test_the_cap_is_exact(codec: int, pack: Callable[[bytes], bytes], size: int)
         assert len(decompress(codec, packed, size + 1)) == size
         with pytest.raises(TooManyBytes, match=f"more than {size - 1} bytes"):
             decompress(codec, packed, size - 1)
-
-
-def test_the_cap_counts_without_a_codec_too() -> None:
-    assert decompress(NONE, b"abc", 3) == b"abc"
-    with pytest.raises(TooManyBytes):
-        decompress(NONE, b"abc", 2)
 
 
 def allocated(call: Callable[[], object]) -> int:
@@ -260,10 +211,8 @@ def test_a_bomb_comes_as_a_stream_of_small_chunks(codec: int, pack: Callable[[by
     ("codec", "payload"),
     [
         (SNAPPY, b"\xff\xff\xff\xff\x0f" + raw_snappy(TEXT)[3:]),
-        (SNAPPY, b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
         (SNAPPY, BIG_ENDIAN + struct.pack(">i", 6) + b"\xff\xff\xff\xff\x0fa"),
         (SNAPPY, BIG_ENDIAN + b"\x7f\xff\xff\xff" + raw_snappy(TEXT)),
-        (SNAPPY, BIG_ENDIAN + b"\xff\xff\xff\xff" + raw_snappy(TEXT)),
         (LZ4, b"\x04\x22\x4d\x18\x68\x40" + struct.pack("<Q", 2**62) + b"\0" + bytes(100)),
         (ZSTD, b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**62) + bytes(100)),
         (ZSTD, b"\x28\xb5\x2f\xfd\x00\xff" + bytes(100)),
@@ -308,17 +257,6 @@ def test_a_payload_of_gzip_members_without_end_is_refused() -> None:
             read(GZIP, gzip.compress(b"") * 50_000)
 
 
-# damage
-
-
-@codecs
-def test_an_empty_payload_is_damage(codec: int) -> None:
-    for read in (decompress, streamed):
-        if read is decompress or codec != SNAPPY:
-            with pytest.raises(BadRecords):
-                read(codec, b"")
-
-
 @writers
 def test_truncated_at_every_byte(codec: int, pack: Callable[[bytes], bytes]) -> None:
     """All of it, or an error. A stream cut between two of its parts is whole by its format: then, the first part."""
@@ -336,19 +274,12 @@ def test_truncated_at_every_byte(codec: int, pack: Callable[[bytes], bytes]) -> 
         assert whole <= 3
 
 
-@codecs
-def test_the_truncated_payload_is_named(codec: int) -> None:
-    for read in (decompress, streamed):
-        with pytest.raises(BadRecords, match=f"{CODECS[codec]} payload: "):
-            read(codec, compress(codec, TEXT)[:-1])
-
-
 @writers
-@pytest.mark.parametrize("tail", [b"\0", b"x", b"garbage, and quite some of it"])
-def test_bytes_behind_the_end_are_damage(codec: int, pack: Callable[[bytes], bytes], tail: bytes) -> None:
+def test_bytes_behind_the_end_are_damage(codec: int, pack: Callable[[bytes], bytes]) -> None:
     for read in (decompress, streamed):
-        with pytest.raises(BadRecords):
-            read(codec, pack(TEXT) + tail)
+        for tail in (b"\0", b"garbage"):
+            with pytest.raises(BadRecords, match=f"{CODECS[codec]} payload: "):
+                read(codec, pack(TEXT[:1000]) + tail)
 
 
 def checked(codec: int, data: bytes, magic: int) -> None:
@@ -376,21 +307,3 @@ def test_damage_is_reported_or_harmless(codec: int, pack: Callable[[bytes], byte
         packed[draws.draw(st.integers(0, len(packed) - 1))] = draws.draw(st.integers(0, 255))
     checked(codec, bytes(packed), draws.draw(st.integers(0, 2)))
     assert of_any(codec, bytes(packed), streamed) == of_any(codec, bytes(packed), decompress)
-
-
-@codecs
-@given(st.binary(max_size=200), st.integers(0, 2))
-def test_garbage_is_reported_or_harmless(codec: int, data: bytes, magic: int) -> None:
-    for head in (b"", compress(codec, b"")[:7], BIG_ENDIAN):
-        checked(codec, head + data, magic)
-
-
-def test_blocks_that_hold_nothing_take_no_memory() -> None:
-    payload = BIG_ENDIAN + b"\0\0\0\1\0" * 50_000
-    tracemalloc.start()
-    try:
-        assert bytes(decompress(SNAPPY, payload)) == b""
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < len(payload)

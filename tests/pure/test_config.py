@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mirror.config import ClusterSettings, Settings, TopicSettings, load, parse_address
+from mirror.config import ClusterSettings, Settings, TopicSettings, load
 from mirror.config.models import Section
 from mirror.config.reading import check
 from mirror.config.yaml_tree import Tree, line_of
@@ -69,21 +67,6 @@ def test_defaults(load_text: Load) -> None:
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301 -- made one line above
 
 
-def test_settings_are_frozen(load_text: Load) -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        load_text(SMALLEST).flow = "other"
-
-
-def test_quickstart_is_valid_and_shows_the_defaults(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EU", "a:1")
-    monkeypatch.setenv("US", "b:2")
-    shown = load(Path(__file__).parents[2] / "configs" / "quickstart.yaml")
-    plain = load_text(SMALLEST)
-    for section in ("sync", "limits", "metrics", "spark"):
-        assert getattr(shown, section) == getattr(plain, section)
-    assert shown.topics.model_copy(update={"include": plain.topics.include}) == plain.topics
-
-
 @pytest.mark.parametrize(
     ("naming", "expected"),
     [
@@ -96,11 +79,6 @@ def test_quickstart_is_valid_and_shows_the_defaults(load_text: Load, monkeypatch
 def test_naming(load_text: Load, naming: str, expected: dict[str, str]) -> None:
     topics = load_text(SMALLEST.replace("[orders]", f"[orders], naming: {naming}")).topics
     assert {name: topics.naming.target_of(name) for name in expected} == expected
-
-
-def test_spark_conf_takes_numbers_and_booleans(load_text: Load) -> None:
-    conf = load_text(SMALLEST + "spark: {conf: {a: 1, b: true, c: 2g}}").spark.conf
-    assert conf == {"a": "1", "b": "true", "c": "2g"}
 
 
 def test_all_problems_at_once_each_with_its_line(load_text: Load) -> None:
@@ -142,14 +120,9 @@ zzz: 1
     [
         ("name: eu-to-us", "name: ..", "1: name: may hold"),
         ("name: eu-to-us", f"name: {'x' * 201}", "1: name: String should have at most 200 characters"),
-        ("name: eu-to-us", "nmae: eu-to-us", "1: nmae: unknown key; did you mean name?"),
         ("[orders]", "[]", "4: topics.include: at least one pattern is needed"),
         ("[orders]", "['(']", "4: topics.include.0: not a regular expression: missing )"),
         ("[orders]", "['[a-z&&[^bc]]+']", "4: topics.include.0: not the same to Java"),
-        ("[orders]", f"[{'a' * 499}]", "4: topics.include.0: a pattern must be text of 1 to 498 characters"),
-        ("[orders]", "[a], naming: {prefx: a}", "4: topics.naming.prefx: unknown key; did you mean prefix?"),
-        ("[orders]", "[a], naming: {prefix: 'a b'}", "4: topics.naming.prefix: may hold"),
-        ("[orders]", "[a], naming: {}", "4: topics.naming: must be identity"),
         ("[orders]", "[a], naming: {rename: {a: 'b c'}}", "4: topics.naming.rename.a: may hold"),
         (
             "topics:",
@@ -158,19 +131,28 @@ zzz: 1
         ),
         ('"a:1"}', '"a:1", security.protocol: SASL_SSL, sasl.mechanism: [PLAIN]}', "2: source.sasl.mechanism: must be"),
         ("[orders]", "[a], offsets: keep", "4: topics.offsets: must be 'preserve' or 'translate'"),
-        ('"a:1"', '"a"', "2: source.bootstrap.servers: each address must be host:port"),
         ('"a:1"', '"a:0"', "2: source.bootstrap.servers: a port must be a number from 1 to 65535"),
-        ('"a:1"', '"a:1,"', "2: source.bootstrap.servers: each address"),
-        ('"a:1"', '"https://a:1"', "2: source.bootstrap.servers: "),
-        ('"a:1"}', '"a:1", socket.timeout.ms: 1}', "2: source.socket.timeout.ms: "),
-        (
-            '"a:1"}',
-            '"a:1", ssl.ca.lcoation: x}',
-            "2: source.ssl.ca.lcoation: unknown key; did you mean ssl.ca.location?",
-        ),
-        ('"a:1"}', '"a:1", sasl.mechanims: x}', "2: source.sasl.mechanims: unknown key; did you mean sasl.mechanism"),
         ("topics:", "spark: {epoch_s: .inf}\ntopics:", "4: spark.epoch_s: "),
         ("topics:", "metrics: {listen: 'here'}\ntopics:", "4: metrics.listen: each address must be host:port"),
+        (
+            "[orders]",
+            "[a], start: yesterday",
+            "4: topics.start: must be earliest, latest or an ISO time such as 2026-01",
+        ),
+        ("[orders]", "[a], rules: [{match: a}]", "4: topics.rules.0: does nothing: give it rekey, partitions, where"),
+        (
+            "[orders]",
+            "[a], rules: [{match: a, partitions: 0}]",
+            "4: topics.rules.0.partitions: must be greater than or",
+        ),
+        ("[orders]", "[a], rules: [{match: a, rekey: ' '}]", "4: topics.rules.0.rekey: must be an expression of Spark"),
+        (
+            "[orders]",
+            "[a], rules: [{match: a, partitions: 2, on_bad_record: dead-letter}]",
+            "4: topics.rules.0: on_bad_record: dead-letter and dead_letter, a topic of the target, go together",
+        ),
+        ("topics:", "limits: {bytes_per_second: 0}\ntopics:", "4: limits.bytes_per_second: must be greater than 0"),
+        ("topics:", "limits: &l {memory_mb: *l}\ntopics:", "4: limits.memory_mb: YAML aliases are not supported"),
         ("topics:", "name: again\ntopics:", "1: name: given twice, again on line 4"),
         ("topics:", "? [a]\n: b\ntopics:", "1: : the key on line 4 must be plain text"),
     ],
@@ -214,48 +196,12 @@ def test_any_value_of_any_key_is_taken_or_refused_by_name(value: str) -> None:
         check(Tree(with_value(where, value), Path()), Path())
 
 
-@pytest.mark.parametrize("text", ["yesterday", "31.01.2026", "1769860800000", "2026-01-31T25:00:00Z", "true"])
-def test_an_unreadable_time_is_named_with_its_line(load_text: Load, text: str) -> None:
-    (found,) = problems(load_text, SMALLEST.replace("[orders]", f"[a], start: {text}", 1))
-    assert found == "4: topics.start: must be earliest, latest or an ISO time such as 2026-01-31T12:00:00Z"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (
-            "[orders]",
-            "[a], rules: [{match: a}]",
-            "4: topics.rules.0: does nothing: give it rekey, partitions, where, value or headers",
-        ),
-        (
-            "[orders]",
-            "[a], rules: [{match: a, partitions: 2, on_bad_record: dead-letter}]",
-            "4: topics.rules.0: on_bad_record: dead-letter and dead_letter, a topic of the target, go together",
-        ),
-        (
-            "[orders]",
-            "[a], rules: [{match: a, partitions: 0}]",
-            "4: topics.rules.0.partitions: must be greater than or",
-        ),
-        ("[orders]", "[a], rules: [{match: a, rekey: ' '}]", "4: topics.rules.0.rekey: must be an expression of Spark"),
-        ("topics:", "limits: {bytes_per_second: 0}\ntopics:", "4: limits.bytes_per_second: must be greater than 0"),
-    ],
-)
-def test_what_cannot_be_done_is_refused(load_text: Load, old: str, new: str, expected: str) -> None:
-    (problem,) = problems(load_text, SMALLEST.replace(old, new, 1))
-    assert problem.startswith(expected)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("", "1: the file must hold keys"),
-        ("- a", "1: the file must hold keys"),
         ("a: [", "1: expected the node content"),
-        ("a: b\n\tc: d", "2: found character"),
         ("a: !!python/object:os.system x", "1: could not determine a constructor"),
-        ("a: \x00", "special characters are not allowed"),
         ("[" * 5000, "nested too deeply"),
     ],
 )
@@ -263,24 +209,6 @@ def test_what_is_no_configuration_at_all(load_text: Load, text: str, expected: s
     with pytest.raises(ConfigError, match=re.escape(expected)) as caught:
         load_text(text)
     assert "flow.yaml" in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file"):
-        load(tmp_path / "absent.yaml")
-    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9")
-    with pytest.raises(ConfigError, match=r"latin\.yaml: not UTF-8 text, at byte 6"):
-        load(tmp_path / "latin.yaml")
-
-
-def test_aliases_are_refused(load_text: Load) -> None:
-    found = problems(load_text, SMALLEST + "limits: &l {memory_mb: 64}\nspark: *l\n")
-    assert "6: spark: YAML aliases are not supported; write the value out" in "\n".join(found)
-
-
-def test_a_recursive_alias_ends(load_text: Load) -> None:
-    found = problems(load_text, SMALLEST + "limits: &l {memory_mb: *l}\n")
-    assert any("aliases are not supported" in problem for problem in found)
 
 
 def test_references(load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,9 +235,7 @@ def test_references(load_text: Load, tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("${env:MIRROR_NO_SUCH}", "environment variable MIRROR_NO_SUCH is not set"),
         ("${file:no-such}", "file no-such cannot be read: No such file or directory"),
         ("${secret:x}", "unknown reference ${secret:x}; write ${env:NAME} or ${file:PATH}"),
-        ("${env:}", "unknown reference ${env:}"),
         ("${file:a\\0b}", "holds U+0000, which no name or setting can hold"),
-        ("${file:a\\ud800}", "holds U+D800, which no name or setting can hold"),
         ("${file:nul}", "holds U+0000, which no name or setting can hold"),
     ],
 )
@@ -317,13 +243,6 @@ def test_a_reference_that_fails_is_one_problem(load_text: Load, tmp_path: Path, 
     (tmp_path / "nul").write_bytes(b"a\0b:1")
     (problem,) = problems(load_text, SMALLEST.replace('"a:1"', f'"{reference}"'))
     assert problem.startswith(f"2: source.bootstrap.servers: {expected}")
-
-
-@pytest.mark.parametrize("key", ["ssl.truststore.location", "sasl.kerberos.keytab", "ssl.key.location"])
-@pytest.mark.parametrize("path", ["a\\0b", "a\\ud800b"])
-def test_a_path_that_no_system_takes_is_a_problem(load_text: Load, key: str, path: str) -> None:
-    found = problems(load_text, SMALLEST.replace('"a:1"}', f'"a:1", {key}: "{path}"}}'))
-    assert any("which no name or setting can hold" in problem for problem in found)
 
 
 def test_secrets_stay_secret(load_text: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,86 +266,39 @@ def test_no_resolved_value_is_printed(load_text: Load, monkeypatch: pytest.Monke
 
 
 def test_secrets_reach_the_client_and_nobody_else() -> None:
-    cluster = ClusterSettings.model_validate(
-        {
-            "alias": "eu",
-            "bootstrap.servers": "a:1",
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanisms": "SCRAM-SHA-512",
-            "sasl.username": "me",
-            "sasl.password": "hunter2",
-            "socket.timeout.ms": 3000,
-        }
-    )
-    assert cluster.client == {
+    given = {
         "bootstrap.servers": "a:1",
         "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "me",
         "sasl.password": "hunter2",
         "socket.timeout.ms": 3000,
     }
+    cluster = ClusterSettings.model_validate({"alias": "eu", **given, "sasl.mechanisms": "SCRAM-SHA-512"})
+    assert cluster.client == {**given, "sasl.mechanism": "SCRAM-SHA-512"}
     assert "hunter2" not in f"{cluster!r} {cluster} {cluster.model_dump_json()}"
 
 
 @pytest.mark.parametrize(
-    ("given_start", "expected"),
+    ("given", "expected"),
     [
         ("latest", "latest"),
         ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
-        (datetime(2026, 1, 31, 12), datetime(2026, 1, 31, 12, tzinfo=UTC)),  # noqa: DTZ001 -- what PyYAML hands over
-        (datetime(2026, 1, 31).date(), datetime(2026, 1, 31, tzinfo=UTC)),  # noqa: DTZ001 -- a date has no zone
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
     ],
 )
-def test_start(given_start: object, expected: object) -> None:
-    assert TopicSettings.model_validate({"include": ["a"], "start": given_start}).start == expected
+def test_start(load_text: Load, given: str, expected: object) -> None:
+    assert load_text(SMALLEST.replace("[orders]", f"[a], start: {given}")).topics.start == expected
 
 
-def test_start_that_is_no_time() -> None:
-    with pytest.raises(ValidationError, match="must be earliest, latest or an ISO time"):
-        TopicSettings.model_validate({"include": ["a"], "start": "yesterday"})
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    ["(a+)*", "(a|ab)+", "((a*)b){2,}", "(?:a?)*", "(a?){20}", "(?P<n>x{2}){3}", "((a)+)+", "(a+(b))*", "x(.*,)*y"],
-)
+@pytest.mark.parametrize("pattern", ["(a+)*", "(a|ab)+", "((a*)b){2,}", "(?:a?)*", "(?P<n>x{2}){3}", "x(.*,)*y"])
 def test_patterns_that_may_never_end_are_refused(pattern: str) -> None:
     with pytest.raises(ValidationError, match="write it flat"):
         TopicSettings.model_validate({"include": [pattern]})
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        "orders",
-        "clicks-.*",
-        "(eu|us)-.+",
-        "(?:a.*)?b",
-        "(ab)*",
-        "[(+*)]+",
-        r"\(a+\)*",
-        "(?i)a+",
-        "a{2}",
-        "(a+){1}",
-        "(?!x).*",
-        "x" * 249,
-        r"\." * 249,
-    ],
+    "pattern", ["(eu|us)-.+", "(?:a.*)?b", "(ab)*", "[(+*)]+", r"\(a+\)*", "(?i)a+", "(a+){1}", "(?!x).*", r"\." * 249]
 )
 def test_ordinary_patterns_are_taken(pattern: str) -> None:
     (found,) = TopicSettings.model_validate({"include": [pattern]}).include
     assert found.pattern == pattern
-
-
-@given(st.from_regex(r"[a-z0-9.-]{1,20}", fullmatch=True), st.integers(1, 65535))
-def test_addresses(host: str, port: int) -> None:
-    assert parse_address(f" {host}:{port} ") == (host, port)
-
-
-@pytest.mark.parametrize(
-    ("given", "listens"),
-    [("9404", "127.0.0.1:9404"), ("'9404'", "127.0.0.1:9404"), ('"0.0.0.0:9404"', "0.0.0.0:9404"), ("null", None)],
-)
-def test_a_port_alone_is_for_this_machine_alone(load_text: Load, given: str, listens: str | None) -> None:
-    assert load_text(SMALLEST + f"metrics: {{listen: {given}}}\n").metrics.listen == listens

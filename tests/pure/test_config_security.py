@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
-from mirror.config import ClusterSettings, Settings, insecure, load
+from mirror.config import Settings, insecure, load
 from mirror.driver.control import ControlAddress
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import Endpoint
@@ -58,14 +56,11 @@ def problems(folder: Path, keys: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"security.protocol": "SSL"},
         {"security.protocol": "SSL", "ssl.ca.location": "ca.pem"},
         MUTUAL,
         SCRAM,
         {**SCRAM, "security.protocol": "SASL_PLAINTEXT"},
-        {**SCRAM, "sasl.mechanism": "PLAIN"},
         OIDC,
-        {**OIDC, "sasl.oauthbearer.scope": "kafka"},
         {**OIDC, "sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:8080/token"},
     ],
 )
@@ -78,22 +73,12 @@ def test_what_is_complete_is_taken(folder: Path, keys: dict[str, Any]) -> None:
     [
         ({"ssl.ca.location": "ca.pem"}, "ssl.ca.location: has no effect with security.protocol PLAINTEXT; remove it"),
         ({**USER}, "sasl.password: has no effect with security.protocol PLAINTEXT; remove it"),
-        ({"security.protocol": "SSL", **USER}, "sasl.username: has no effect with security.protocol SSL; remove it"),
-        (
-            {**SCRAM, "security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "ca.pem"},
-            "ssl.ca.location: has no effect with security.protocol SASL_PLAINTEXT",
-        ),
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism: required with SASL_SSL: PLAIN, SCRAM-SHA-256"),
         ({**SCRAM, "sasl.username": ""}, "sasl.username: required with SCRAM-SHA-512"),
-        ({**SCRAM, "sasl.mechanism": "PLAIN", "sasl.password": ""}, "sasl.password: required with PLAIN"),
         ({**SCRAM, "sasl.mechanism": "MD5"}, "sasl.mechanism: must be 'PLAIN', 'SCRAM-SHA-256', "),
         (
             {**SCRAM, "sasl.mechanism": "PLAIN", "security.protocol": "SASL_PLAINTEXT"},
             "security.protocol: PLAIN sends what proves who you are in clear: use SASL_SSL",
-        ),
-        (
-            {**OIDC, "security.protocol": "SASL_PLAINTEXT"},
-            "security.protocol: OAUTHBEARER sends what proves who you are in clear: use SASL_SSL",
         ),
         ({**OIDC, **USER}, "sasl.username: has no effect with OAUTHBEARER; remove it"),
         ({**SCRAM, "sasl.oauthbearer.scope": "x"}, "sasl.oauthbearer.scope: has no effect with SCRAM-SHA-512"),
@@ -106,10 +91,6 @@ def test_what_is_complete_is_taken(folder: Path, keys: dict[str, Any]) -> None:
             "sasl.oauthbearer.token.endpoint.url: must begin with https://, since the client secret is sent there",
         ),
         (
-            {**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///etc/passwd"},
-            "sasl.oauthbearer.token.endpoint.url: must be a URL such as https://",
-        ),
-        (
             {**OIDC, "sasl.oauthbearer.token.endpoint.url": "https://me:it@identity.example.org/"},
             "sasl.oauthbearer.token.endpoint.url: must hold no user and no password",
         ),
@@ -118,12 +99,7 @@ def test_what_is_complete_is_taken(folder: Path, keys: dict[str, Any]) -> None:
             "sasl.oauthbearer.client.secret: a secret may not stand in this file",
         ),
         ({**MUTUAL, "ssl.key.location": ""}, "ssl.key.location: required with ssl.certificate.location"),
-        (
-            {"security.protocol": "SSL", "ssl.key.location": "me.key"},
-            "ssl.certificate.location: required with ssl.key.location",
-        ),
         ({"security.protocol": "SSL", "ssl.key.password": "${env:CANARY}"}, "ssl.key.location: required with ssl.key"),
-        ({"security.protocol": "SSL", "ssl.ca.location": ""}, "ssl.ca.location: must name a file"),
         ({"socket.timeout.ms": 999}, "socket.timeout.ms: must be greater than or equal to 1000"),
     ],
 )
@@ -132,20 +108,13 @@ def test_what_is_missing_void_or_unsafe_is_named(folder: Path, keys: dict[str, A
     assert any(problem.startswith(expected) for problem in found), found
 
 
-def test_a_file_that_is_not_there_is_named_by_its_whole_path(folder: Path) -> None:
+def test_a_file_that_is_not_there_or_open_to_others_is_named_by_its_whole_path(folder: Path) -> None:
     (found,) = problems(folder, {"security.protocol": "SSL", "ssl.ca.location": "no.pem"})
     assert found == f"ssl.ca.location: {folder}/no.pem cannot be read: No such file or directory"
     assert read(folder, MUTUAL).source.ssl_key_location == f"{folder}/me.key"
-
-
-def test_kerberos_needs_a_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "gssapi" else find(name))
-    (found,) = problems(folder, keys)
-    assert found.startswith("sasl.mechanism: GSSAPI needs the Python package gssapi, which is not installed")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace() if name == "gssapi" else find(name))
-    assert read(folder, keys).source.sasl_mechanism == "GSSAPI"
+    (folder / "me.key").chmod(0o640)
+    (found,) = problems(folder, MUTUAL)
+    assert found.endswith(f"is open to other users (mode 0640): chmod 600 {folder}/me.key")
 
 
 def test_what_lowers_the_guard_is_said(folder: Path) -> None:
@@ -175,24 +144,6 @@ def test_a_task_carries_secrets_and_prints_none(folder: Path, keys: dict[str, An
     )
     carried = pickle.loads(pickle.dumps(task))  # noqa: S301 -- ours
     assert carried == task
-    assert carried.source.security.settings.client == settings.source.client
-    for shown in (
-        task,
-        carried,
-        end,
-        end.security,
-        settings,
-        copy.copy(settings.source),
-        settings.source.sasl_password,
-    ):
+    assert CANARY in "".join(map(str, carried.source.security.settings.client.values()))
+    for shown in (task, carried, end, end.security, settings, copy.copy(settings.source)):
         assert CANARY not in f"{shown!r} {shown}"
-    assert CANARY in "".join(
-        map(str, ClusterSettings.model_validate(settings.source.model_dump(by_alias=True)).client.values())
-    )
-
-
-def test_a_private_key_that_others_may_read(folder: Path) -> None:
-    (folder / "me.key").chmod(0o640)
-    (problem,) = problems(folder, MUTUAL)
-    assert problem.startswith("ssl.key.location: file ")
-    assert problem.endswith(f"is open to other users (mode 0640): chmod 600 {folder}/me.key")

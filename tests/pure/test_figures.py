@@ -1,18 +1,14 @@
-"""Live figures on the wire, and the logs beside them."""
+"""Reports of partitions and groups, as the journal keeps them, and their totals."""
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.observability import logs
 from mirror.observability.status import GroupFigures, PartitionStatus, Totals
 from mirror.states import State
 
@@ -59,16 +55,6 @@ def test_round_trip(figures: PartitionStatus) -> None:
     assert PartitionStatus.from_json(figures.to_json()) == figures
 
 
-def test_key_names_the_target_partition() -> None:
-    assert one().key() == b"state/eu.orders/2"
-
-
-def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
-    value = json.loads(one().to_json())
-    del value["detail"], value["verdicts"], value["lag_ms"]
-    assert PartitionStatus.from_json(json.dumps({**value, "from_the_future": [1]}).encode()) == one()
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -78,20 +64,25 @@ def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
         {"partition": True},
         {"next_offset": None},
         {"lag_ms": 1.5},
+        {"lag_ms": 2**63},
+        {"at_ms": -(2**63) - 1},
         {"verdicts": []},
         {"verdicts": {"PASS/clean": "3"}},
     ],
 )
 def test_values_of_the_wrong_kind_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"figures|State"):
+    with pytest.raises(ValueError, match=r"figures|State|64 bits"):
         PartitionStatus.from_json(json.dumps({**json.loads(one().to_json()), **change}).encode())
 
 
-@pytest.mark.parametrize("name", ["flow", "state", "at_ms", "log_end"])
-def test_values_that_are_needed(name: str) -> None:
-    value = json.loads(one().to_json())
-    del value[name]
-    with pytest.raises(ValueError, match=f"figures lack {name}"):
+def test_unknown_keys_are_ignored_and_some_have_defaults() -> None:
+    assert one().key() == b"state/eu.orders/2"
+    value = {**json.loads(one().to_json()), "from_the_future": [1]}
+    for name in ("detail", "verdicts", "lag_ms"):
+        del value[name]
+    assert PartitionStatus.from_json(json.dumps(value).encode()) == one()
+    del value["log_end"]
+    with pytest.raises(ValueError, match="figures lack log_end"):
         PartitionStatus.from_json(json.dumps(value).encode())
 
 
@@ -99,19 +90,6 @@ def test_values_that_are_needed(name: str) -> None:
 def test_garbage_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- the JSON library's own, or ours
         PartitionStatus.from_json(data)
-
-
-def test_deep_garbage_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="nested"):
-        PartitionStatus.from_json(b"[" * 100_000)
-
-
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
-@pytest.mark.parametrize("name", ["bytes", "lag_ms", "at_ms"])
-def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> None:
-    value = {**json.loads(one().to_json()), name: number}
-    with pytest.raises(ValueError, match="64 bits"):
-        PartitionStatus.from_json(json.dumps(value).encode())
 
 
 @pytest.mark.parametrize(
@@ -122,12 +100,8 @@ def test_a_number_beyond_64_bits_is_a_value_error(name: str, number: int) -> Non
         (b'{"instance": "me"}', "figures of groups lack at_ms"),
         (b'{"instance": 1, "at_ms": 1}', "figures of groups: instance is 1"),
         (b'{"instance": "me", "at_ms": true}', "figures of groups: at_ms is True"),
-        (
-            b'{"instance": "me", "at_ms": 9223372036854775808}',
-            "at_ms is a number of more than 64 bits",
-        ),
     ],
-    ids=["nested", "no object", "lacking", "no text", "no number", "too large"],
+    ids=["nested", "no object", "lacking", "no text", "no number"],
 )
 def test_figures_of_groups_that_are_none(data: bytes, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
@@ -172,43 +146,3 @@ def test_a_lag_is_of_the_end_that_is_known_now() -> None:
     assert one(state=State.RECREATED, next_offset=5, lag_records=3).with_end(25).lag_records is None, "another topic"
     assert one(state=State.PAUSED, next_offset=30, lag_records=3).with_end(25).lag_records is None, "it lost records"
     assert PartitionStatus.from_json(stopped.to_json()).lag_records is None
-
-
-def test_logs_are_logfmt_with_utc_time_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.get("mirror.test").bind(flow="eu to us").info("epoch_started", tasks=4)
-    logs.get("mirror.test").debug("not_shown")
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert re.fullmatch(
-        r"timestamp=\d{4}-\d\d-\d\dT[\d:.]+Z level=info logger=mirror.test event=epoch_started"
-        r' flow="eu to us" tasks=4\n',
-        shown.err,
-    )
-
-
-def test_logs_as_json_with_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(json=True, level="warning")
-    log = logs.get("mirror.test")
-    log.info("not_shown")
-    try:
-        raise ZeroDivisionError("by zero")
-    except ZeroDivisionError:
-        log.exception("failed", state=State.CORRUPT)
-    event = json.loads(capsys.readouterr().err)
-    assert (event["event"], event["level"], event["logger"], event["state"]) == (
-        "failed",
-        "error",
-        "mirror.test",
-        "CORRUPT",
-    )
-    assert "ZeroDivisionError: by zero" in event["exception"]
-
-
-def test_an_unused_logger_costs_no_import_and_an_unconfigured_one_still_writes_to_stderr() -> None:
-    script = (
-        "import sys; from mirror.observability import logs; log = logs.get('w'); assert 'structlog' not in sys.modules;"
-        "log.warning('late', topic='orders')"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == ""
-    assert done.stderr.endswith("level=warning logger=w event=late topic=orders\n")

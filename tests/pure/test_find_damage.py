@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 from old_messages import message, wrapper
 from rawbatches import batch
@@ -12,7 +9,6 @@ from rawbatches import batch
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.fetch import Fetched
 from mirror.replication.damage import Damaged, find_damage
-from mirror.replication.fetcher import Cursor, Fetcher
 
 AT = TopicPartition("orders", 0)
 
@@ -84,29 +80,3 @@ def test_a_batch_whose_offset_lies_ahead_is_damaged(ahead: int) -> None:
     assert (found.first, found.next_offset) == (10, 10), "its leader gives it to whoever asks for what follows"
     hole = b"".join(bytes(parts[at]) for at in (0, 2, 3))
     assert find_damage(answer(hole, 40), 10) is None, "a cleaner leaves one"
-
-
-@pytest.mark.parametrize(("follows", "damaged", "reached"), [(20, 1, 10), (310, 0, 40)], ids=["lies", "is a hole"])
-def test_a_bounded_copy_believes_no_hole_that_what_follows_denies(follows: int, damaged: int, reached: int) -> None:
-    """A batch claims an offset behind the copy's end, below the log's: no CRC covers it."""
-    records = b"".join(bytes((14, 0, 0, 2 * n, 1, 2, 65, 0)) for n in range(10))
-    parts = [batch(first, count=10, payload=records) for first in (0, 300, follows)]
-    nowhere: Any = None  # nothing is asked
-    fetcher = Fetcher(nowhere, nowhere, nowhere, 1 << 20)
-    cursor = fetcher._cursors[AT] = Cursor(AT, None, 0, until=40)
-    asyncio.run(cut(fetcher, cursor, answer(b"".join(parts), 500)))
-    assert (cursor.next_offset, cursor.damaged) == (reached, damaged)
-
-
-async def cut(fetcher: Fetcher, cursor: Cursor, fetched: Fetched) -> None:
-    """In a loop, which has a clock."""
-    fetcher._cut(cursor, fetched)
-
-
-def test_a_batch_of_a_later_format_is_not_damaged() -> None:
-    """By no known magic its CRC holds, or its records cannot be read."""
-    records = b"".join(bytes((14, 0, 0, 2 * number, 1, 2, 65, 0)) for number in range(10))
-    sound = batch(20, count=10)
-    for later in (batch(10, count=10, magic=3), batch(10, count=10, magic=3, crc=1, payload=records)):
-        found = find_damage(answer(later + sound, 30), 10)
-        assert found == Damaged(10, 10, found.detail if found else "")

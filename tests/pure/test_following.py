@@ -67,60 +67,52 @@ AT_50 = Committed(50, "x")
 BOTH_50 = Agreement(AT_50, 50)
 
 
-@pytest.mark.parametrize(
-    ("source", "end", "target", "agreed", "made"),
-    [
-        (AT_50, 90, None, None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
-        (Committed(0), 0, None, None, Decision(Committed(0), Standing.SYNCED, Agreement(Committed(0), 0))),
-        (AT_50, 90, Committed(49), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
-        (AT_50, 90, AT_50, None, Decision(None, Standing.SYNCED, BOTH_50)),
-        (AT_50, 90, Committed(50), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
-        (AT_50, 90, Committed(50), BOTH_50, Decision(None, Standing.SYNCED, BOTH_50)),
-        (AT_50, 90, Committed(51), None, Decision(None, Standing.AHEAD, None)),
-        (AT_50, 90, Committed(51), BOTH_50, Decision(None, Standing.AHEAD, BOTH_50)),
-        (AT_50, 20, None, None, Decision(Committed(20), Standing.HELD_BACK, Agreement(AT_50, 20))),
-        (AT_50, 20, Committed(20), None, Decision(None, Standing.HELD_BACK, None)),
-        (Committed(40), 90, AT_50, BOTH_50, Decision(Committed(40), Standing.SYNCED, Agreement(Committed(40), 40))),
-        (Committed(40), 30, AT_50, BOTH_50, Decision(Committed(30), Standing.HELD_BACK, Agreement(Committed(40), 30))),
-        (Committed(40), 90, AT_50, None, Decision(None, Standing.AHEAD, None)),
-        (AT_50, 30, AT_50, BOTH_50, Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30))),
-        (AT_50, 30, Committed(70), None, Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30))),
-        (AT_50, 50, Committed(70), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
-        (AT_50, 90, Committed(30), Agreement(AT_50, 30), Decision(AT_50, Standing.SYNCED, BOTH_50)),
-        (Committed(20), 30, AT_50, None, Decision(None, Standing.AHEAD, None)),
-    ],
-    ids=[
-        "fresh",
-        "empty-partition",
-        "behind",
-        "equal",
-        "other-metadata",
-        "metadata-refused-before",
-        "consumed-there",
-        "consumed-there-after-agreement",
-        "lagging",
-        "lagging-done",
-        "rewound",
-        "rewound-lagging",
-        "ahead-of-a-stranger",
-        "target-lost-its-end",
-        "target-lost-its-end-behind-a-reader",
-        "target-lost-what-only-it-has-read",
-        "target-has-its-end-again",
-        "target-lost-its-end-and-read-on-alone",
-    ],
-)
+DECISIONS: dict[str, tuple[Committed, int, Committed | None, Agreement | None, Decision]] = {
+    "fresh": (AT_50, 90, None, None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+    "equal": (AT_50, 90, AT_50, None, Decision(None, Standing.SYNCED, BOTH_50)),
+    "other metadata": (AT_50, 90, Committed(50), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+    "metadata refused before": (AT_50, 90, Committed(50), BOTH_50, Decision(None, Standing.SYNCED, BOTH_50)),
+    "consumed there": (AT_50, 90, Committed(51), None, Decision(None, Standing.AHEAD, None)),
+    "lagging": (AT_50, 20, None, None, Decision(Committed(20), Standing.HELD_BACK, Agreement(AT_50, 20))),
+    "rewound": (
+        Committed(40),
+        90,
+        AT_50,
+        BOTH_50,
+        Decision(Committed(40), Standing.SYNCED, Agreement(Committed(40), 40)),
+    ),
+    "ahead of a stranger": (Committed(40), 90, AT_50, None, Decision(None, Standing.AHEAD, None)),
+    "target lost its end": (
+        AT_50,
+        30,
+        AT_50,
+        BOTH_50,
+        Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30)),
+    ),
+    "target lost its end behind a reader": (
+        AT_50,
+        30,
+        Committed(70),
+        None,
+        Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30)),
+    ),
+    "target lost what only it has read": (AT_50, 50, Committed(70), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+    "target has its end again": (
+        AT_50,
+        90,
+        Committed(30),
+        Agreement(AT_50, 30),
+        Decision(AT_50, Standing.SYNCED, BOTH_50),
+    ),
+    "target lost its end and read on alone": (Committed(20), 30, AT_50, None, Decision(None, Standing.AHEAD, None)),
+}
+
+
+@pytest.mark.parametrize(("source", "end", "target", "agreed", "made"), DECISIONS.values(), ids=DECISIONS)
 def test_decisions(
     source: Committed, end: int, target: Committed | None, agreed: Agreement | None, made: Decision
 ) -> None:
     assert decide(source, end, target, agreed) == made
-
-
-def test_a_group_is_not_put_back_to_where_offsets_are_known_from() -> None:
-    """Where they move: the copy goes on behind that, and the group may have read there."""
-    assert decide(AT_50, 60, Committed(45), None, 0, 40) == Decision(None, Standing.AHEAD, None)
-    held_back = Decision(Committed(40), Standing.HELD_BACK, Agreement(AT_50, 40))
-    assert decide(AT_50, 60, Committed(65), None, 0, 40) == held_back
 
 
 @given(COMMITTED, OFFSETS, OFFSETS, st.none() | COMMITTED, st.none() | AGREEMENTS)

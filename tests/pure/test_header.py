@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import INT16, INT32, INT64, batch, legacy, raw
+from rawbatches import INT32, INT64, batch, legacy, raw
 
 from mirror.errors import MalformedBatch
 from mirror.records.header import (
@@ -43,7 +43,6 @@ FIELDS: Final = (
     ("count", 57, ">i"),
 )
 
-UINT32: Final = st.integers(0, 2**32 - 1)
 
 header_bytes = st.builds(
     lambda a, length, b, c: a + struct.pack(">i", length) + b + b"\2" + c,
@@ -59,19 +58,10 @@ def test_every_field_is_read_from_its_place(data: bytes, position: int) -> None:
     header = parse_header(bytes(position) + data, position)
     for name, at, form in FIELDS:
         assert getattr(header, name) == struct.unpack_from(form, data, at)[0], name
-
-
-@given(header_bytes)
-def test_packing_what_was_read_gives_the_same_bytes(data: bytes) -> None:
-    header = parse_header(data)
     assert LAYOUT.pack(*(getattr(header, name) for name, _, _ in FIELDS)) == data
-    assert LAYOUT.size == len(data) == HEADER_BYTES
-
-
-@given(st.integers(-128, 127).filter(lambda magic: not 0 <= magic <= 2), INT64, INT32, INT32)
-def test_of_another_magic_only_the_common_fields_are_read(magic: int, offset: int, length: int, epoch: int) -> None:
-    data = struct.pack(">qiib", offset, length, epoch, magic) + b"\xff" * 44
-    assert parse_header(data) == BatchHeader(offset, length, epoch, magic)
+    assert (header.size, header.codec) == (header.batch_length + 12, header.attributes % 8)
+    assert header.last_offset == header.base_offset + header.last_offset_delta == header.next_offset - 1
+    assert header.is_dense is (header.count == header.last_offset_delta + 1)
 
 
 @given(
@@ -90,34 +80,11 @@ def test_an_old_message_has_its_fields_and_no_others(
     assert (header.last_offset, header.next_offset, header.count) == (offset, offset + 1, -1)
 
 
-def test_the_smallest_old_messages() -> None:
-    assert parse_header(struct.pack(">qiIbBii", 9, 14, 1, 0, 0, -1, -1)).size == 26
-    assert parse_header(struct.pack(">qiIbBqii", 9, 22, 1, 1, 0, 5, -1, -1)).max_timestamp == 5
-    with pytest.raises(MalformedBatch, match="shorter than a message of magic 1") as caught:
-        parse_header(b"xyz" + struct.pack(">qiIbBqi", 9, 21, 1, 1, 0, 5, -1), 3)
-    assert (caught.value.position, caught.value.offset) == (3, 9)
-
-
 @given(st.integers(-(2**31), HEADER_BYTES - 12 - 1))
 def test_a_length_shorter_than_a_header_is_malformed(length: int) -> None:
     with pytest.raises(MalformedBatch, match="shorter than a header") as caught:
         parse_header(b"xyz" + batch(77, length=length), 3)
     assert (caught.value.position, caught.value.offset) == (3, 77)
-
-
-@given(st.integers(0, 2**60), st.integers(0, 2**31 - 1), st.integers(49, 2**31 - 1), INT16)
-def test_what_follows_from_the_fields(base: int, delta: int, length: int, attributes: int) -> None:
-    header = BatchHeader(base, length, 0, 2, attributes=attributes, last_offset_delta=delta, count=delta + 1)
-    assert header.last_offset == base + delta
-    assert header.next_offset == base + delta + 1
-    assert header.size == length + 12
-    assert header.codec == attributes % 8
-    assert header.is_dense
-
-
-@pytest.mark.parametrize(("delta", "count"), [(5, 5), (5, 1), (5, 0), (0, 2), (5, -1)])
-def test_a_batch_with_holes_is_not_dense(delta: int, count: int) -> None:
-    assert not BatchHeader(0, 49, 0, 2, last_offset_delta=delta, count=count).is_dense
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**40), INT32)
@@ -169,18 +136,3 @@ def test_a_marker_and_a_transaction_are_known_by_their_bits_in_magic_2_alone(dat
         header = replace(parse_header(data), attributes=bit)
         assert getattr(header, name) is meant
         assert getattr(replace(header, attributes=0xFF & ~bit), name) is False
-
-
-@pytest.mark.parametrize(
-    ("data", "records", "codec"),
-    [
-        (batch(7, count=3, attributes=4), 3, "zstd"),
-        (batch(7, count=0, delta=0, attributes=7), 0, "codec 7"),
-        (legacy(7, 0), 1, "none"),
-    ],
-    ids=["zstd", "emptied", "magic 0"],
-)
-def test_what_a_header_says_of_its_records(data: bytes, records: int, codec: str) -> None:
-    header = parse_header(data)
-    assert (header.stated_records, header.codec_name) == (records, codec)
-    assert replace(parse_header(legacy(7, 1)), attributes=1).stated_records is None, "the set says it, not its wrapper"

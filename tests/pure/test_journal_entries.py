@@ -10,7 +10,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from mirror.driver.scheduling import renewed
 from mirror.journal.entries import (
     Accepted,
     FirstSeen,
@@ -45,11 +44,6 @@ def test_what_a_topic_was_first_seen_as_is_read_back() -> None:
     found = FirstSeen.read(SEEN.to_json())
     assert found == SEEN
     assert [found.begins(partition) for partition in range(4)] == [0, 7, 2**63 - 1, 0]
-
-
-def test_a_record_of_an_earlier_version_begins_with_the_first_record() -> None:
-    fields = {key: value for key, value in json.loads(SEEN.to_json()).items() if key != "since"}
-    assert FirstSeen.read(json.dumps(fields).encode()) == replace(SEEN, since=())
 
 
 @pytest.mark.parametrize(
@@ -103,16 +97,21 @@ def test_a_start_is_asked_for_by_its_moment(start: Any, when: int) -> None:
     assert moment(start) == when
 
 
-def test_a_new_plan_keeps_where_a_partition_began() -> None:
-    at = TopicPartition("orders", 0)
-    begun, planned = Assignment(at, at, None, Rules(), since=7), Assignment(at, at, None, Rules(compacted=True))
-    assert renewed([begun], [planned], lambda _: True) == (replace(planned, since=7),)
-
-
 def test_what_is_accepted_is_read_back() -> None:
     for topic_id in (uuid4(), None):
         reported = accept_entry(Loss(AT, AT, 100, 150), topic_id)
         assert read_accepted(Entry(0, *reported)) == Accepted(AT, (100, 150), topic_id)
+    assert read_accepted(Entry(0, b"accept/orders/0", None)) is None
+    assert read_accepted(Entry(0, b"state/accept/0", b"{}")) is None
+    for key, value in (
+        (b"accept/orders/x", b'{"first": 1, "upto": 2, "topic_id": null}'),
+        (b"accept/\xff/0", b'{"first": 1, "upto": 2, "topic_id": null}'),
+        (b"accept/orders/0", b'{"first": 1}'),
+        (b"accept/orders/0", b"[" * 100_000),
+    ):
+        with pytest.raises((ValueError, KeyError)):
+            read_accepted(Entry(0, key, value))
+        assert accepted_in({key: value}) == {}
 
 
 def test_what_was_accepted_of_another_topic_of_that_name_is_not_accepted() -> None:
@@ -133,23 +132,3 @@ def test_what_an_acceptance_covers() -> None:
     assert not accepted.covers(Loss(AT, AT, 120, 151), topic), "the source has lost more since"
     assert not accepted.covers(Loss(AT, AT, 99, 150), topic)
     assert not accepted.covers(Loss(AT, AT, 100, 150), uuid4())
-
-
-@pytest.mark.parametrize("record", [(b"owner", b"{}"), (b"accept/orders/0", None), (b"state/accept/0", b"{}")])
-def test_records_about_something_else(record: tuple[bytes, bytes | None]) -> None:
-    assert read_accepted(Entry(0, *record)) is None
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        (b"accept/orders/x", b'{"first": 1, "upto": 2, "topic_id": null}'),
-        (b"accept/orders/0", b'{"first": 1}'),
-        (b"accept/orders/0", b"[" * 100_000),
-        (b"accept/\xff/0", b'{"first": 1, "upto": 2, "topic_id": null}'),
-        (b"accept/orders/0", b"7"),
-    ],
-)
-def test_a_record_that_somebody_else_wrote_is_named(record: tuple[bytes, bytes]) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        read_accepted(Entry(0, *record))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
 from mirror.journal.journal import Entry, Journal
-from mirror.journal.offset_maps import Indexes, OffsetMapStore, cut_entry, forget_expired, read_cut
+from mirror.journal.offset_maps import Indexes, OffsetMapStore, cut_entry, read_cut
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
-from mirror.replication.offset_map import Cut, OffsetMap, OffsetRange, OffsetRanges
+from mirror.replication.offset_map import Cut, OffsetMap, OffsetRanges
 
 TARGET = TopicPartition("orders", 2)
 
@@ -85,32 +84,6 @@ def test_an_older_driver_and_the_journal_say_all_together(skips: list[int], shar
     assert offset_map.pending() == ([], []), "it is all recorded"
 
 
-def test_runs_that_were_recorded_anew_and_shorter_count() -> None:
-    """The target lost its end, and the source what was there: other records came."""
-    journal = Kept()
-    written(journal, [0, 1, 2, 3, 4])
-    since = journal.end
-    offset_maps = OffsetMapStore(journal, Indexes(journal.entries).last(), since)
-    offset_map = recalled(offset_maps, 2)
-    offset_map.cut(2)
-    offset_map.add(50, 2, 2)
-    asyncio.run(offset_maps.record())
-    offset_map = recalled(OffsetMapStore(journal, Indexes(journal.entries[:since]).last(), since), 4)
-    assert list(offset_map.runs) == [OffsetRange(0, 0, 2), OffsetRange(50, 2, 2)]
-
-
-def test_what_the_target_lost_goes_back_through_the_journal() -> None:
-    journal = Kept()
-    written(journal, range(0, 40, 2))
-    offset_maps = OffsetMapStore(journal, Indexes(journal.entries).last(), journal.end)
-    offset_map = recalled(offset_maps, 7)
-    assert (offset_map.runs.begin, offset_map.runs.next_target) == (6, 7)
-    index = Indexes(journal.entries)[TARGET]
-    assert [run.source for run in index] == list(range(0, 14, 2))
-    assert index.last is not None
-    assert index.last.next_target == 7
-
-
 def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     journal = Kept(fails=1)
     offset_maps = OffsetMapStore(journal, {}, None)
@@ -124,12 +97,6 @@ def test_what_could_not_be_recorded_is_recorded_the_next_time() -> None:
     count = len(journal.entries)
     asyncio.run(offset_maps.record())
     assert len(journal.entries) == count
-
-
-def recorded(journal: Kept) -> list[OffsetRange]:
-    """What a mirror that starts now believes."""
-    index = Indexes(journal.entries).get(TARGET)
-    return list(index.last) if index is not None and index.last is not None else []
 
 
 @pytest.mark.parametrize("end", [0, 2, 6, 7, 8])
@@ -180,73 +147,3 @@ def test_groups_that_were_put_back_are_named_no_more() -> None:
     assert (left.concerns("g", 4, -1), left.concerns("h", 4, -1)) == (True, False)
     assert read_cut(Entry(0, *cut_entry(TARGET, left))) == (TARGET, left)
     assert read_cut(Entry(0, *cut_entry(TARGET, replace(cut, groups=frozenset())))) == (TARGET, None)
-
-
-def test_a_task_does_not_get_what_its_predecessor_took_back() -> None:
-    """The driver handed both the same runs; the first died before it recorded what came instead of the last of them."""
-    journal = Kept()
-    written(journal, range(0, 18, 2))
-    last, since = Indexes(journal.entries).last(), journal.end
-    recalled(OffsetMapStore(journal, last, since), 6)
-    offset_map = recalled(OffsetMapStore(journal, last, since), 8)
-    assert (list(offset_map.runs), offset_map.runs.next_target) == (
-        [OffsetRange(6, 3, 1), OffsetRange(8, 4, 1), OffsetRange(10, 5, 1)],
-        6,
-    )
-
-
-def test_two_who_record_at_once_lose_nothing() -> None:
-    """What one of them could not write is not taken for written since the other one could."""
-    journal = Slow()
-    offset_maps = OffsetMapStore(journal, {}, None)
-
-    async def both() -> None:
-        offset_map = await offset_maps.recall(TARGET, 0)
-        offset_map.add(0, 0, 1)
-        first = asyncio.create_task(offset_maps.record())
-        await asyncio.sleep(0)
-        offset_map.add(5, 1, 1)
-        journal.fails = 1
-        second = asyncio.create_task(offset_maps.record())
-        await asyncio.sleep(0)
-        journal.goes_on.set()
-        await asyncio.gather(first, second, return_exceptions=True)
-        await offset_maps.record()
-
-    asyncio.run(both())
-    assert recorded(journal) == [OffsetRange(0, 0, 1), OffsetRange(5, 1, 1)]
-
-
-class Slow(Kept):
-    """Takes the first append when asked to go on, and fails the next as often as `fails` says."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.goes_on = asyncio.Event()
-
-    async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
-        if not self.entries and not self.fails:
-            await self.goes_on.wait()
-            begin = self.end
-            self.entries += [Entry(begin + index, *entry) for index, entry in enumerate(entries)]
-            return begin
-        return await super().append(entries)
-
-
-def test_what_expired_is_forgotten_whatever_else_the_journal_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that is gone from the target would be asked for in vain until a timeout, between all epochs."""
-    journal = Kept()
-    written(journal, range(0, 18, 2))
-    gone = [entry._replace(key=entry.key.replace(b"orders", b"gone")) for entry in journal.entries]
-    indexes = Indexes([*gone, *journal.entries])
-    journal.cluster = Mock(leader=lambda at: Leader(0 if at == TARGET else -1, 0))
-    asked = []
-
-    async def log_start(_cluster: Any, at: TopicPartition, _when: int) -> int:
-        asked.append(at)
-        return 7
-
-    monkeypatch.setattr("mirror.journal.offset_maps.list_offset", log_start)
-    asyncio.run(forget_expired(journal, indexes))
-    assert asked == [TARGET]
-    assert [run.target for run in Indexes(journal.entries)[TARGET]] == [6, 7, 8]

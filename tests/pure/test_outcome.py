@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from fakebroker import HOST
 from sparkless import InThisProcess
 
 from mirror.driver.flow import Flow, Outcome
-from mirror.driver.journal_state import JournalState
-from mirror.driver.topic_watcher import NewPlan
 from mirror.errors import ExitCode
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.observability.logs import Log
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, KnownStop
@@ -30,8 +25,6 @@ from mirror.states import State
 
 NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)
-#: Seconds that anything may take.
-TIMEOUT = 120.0
 
 
 def figures(state: State, offset: int, partition: int = 0) -> PartitionStatus:
@@ -89,10 +82,25 @@ class Scripted(Supervisor):
         return self._outcome
 
 
-def test_done_is_done() -> None:
-    outcome = Scripted([[figures(State.MIRRORING, 500)], [figures(State.CAUGHT_UP, 1000)]], once=True).outcome()
-    assert outcome.exit_code == ExitCode.DONE
-    assert not outcome.incomplete
+RUNNING, DONE = figures(State.MIRRORING, 500), figures(State.CAUGHT_UP, 1000)
+SIGNALED = 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("epochs", "flow", "code"),
+    [
+        ([[RUNNING], [DONE]], {"once": True}, ExitCode.DONE),
+        ([[RUNNING], [], [], [], [DONE]], {"once": True}, ExitCode.DONE),  # epochs that failed say nothing of headway
+        ([[figures(State.CORRUPT, 500)]], {"once": True}, ExitCode.DATA_AT_RISK),
+        ([[figures(State.UNAUTHORIZED, 500)]], {"once": True}, ExitCode.CLUSTER),
+        ([[RUNNING]], {"once": True}, SIGNALED),  # behind the last of these epochs comes a signal
+        ([[RUNNING]], {"until_caught_up": True}, SIGNALED),
+        ([[RUNNING]], {}, ExitCode.DONE),
+    ],
+)
+def test_how_a_run_ends(epochs: list[list[PartitionStatus]], flow: dict[str, Any], code: int) -> None:
+    outcome = Scripted(epochs, **flow).outcome()
+    assert (outcome.exit_code, bool(outcome.incomplete)) == (code, code == SIGNALED)
 
 
 @pytest.mark.parametrize(
@@ -110,28 +118,6 @@ def test_a_bounded_copy_without_headway_ends_and_is_not_done(epochs: list[list[P
     assert outcome.exit_code == ExitCode.CLUSTER
     assert "orders-0 up to offset 1000" in outcome.incomplete
     assert len(scripted.left) == 1, "it gave up before the epoch that would have done it"
-
-
-def test_epochs_that_failed_as_a_whole_say_nothing_about_headway() -> None:
-    epochs = [[figures(State.MIRRORING, 500)], [], [], [], [figures(State.CAUGHT_UP, 1000)]]
-    assert Scripted(epochs, once=True).outcome().exit_code == ExitCode.DONE
-
-
-def test_an_epoch_that_failed_says_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged = list[tuple[Any, Any]]()
-
-    def log(_: object, level: str, event: str, fields: dict[str, Any]) -> None:
-        if event == "epoch_ended":
-            logged.append((fields["lag_records"], fields["lag_unknown"]))
-
-    monkeypatch.setattr(Log, "_emit", log)
-    Scripted([[figures(State.CAUGHT_UP, 500)], [], [figures(State.CAUGHT_UP, 600)]]).outcome()
-    assert logged[:3] == [(0, 0), (None, 1), (0, 0)]
-
-
-def test_a_stop_is_over_and_reported_by_its_code() -> None:
-    outcome = Scripted([[figures(State.CORRUPT, 500)]], once=True).outcome()
-    assert outcome.exit_code == ExitCode.DATA_AT_RISK
 
 
 def test_a_copy_whose_padding_stands_is_not_done() -> None:
@@ -160,24 +146,6 @@ def test_a_stop_that_the_journal_lacks_is_written_there_soon(*, is_written: bool
     assert scripted.outcome().exit_code == ExitCode.DATA_AT_RISK
     assert all(seconds > IDLE_PAUSE if is_written else seconds <= IDLE_PAUSE for seconds in scripted.pauses)
     assert scripted.pauses
-
-
-def test_lost_rights_are_known_by_theirs() -> None:
-    assert Scripted([[figures(State.UNAUTHORIZED, 500)]], once=True).outcome().exit_code == ExitCode.CLUSTER
-
-
-def test_a_signal_before_the_end() -> None:
-    outcome = Scripted([[figures(State.MIRRORING, 500)]], once=True).outcome()
-    assert outcome.exit_code == 128 + signal.SIGTERM
-
-
-def test_a_signal_ends_a_live_mirror_in_good_order() -> None:
-    assert Scripted([[figures(State.CAUGHT_UP, 500)]]).outcome().exit_code == ExitCode.DONE
-
-
-def test_a_signal_before_everything_caught_up() -> None:
-    outcome = Scripted([[figures(State.MIRRORING, 500)]], until_caught_up=True).outcome()
-    assert outcome.exit_code == 128 + signal.SIGTERM
 
 
 def test_a_stop_that_only_the_live_figures_reported_is_not_lost() -> None:
@@ -215,67 +183,3 @@ def test_a_pause_hides_no_stop_of_a_former_process(
     lifted = figures(State.DIVERGED, 7)
     scripted._reports_before = {lifted.key(): lifted.to_json()}
     assert scripted.outcome().figures[AT].state is State.PAUSED
-
-
-# --- a source that is silent ------------------------------------------------------------------------------------------
-
-
-class Unpatched(Scripted):
-    """Asks for leaders as it does outside of tests."""
-
-    async def _refreshed(self) -> None:
-        await Supervisor._refreshed(self)
-
-
-@asynccontextmanager
-async def silent() -> AsyncIterator[tuple[Endpoint, asyncio.Event]]:
-    """A broker that takes connections and answers nothing, and whether somebody came."""
-    asked, over = asyncio.Event(), asyncio.Event()
-
-    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if await reader.read(1):
-            asked.set()
-        await over.wait()
-        writer.close()
-
-    server = await asyncio.start_server(hold, HOST, 0)
-    try:
-        yield Endpoint("eu", ((HOST, server.sockets[0].getsockname()[1]),)), asked
-    finally:
-        over.set()
-        server.close()
-
-
-@pytest.mark.parametrize(
-    "other", [(), (Assignment(TopicPartition("new", 0), TopicPartition("new", 0), None, Rules()),)]
-)
-def test_a_silent_source_does_not_hold_up_an_end(
-    other: tuple[Assignment, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is asked for leaders after an epoch, and for new topics before the next: a failover waits for neither."""
-
-    async def readable(*_: object) -> bool:
-        return True
-
-    async def run() -> None:
-        async with silent() as (source, asked):
-            mirror = Unpatched([[figures(State.MIRRORING, 5)]], source=source, epoch_seconds=1000.0)
-            if other:
-                mirror._next = NewPlan((*mirror._assignments, *other))
-                monkeypatch.setattr(JournalState, "read", readable)  # its cluster is nowhere
-            ending = asyncio.create_task(mirror._epochs())
-            async with asyncio.timeout(TIMEOUT):
-                await asked.wait()
-            mirror._stop()
-            done, _ = await asyncio.wait([ending], timeout=TIMEOUT)
-            under_way = mirror._source._refreshing
-            assert done
-            ending.result()
-            assert under_way is not None
-            assert not under_way.done(), "it was not waited for"
-            under_way.cancel()
-            await asyncio.wait([under_way])
-            mirror._source.close()
-            assert len(mirror.left) == (1 if other else 0)
-
-    asyncio.run(run())

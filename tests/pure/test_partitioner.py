@@ -21,7 +21,6 @@ KAFKA_S = {
     b"abc": 479470107,
 }
 MOST = 2**31 - 1
-PARTITIONS = 12
 
 
 def murmur2(key: bytes) -> int:
@@ -63,15 +62,3 @@ def test_any_keys(keys: list[bytes | None], count: int) -> None:
     found = partitions_of(keyed(keys), count)
     assert found.dtype == np.int32
     assert found.tolist() == [expected(key, count) for key in keys]
-
-
-def test_keys_of_some_rows_alone() -> None:
-    keys = [b"one", None, b"", b"four", b"f\xfcnf"]
-    found = partitions_of(keyed(keys).rows(1, 4), PARTITIONS)
-    assert found.tolist() == [expected(key, PARTITIONS) for key in keys[1:4]]
-
-
-@pytest.mark.parametrize("count", [0, -1])
-def test_no_partitions(count: int) -> None:
-    with pytest.raises(AssertionError):
-        partitions_of(keyed([b"a"]), count)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +13,7 @@ from mirror.records import columns
 from mirror.records.codecs import compress
 from mirror.records.columns import Records, column, decode, encode, headers, joined, key, value
 from mirror.records.recipe import CAP
-from mirror.spark.census import COUNTED, FORMAT, counted, framing, varint_sizes
+from mirror.spark.census import FORMAT, counted
 
 BASE, CLOCK = 5_000_000_000, 1_700_000_000_000
 blobs = st.none() | st.binary(max_size=40)
@@ -114,36 +111,6 @@ def test_what_is_wrong_is_named(section: bytes, count: int, expected: str) -> No
         decode(section, count, BASE, CLOCK)
 
 
-def test_an_offset_beyond_the_header_s_last_one() -> None:
-    section = encoded([Record(0), Record(7)])
-    assert len(decode(section, 2, BASE, CLOCK, largest_delta=7)) == 2
-    with pytest.raises(BadRecords, match="out of order"):
-        decode(section, 2, BASE, CLOCK, largest_delta=6)
-
-
-def test_too_many_records_for_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    section = encoded([Record(index) for index in range(9)])
-    monkeypatch.setattr(columns, "MOST_RECORDS", 8)
-    with pytest.raises(BadRecords, match="9 records in a batch, more than 8"):
-        decode(section, 9, BASE, CLOCK)
-    half = decode(encoded([Record(index) for index in range(5)]), 5, BASE, CLOCK)
-    with pytest.raises(BadRecords, match="more than 8"):
-        joined([half, half])
-
-
-@pytest.mark.parametrize("codec", range(5))
-def test_a_batch_is_read_whatever_its_codec(codec: int) -> None:
-    wanted = [Record(index, index * 3, b"k%d" % index, b"value " * index) for index in range(100)]
-    payload = compress(codec, encoded(wanted))
-    data = batch(BASE, count=100, attributes=codec, payload=payload, base_timestamp=CLOCK)
-    assert as_list(columns.read(raw(data))) == wanted
-
-
-def test_an_append_time_batch_has_one_timestamp() -> None:
-    data = batch(count=2, attributes=8, payload=encoded([Record(0, 1), Record(1, 2)]), max_timestamp=99)
-    assert columns.read(raw(data)).timestamps.tolist() == [99, 99]
-
-
 def test_a_bad_payload_names_its_batch() -> None:
     with pytest.raises(BadRecords, match=r"base offset 77") as item:
         columns.read(raw(batch(77, payload=b"no record at all")))
@@ -167,20 +134,6 @@ def test_a_column_in_arrow_s_layout(given_: list[Record], which: str) -> None:
     assert texts == [getattr(one, which) for one in given_]
 
 
-def test_a_long_batch_of_odd_records() -> None:
-    """Sizes around the limits of one, two and three bytes of length, in one batch."""
-    random = Random(3)
-    sizes = [0, 1, 15, 16, 17, 62, 63, 64, 65, 8190, 8191, 8192, 8193, 70_000]
-    wanted = [
-        Record(index, index - 7, random.randbytes(sizes[index % 14]), random.randbytes(sizes[-1 - index % 14]))
-        for index in range(56)
-    ]
-    found = decode(encoded(wanted), 56, BASE, CLOCK)
-    assert as_list(found) == wanted
-    assert bytes(encode(found, CLOCK)) == encoded(wanted)
-    assert found.offsets.dtype == np.int64
-
-
 # --- what the format costs --------------------------------------------------------------------------------------------
 
 
@@ -191,18 +144,3 @@ def test_every_byte_of_a_record_is_counted_once(given_: list[Record]) -> None:
     parts = sum(found[name] for name in (*FORMAT, "keys", "values", "headers"))
     assert (found["measured"], parts) == (len(given_), len(section))
     assert len(given_) <= found["kip931"] <= 2 * len(given_)
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
-def test_sizes_of_numbers(numbers: list[int]) -> None:
-    assert varint_sizes(np.array(numbers, np.int64)).tolist() == [len(varint(number)) for number in numbers]
-
-
-def test_what_holds_no_record_costs_none() -> None:
-    assert set(framing(raw(batch(0, attributes=0x30, count=1))).values()) == {0}
-    with pytest.raises(BadRecords, match="offset 7"):
-        framing(raw(batch(7, count=3, payload=b"no records")))
-    smallest = encoded([Record(0, 0, None, None, ())])
-    found = framing(raw(batch(7, count=1, payload=smallest, base_timestamp=CLOCK)))
-    assert list(found) == list(COUNTED)
-    assert sum(found[name] for name in FORMAT) == len(smallest) == 7

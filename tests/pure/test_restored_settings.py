@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
-from typing import Any
 from uuid import uuid4
 
-import pytest
-
-from mirror.commands import restore as command
-from mirror.commands.restore_view import Report
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.kafka.topic_configs import ConfigValue
 from mirror.policy.rules import Rules
-from mirror.policy.selection import TopicPair
 from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import Commit, GroupOffsets
 from mirror.segments.file_cluster import Bounds
 from mirror.segments.restore import KEEPING, RestoredPartition, found_groups
-from mirror.spark.restore import Restored
 from mirror.topics.configs import plan_settings
 
 
@@ -51,31 +43,6 @@ def test_what_is_set_held_and_left() -> None:
     foreign = plan_settings("orders", found, there, KEEPING, replicas=3, is_own=False)
     assert (foreign.changes, foreign.by_default) == ((), ())
     assert foreign.held.keys() == found.keys() - {"remote.storage.enable", "of.another.kafka"}
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_what_is_not_set_of_a_topic_in_part_is_said_with_its_command(
-    capsys: pytest.CaptureFixture[str], *, dry_run: bool
-) -> None:
-    """Also by a dry run, and what may never be whole is not said to come with another restore alone."""
-    at = TopicPartition("orders", 0)
-    settings = plan_settings("orders", {"cleanup.policy": "compact"}, now(), KEEPING, replicas=1, is_own=True)
-    plan: Any = SimpleNamespace(
-        pairs=[TopicPair(source="orders", target="orders", partitions=1)], creations=(), findings=(), target_topics={}
-    )
-    report = Report(plan, Endpoint("target", ()), {}, {at: []}, [], dry_run, settings={"orders": settings})
-    mine = Assignment(source=at, target=at, topic_id=None, rules=Rules())
-    report.results.append(Restored(assignment=mine, at_risk=True))
-    report.unset = command.unset_in_part(report)
-    report.print()
-    printed = " ".join(capsys.readouterr().out.split())
-    done = "would not be set" if dry_run else "not set"
-    assert f"orders: {done} as on the lost cluster: cleanup.policy=compact: the topic is not there whole" in printed
-    assert re.search(
-        "where nothing more is to be found, set them yourself. To set them: kafka-configs.*=compact", printed
-    )
-    said = report.as_dict()["settings"]["orders"]
-    assert (said["applied"], said["not_applied"]) == ({}, {"cleanup.policy": "compact"})
 
 
 def test_files_that_end_before_what_a_group_had_read_are_not_whole() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,37 +37,26 @@ def test_patterns_match_the_whole_name() -> None:
     assert (selection.missing, selection.clashes, selection.illegal, selection.internal) == ((), (), (), ())
 
 
-def test_exclude_wins() -> None:
-    assert select(TOPICS, settings(["orders.*"], exclude=[".*-tmp"])).pairs == (pair("orders"),)
-
-
-def test_mirrors_own_topics_are_never_selected() -> None:
-    """The copy of a journal would be taken for one: whatever a user's own list of exclusions says."""
-    lists: tuple[dict[str, Any], ...] = ({}, {"exclude": []}, {"exclude": ["orders"]})
-    for exclude in lists:
-        assert pair("mirror.x.offsets") not in select(TOPICS, settings([".*", "mirror.x.offsets"], **exclude)).pairs
-
-
-def test_internal_topics_are_never_selected() -> None:
-    for include in (["__consumer_offsets", "orders"], ["__.*", "orders"]):
-        selection = select(TOPICS, settings(include, exclude=[]))
-        assert selection.pairs == (pair("orders"),)
-        assert "__consumer_offsets" in selection.internal
-    assert select(TOPICS, settings([".*"])).internal == ()
-
-
-def test_names_that_no_topic_has_are_returned() -> None:
-    assert select(TOPICS, settings(["order", "orders", "nothing-.*"])).missing == ("order",)
-
-
-def test_a_name_that_exists_and_is_excluded_is_not_missing() -> None:
-    selection = select(TOPICS, settings(["orders", "orders-tmp"], exclude=[".*-tmp"]))
-    assert (selection.pairs, selection.missing) == ((pair("orders"),), ())
-
-
-def test_a_name_that_no_topic_has_and_is_excluded_is_not_missing() -> None:
-    """As after the topic was deleted, and taken out of the flow."""
-    assert select(TOPICS, settings(["orders", "gone"], exclude=["gone"])).missing == ()
+@pytest.mark.parametrize(
+    ("include", "exclude", "missing"),
+    [
+        (["order", "orders", "nothing-.*"], None, ("order",)),
+        (["orders.*"], [".*-tmp"], ()),
+        (["orders", "orders-tmp"], [".*-tmp"], ()),
+        (["orders", "gone"], ["gone"], ()),  # it was deleted, and taken out of the flow
+        # Whatever a user's own list of exclusions says; the copy of a journal would be taken for one.
+        (["__.*", "mirror.x.offsets", "orders"], [], ()),
+        (["__consumer_offsets", "mirror.*", "orders"], ["clicks"], ()),
+    ],
+)
+def test_exclude_wins_and_internal_topics_are_never_selected(
+    include: list[str], exclude: list[str] | None, missing: tuple[str, ...]
+) -> None:
+    topics = settings(include) if exclude is None else settings(include, exclude=exclude)
+    selection = select(TOPICS, topics)
+    assert (selection.pairs, selection.missing) == ((pair("orders"),), missing)
+    assert ("__consumer_offsets" in selection.internal) is ("__" in include[0])
+    assert (selects("orders", topics), selects("order", topics)) == (True, "order" in include)
 
 
 def test_two_sources_of_one_target_clash() -> None:
@@ -94,11 +82,6 @@ def test_every_topic_is_accounted_for(topics: dict[str, int], include: list[str]
     assert {one.source for one in selection.pairs} | set(selection.internal) == wanted
     assert all(one.partitions == topics[one.source] for one in selection.pairs)
     assert not any(one.source.startswith("__") for one in selection.pairs)
-
-
-@pytest.mark.parametrize(("topic", "expected"), [("orders", True), ("orders2", False), ("orders-tmp", False)])
-def test_selects(topic: str, expected: bool) -> None:
-    assert selects(topic, settings(["orders(-tmp)?"], exclude=[".*-tmp"])) is expected
 
 
 def test_names_that_are_like_one_that_is_not_known() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import urlsafe_b64encode
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -27,41 +26,29 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_history_as_brokers_write_it(folder: Path) -> None:
-    (folder / HISTORY).write_text("0\n3\n0 0\n2 17\n5 17\n")
-    assert history_of(folder) == [(0, 0), (2, 17), (5, 17)]
-
-
 @pytest.mark.parametrize(
-    "text",
+    ("text", "entries"),
     [
-        "0\n2\n0 0\n1 1",  # of 1234: it would cut off nearly all
-        "0\n2\n0 0\n",
-        "0\n1\n0 0\n1 1234\n",
-        "1\n1\n0 0\n",
-        "0\n2\n1 0\n0 9\n",
-        "0\n2\n0 9\n1 0\n",
-        "0\n1\n2147483648 0\n",
-        "0\n1\n0 9223372036854775808\n",
-        f"0\n1\n0 {'9' * 5000}\n",
-        "0\n1\n0 0 0\n",
-        "0\n",
-        "",
+        ("0\n3\n0 0\n2 17\n5 17\n", [(0, 0), (2, 17), (5, 17)]),
+        ("0\n2\n0 0\n1 1", []),  # of 1234: it would cut off nearly all
+        ("0\n2\n0 0\n", []),
+        ("0\n1\n0 0\n1 1234\n", []),
+        ("1\n1\n0 0\n", []),
+        ("0\n2\n0 9\n1 0\n", []),
+        ("0\n1\n2147483648 0\n", []),
+        (f"0\n1\n0 {'9' * 5000}\n", []),
+        ("0\n1\n0 0 0\n", []),
+        ("", []),
     ],
 )
-def test_a_history_that_is_not_whole_says_nothing(folder: Path, text: str) -> None:
+def test_a_history_that_is_not_whole_says_nothing(folder: Path, text: str, entries: list[tuple[int, int]]) -> None:
     (folder / HISTORY).write_text(text)
-    assert history_of(folder) == []
+    assert history_of(folder) == entries
 
 
 @pytest.mark.parametrize(
     ("text", "start"),
-    [
-        ("0\n2\nother 0 5\norders 0 40\n", 40),
-        ("0\n2\nother 0 5\norders 0 4", 0),
-        ("0\n2\nother 0 5\norders 1 40\n", 0),
-        (f"0\n1\norders 0 {'9' * 5000}\n", 0),
-    ],
+    [("0\n2\nother 0 5\norders 0 40\n", 40), ("0\n2\nother 0 5\norders 0 4", 0), ("0\n1\norders 1 40\n", 0)],
 )
 def test_a_log_start(folder: Path, text: str, start: int) -> None:
     (folder.parent / STARTS).write_text(text)
@@ -69,28 +56,13 @@ def test_a_log_start(folder: Path, text: str, start: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "known"),
-    [
-        ("AAAAAAAAAAAAAAAAAAAABw", True),
-        ("AAAAAAAAAAAAAAAAAAAAAA", False),  # no id at all (Kafka `Uuid.ZERO_UUID`)
-        ("AAAAAAAAAAAAAAAAAAAAB", False),
-        ("!AAAAAAAAAAAAAAAAAAAABw!", False),
-    ],
+    ("text", "topic_id"),
+    [("AAAAAAAAAAAAAAAAAAAABw", UUID(int=7)), ("AAAAAAAAAAAAAAAAAAAAAA", None), ("AAAAAAAAAAAAAAAAAAAAB", None)],
 )
-def test_a_topic_id(folder: Path, expected: str, *, known: bool) -> None:
-    (folder / METADATA).write_text(f"version: 0\ntopic_id: {expected}\n")
-    assert (topic_id_of(folder) is not None) is known
-
-
-@pytest.mark.parametrize("kind", ["a pipe without a writer", "a terabyte"])
-def test_what_is_no_small_file_is_not_read(folder: Path, kind: str) -> None:
-    for path in (folder / HISTORY, folder / METADATA, folder.parent / STARTS, folder / "0.timeindex"):
-        if kind == "a terabyte":
-            with path.open("wb") as file:
-                file.truncate(1 << 40)  # none of it on the disk
-        else:
-            os.mkfifo(path)
-    assert (history_of(folder), topic_id_of(folder), log_start_of(folder)) == ([], None, 0)
+def test_a_topic_id(folder: Path, text: str, topic_id: UUID | None) -> None:
+    """That of zeros is none (Kafka `Uuid.ZERO_UUID`)."""
+    (folder / METADATA).write_text(f"version: 0\ntopic_id: {text}\n")
+    assert topic_id_of(folder) == topic_id
 
 
 def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

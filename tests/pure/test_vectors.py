@@ -74,14 +74,6 @@ def test_the_files_have_the_sums_of_the_manifest() -> None:
         assert hashlib.sha256(vector.data).hexdigest() == vector.sha256, vector.name
 
 
-def test_every_byte_of_the_files_belongs_to_one_vector() -> None:
-    ends: Counter[str] = Counter()
-    for vector in VECTORS:
-        assert vector.position == ends[vector.file], vector.name
-        ends[vector.file] += vector.size
-    assert ends == {name: (FOLDER / name).stat().st_size for name in file_sums()}
-
-
 def test_the_vectors_show_all_that_brokers_store() -> None:
     assert len(VECTORS) >= 300
     assert len({vector.name for vector in VECTORS}) == len(VECTORS)
@@ -93,13 +85,6 @@ def test_the_vectors_show_all_that_brokers_store() -> None:
     assert {marker for vector in VECTORS for marker in vector.markers} == {"abort", "commit"}
 
 
-def test_every_vector_was_read_alike_by_two_consumers_and_is_readable_by_two_decoders_or_magic_0_with_lz4() -> None:
-    for vector in VECTORS:
-        few = vector.kinds.get("magic0 lz4")
-        assert len(vector.read_by) == (2 if few else 3), vector.name
-        assert set(vector.unreadable) == (set(DECODERS) if few else set()), vector.name
-
-
 # --- reading
 
 
@@ -107,14 +92,6 @@ def test_every_vector_was_read_alike_by_two_consumers_and_is_readable_by_two_dec
 def test_the_mirror_reads_what_foreign_consumers_read(group: str) -> None:
     for vector in GROUPS[group]:
         assert Expected.of(mirror_rows(data_batches(vector))) == vector.expected, vector.name
-
-
-@in_groups
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_foreign_decoders_read_the_same(group: str, decoder: str) -> None:
-    for vector in GROUPS[group]:
-        if decoder not in vector.unreadable:
-            assert Expected.of(DECODERS[decoder](bytes(vector.data))) == vector.expected, vector.name
 
 
 def test_control_batches_are_the_markers_that_foreign_decoders_read() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from waiting import until
 
 _TIMEOUT: Final = 60.0
 _ANY: Final[Any] = None  # any name, principal or host, which the client's own types leave out
@@ -34,7 +34,4 @@ def put_acls(admin: AdminClient, old: AclBindingFilter, new: Sequence[AclBinding
     if new:
         for made in admin.create_acls(list(new)).values():
             made.result(_TIMEOUT)
-    deadline = time.monotonic() + _TIMEOUT
-    while len(known := admin.describe_acls(old).result(_TIMEOUT)) != len(new):
-        assert time.monotonic() < deadline, known
-        time.sleep(0.02)
+    until(lambda: len(admin.describe_acls(old).result(_TIMEOUT)) == len(new))

@@ -9,27 +9,18 @@ from typing import Any
 
 from confluent_kafka import TopicPartition as Watermark
 from confluent_kafka.admin import AdminClient
-from helpers import (
-    make_topic,
-    mirror_once,
-    produce,
-    settings_between,
-)
 from pair import AnyCluster
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
 
-from mirror.commands.verify import verify_flow
 from mirror.errors import BrokerError
 from mirror.kafka.cluster import TopicPartition
-from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import rewrite
-from mirror.states import State
 from mirror.verify.compare import Bounds, compare
 from mirror.verify.reader import Answer, Reader
-from mirror.verify.report import Kind, Pair, PartitionReport, VerifyReport
+from mirror.verify.report import Kind, Pair, PartitionReport
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("eu.orders", 0))
 FAR = 1 << 40
@@ -108,27 +99,6 @@ def remade(*batches: bytes, **recipe: Any) -> list[bytes]:
 
 CLOCK = 1_700_000_000_000
 THREE = [batch(0, count=10), batch(10, count=5, payload=b"second", attributes=4), batch(15, count=1, payload=b"third")]
-
-
-class Between:
-    """A source topic with records and its mirrored copy."""
-
-    def __init__(
-        self, source: Cluster, target: Cluster, topic: str, partitions: int = 1, **target_configs: str
-    ) -> None:
-        self.source, self.target, self.topic = source.bootstrap, target.bootstrap, topic
-        make_topic(self.source, topic, partitions)
-        if target_configs:
-            make_topic(self.target, topic, partitions, {key.replace("_", "."): v for key, v in target_configs.items()})
-        for partition in range(partitions):
-            produce(self.source, topic, VALUES, partition=partition, codec="zstd")
-
-    def mirror(self) -> None:
-        for figures in mirror_once(self.source, self.target, [self.topic]).values():
-            assert (figures.state, figures.detail, figures.lag_records) == (State.CAUGHT_UP, "", 0)
-
-    def verify(self, **more: Any) -> VerifyReport:
-        return verify_flow(settings_between(self.source, self.target, [self.topic], **more))
 
 
 VALUES = [f"value {number:03} ".encode() * 20 for number in range(40)]

@@ -11,17 +11,15 @@ transaction may be left open.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
+from waiting import until
 
 from mirror.lab.embedded import Cluster
 
-#: Seconds within which the broker must lead its partitions again.
-LEADS_SECONDS = 60.0
 #: A batch's base offset and the bytes that follow these twelve; and where its last offset delta is (magic 2).
 _HEAD = struct.Struct(">qi")
 _LAST_DELTA, _MAGIC_AT = struct.Struct(">i"), 16
@@ -150,19 +148,15 @@ def _batches(segment: Path) -> Iterator[tuple[int, int]]:
 
 def _await_end(bootstrap: str, topic: str, partition: int, end: int) -> None:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "crashcut", "log_level": 0})
-    deadline = time.monotonic() + LEADS_SECONDS
-    seen: tuple[int, int] | KafkaException | None = None
+
+    def leads() -> bool:
+        try:
+            _, seen = consumer.get_watermark_offsets(ConfluentPartition(topic, partition), timeout=2.0)
+        except KafkaException:  # no leader yet
+            return False
+        return seen >= end  # whoever copies to it may be quick
+
     try:
-        while time.monotonic() < deadline:
-            try:
-                found = consumer.get_watermark_offsets(ConfluentPartition(topic, partition), timeout=2.0)
-            except KafkaException as problem:  # no leader yet
-                seen = problem
-            else:
-                seen = found
-                if found[1] >= end:  # whoever copies to it may be quick
-                    return
-            time.sleep(0.02)
+        until(leads, lambda: f"{topic}-{partition} was cut to offset {end}, and its broker does not show that end")
     finally:
         consumer.close()
-    raise AssertionError(f"{topic}-{partition} was cut to offset {end}; its broker says {seen}")

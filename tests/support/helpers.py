@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
+from waiting import until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.start import recorded
@@ -67,18 +68,22 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[
     """Create a topic and wait until its partitions have leaders."""
     admin = Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
     creation = Creation(topic=name, partitions=partitions, replication_factor=1, configs=configs or {})
-    deadline = time.monotonic() + 20
-    while True:
+
+    def is_created() -> bool:
         try:
             assert not admin.create_topics([creation])
-            break
         except BrokerError as error:  # a broker whose beat came late under load is fenced for a moment
-            if error.name != "INVALID_REPLICATION_FACTOR" or time.monotonic() >= deadline:
+            if error.name != "INVALID_REPLICATION_FACTOR":
                 raise
-            time.sleep(0.2)
-    while not (found := admin.describe([name])) or any(one.leader < 0 for one in found[name].partitions):
-        assert time.monotonic() < deadline, f"{name} was not created"
-        time.sleep(0.02)
+            return False
+        return True
+
+    def has_leaders() -> bool:
+        found = admin.describe([name])
+        return bool(found) and all(one.leader >= 0 for one in found[name].partitions)
+
+    until(is_created)
+    until(has_leaders, lambda: f"{name} has no leaders")
 
 
 def produce(

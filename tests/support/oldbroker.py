@@ -7,17 +7,14 @@ request versions are those of this release, so it reads from it directly.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Literal
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
-from releases import START_TIMEOUT_S, NotFetched, ReleasedBroker
-
-from mirror.lab.embedded import Cluster
+from releases import NotFetched, ReleasedBroker
+from waiting import until
 
 VERSION: Final = "2.8.2"
 #: As the vectors name it.
@@ -51,10 +48,7 @@ class OldBroker(ReleasedBroker):
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         admin.create_topics([topic])[name].result(timeout=30)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._leads(admin, name, partitions):
-            assert time.monotonic() < deadline, f"{name} has no leaders"
-            time.sleep(0.02)
+        until(lambda: self._leads(admin, name, partitions), lambda: f"{name} has no leaders")
 
     @staticmethod
     def _leads(admin: AdminClient, name: str, partitions: int) -> bool:
@@ -90,30 +84,3 @@ def _answers(admin: AdminClient) -> bool:
         return bool(admin.list_topics(timeout=1).brokers)
     except KafkaException:
         return False  # not up yet, or never: whoever waits looks at its process, too
-
-
-def plant(cluster: Cluster, topic: str, segment: bytes) -> None:
-    """Makes `segment` the log of partition 0 of `topic`, an empty topic of a one-broker cluster, behind its back.
-
-    So a broker that writes magic 2 alone serves older magics from its disk, as one does after an upgrade. The broker is
-    killed and started again: after that it reads its logs anew and makes the missing index.
-    """
-    folder = cluster.nodes[0].data / f"{topic}-0"
-    log = folder / f"{0:020}.log"
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not _is_made(folder):
-        assert time.monotonic() < deadline, f"{log} was not made"
-        time.sleep(0.02)
-    cluster.kill(0)
-    assert log.stat().st_size == 0, f"{log} is not empty"
-    log.write_bytes(segment)
-    for index in (*folder.glob("*.index"), *folder.glob("*.timeindex")):
-        index.unlink()
-    cluster.restart(0)
-
-
-def _is_made(folder: Path) -> bool:
-    # The metadata names a leader before that has made its log, and a log without its topic's id is thrown away at the
-    # next start. The epoch is written last, when the broker begins to lead.
-    epochs = folder / "leader-epoch-checkpoint"
-    return (folder / "partition.metadata").exists() and epochs.exists() and epochs.stat().st_size > 0

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +14,9 @@ from typing import Any
 
 import psutil
 from adversary.driving import Command
+from waiting import DEADLINE_S, until
 
-#: Seconds that anything may take on a machine with too much to do.
-TIMEOUT = 180.0
+TIMEOUT = DEADLINE_S
 
 
 class Running:
@@ -92,11 +91,8 @@ def running(config: Path, log: Path, *options: str, kind: type[Running] = Runnin
 forked = partial(running, kind=Forked)
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, otherwise: Callable[[], str]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.05)
+def wait_for(condition: Callable[[], Any], _seconds: float, otherwise: Callable[[], str]) -> None:
+    until(condition, otherwise)
 
 
 def values(count: int) -> list[bytes]:

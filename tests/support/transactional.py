@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 from typing import Any
 
 from confluent_kafka import Producer
 from helpers import RECENT_MS, wait_for_markers
 from samerecords import read
+from waiting import until
 
 
 def transactions(
@@ -57,9 +57,10 @@ def write_over(bootstrap: str, topic: str) -> Producer:
 
 def wait_until_cleaned(bootstrap: str, topic: str, client: Producer) -> None:
     """Until the cleaner left at most a thousand records."""
-    deadline = time.monotonic() + 60
-    while sum(1 for _ in read(bootstrap, topic, 0)) > 1000:
-        assert time.monotonic() < deadline, "the cleaner did not run"
+
+    def is_cleaned() -> bool:
         client.produce(topic, b"again", key=b"last", partition=0)  # rolls a segment
         client.flush(20)
-        time.sleep(0.2)
+        return sum(1 for _ in read(bootstrap, topic, 0)) <= 1000
+
+    until(is_cleaned, lambda: "the cleaner did not run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from helpers import mirror_once, settings_between
 from samerecords import read
+from waiting import until
 
 from mirror.commands.verify import verify_flow
 from mirror.journal.journal import Journal, journal_topic
@@ -80,7 +80,4 @@ def deleted(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.delete_topics([topic])[topic].result(20)
-    deadline = time.monotonic() + 30
-    while topic in admin.list_topics(timeout=10).topics:
-        assert time.monotonic() < deadline, "it was not deleted"
-        time.sleep(0.05)
+    until(lambda: topic not in admin.list_topics(timeout=10).topics, lambda: "it was not deleted")

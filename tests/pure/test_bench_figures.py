@@ -1,0 +1,253 @@
+"""What the raw figures of `mirror bench` come to: medians, ratios, goals, changes, tables and the page."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mirror.cli import app
+from mirror.errors import ConfigError, ExitCode
+from mirror.lab.bench.goals import BEGIN, END, compare, goals, table
+from mirror.lab.bench.page import headline, page
+from mirror.lab.bench.result import (
+    CPU,
+    MEMORY,
+    MIRROR,
+    SPEED,
+    Result,
+    Summary,
+)
+
+ROOT = Path(__file__).parents[2]
+LATEST = ROOT / "docs/bench/latest.json"
+MEASURED = Result.from_json(LATEST.read_bytes(), str(LATEST))
+
+
+def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bool = False) -> Result:
+    """Some of the committed figures; with `more`, latencies and scaling, too."""
+    return replace(
+        MEASURED,
+        workloads=tuple(one for one in MEASURED.workloads if one.name in loads),
+        arms=tuple(one for one in MEASURED.arms if one.name in arms),
+        runs=tuple(one for one in MEASURED.runs if one.workload in loads and one.arm in arms and one.round <= rounds),
+        latencies=tuple(one for one in MEASURED.latencies if more and one.arm in arms),
+        scaling=MEASURED.scaling if more else (),
+    )
+
+
+TWO = part(["1MB-zstd"], ["mirror", "mm2"])
+ALONE = part(["8KB-lz4"], ["mirror"], rounds=1)
+
+
+def measured(**values: Sequence[float]) -> Summary:
+    """A comparison with these CPU-seconds of the copy by arm, a round each."""
+    runs = [
+        replace(TWO.runs[0], arm=arm, round=number, copy_cpu_s=seconds)
+        for arm, found in values.items()
+        for number, seconds in enumerate(found)
+    ]
+    return Summary(replace(TWO, runs=tuple(runs)))
+
+
+# --- raw figures ------------------------------------------------------------------------------------------------------
+
+
+def test_raw_figures_read_back_the_same() -> None:
+    assert Result.from_json(MEASURED.to_json()) == MEASURED
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"format": 2}, "format"), ({"rounds": 3}, "rounds"), ({"runs": [{}]}, "runs.0"), ({"made": None}, "made")],
+)
+def test_another_format_is_refused_by_name(change: dict[str, object], named: str) -> None:
+    text = json.dumps(json.loads(TWO.to_json()) | change)
+    with pytest.raises(ConfigError, match=f"^old.json: not raw figures .*{named}") as raised:
+        Result.from_json(text, "old.json")
+    assert raised.value.exit_code == ExitCode.USAGE
+
+
+# --- medians, ratios and goals ----------------------------------------------------------------------------------------
+
+
+def test_ratios_are_made_round_by_round() -> None:
+    """A machine that is ten times slower in the second round makes all arms slower, and no ratio different."""
+    times = measured(mirror=(1.0, 10.0, 1.1), mm2=(50.0, 500.0, 55.0, 70.0)).against(CPU, "1MB-zstd", MIRROR)
+    assert times is not None
+    assert (times.least, times.most) == pytest.approx((50, 50))
+    assert times.many == 3, "one arm lacks a round"
+    assert measured(mirror=(0.0,), mm2=(50.0,)).against(CPU, "1MB-zstd", MIRROR) is None
+
+
+def test_goals_are_met_missed_with_a_reason_or_not_measured() -> None:
+    slow = tuple(replace(one, copy_cpu_s=1000 * one.copy_cpu_s) if one.arm == "mirror" else one for one in TWO.runs)
+    found = {goal.name: goal for goal in goals(Summary(replace(TWO, runs=slow)))}
+    assert (found["cpu"].met, "in the system's kernel" in found["cpu"].why) == (False, True)
+    assert (found["equal"].met, found["equal"].why) == (True, "")
+    assert [goal.name for goal in goals(Summary(ALONE)) if goal.met is not None] == ["equal", "start"]
+
+
+@pytest.mark.parametrize(
+    ("summary", "expected"),
+    [
+        (measured(mirror=(1.0, 1.1, 1.2), mm2=(50.0, 50.0, 50.0)), "45 times less CPU"),
+        (measured(mirror=(40.0, 50.0, 60.0), mm2=(50.0, 50.0, 50.0)), "as much CPU per GB (no difference"),
+        (Summary(ALONE), "nothing to compare"),
+        (Summary(part([], [])), "Nothing was measured."),
+    ],
+)
+def test_the_headline_says_which_way_it_is(summary: Summary, expected: str) -> None:
+    assert expected in headline(summary)
+
+
+# --- two comparisons --------------------------------------------------------------------------------------------------
+
+
+def test_changes_beyond_noise_are_distinguished() -> None:
+    old = Summary(TWO)
+    assert {(one.verdict, one.ratio) for one in compare(old, old).changes} == {("noise", 1.0)}
+    runs = tuple(
+        replace(one, copy_s=one.copy_s * (0.2 if one.arm == "mirror" else 5), peak_rss_bytes=2 * one.peak_rss_bytes)
+        for one in TWO.runs
+    )
+    found = compare(old, Summary(replace(TWO, runs=runs, versions={"mirror": "another"})))
+    verdicts = {(one.arm.name, one.what): one.verdict for one in found.changes}
+    assert verdicts["mirror", SPEED.title] == "better"
+    assert verdicts["mm2", SPEED.title] == "worse"
+    assert verdicts["mirror", CPU.title] == "noise"
+    assert [(one.arm.name, one.what) for one in found.worse] == [("mirror", MEMORY.title)]
+    assert any(note.startswith("version of mirror: ") for note in found.notes)
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    old, alone = Summary(TWO), Summary(part(["1MB-zstd"], ["mirror"], rounds=1))
+    found = compare(old, alone)
+    assert {(one.arm.name, one.verdict) for one in found.changes} == {("mirror", "one round")}
+    with pytest.raises(ConfigError, match="old one has 1MB-zstd, the new one 8KB-lz4"):
+        compare(old, Summary(ALONE))
+    (load,) = TWO.workloads
+    with pytest.raises(ConfigError, match=r"1MB-zstd had record_bytes \d+, and now 1$"):
+        compare(old, Summary(replace(TWO, workloads=(replace(load, record_bytes=1),))))
+
+
+# --- the table and the page -------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_the_benchmarks_page_is_that_of_the_committed_figures() -> None:
+    text = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+    shown = text.partition(BEGIN)[2].partition(END)[0]
+    assert shown.strip() == table(Summary(MEASURED)).strip(), "`mirror bench table`"
+    hostile = replace(TWO, arms=(replace(TWO.arms[0], title="a | b\n<i>*c*"),))
+    assert r"a \| b \<i\>\*c\*" in table(Summary(hostile)), "no name becomes another column"
+
+
+HOSTILE = "<script>alert(1)</script> $x^2$ & \x1b[31m \" '"
+
+
+@pytest.fixture(scope="module")
+def drawn() -> str:
+    """The page of a comparison whose names are hostile: the only one for which all plots are drawn."""
+    plain = part(["1MB-zstd"], ["mirror", "mm2"], rounds=1, more=True)
+    return page(
+        replace(
+            plain,
+            arms=tuple(replace(arm, title=HOSTILE, what=HOSTILE, settings=f"{HOSTILE}\n</pre>") for arm in plain.arms),
+            workloads=tuple(replace(load, title=HOSTILE) for load in plain.workloads),
+            versions={HOSTILE: HOSTILE},
+            command=HOSTILE,
+            environment=replace(plain.environment, cpu=HOSTILE),
+        ),
+        "bench.json",
+    )
+
+
+class Reader(HTMLParser):
+    """Tags and attributes of a page, each tag closed by its own."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(key, value or "") for key, value in attrs]
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_from_anywhere_and_names_stay_text(drawn: str) -> None:
+    read = Reader(drawn)
+    assert not {"script", "img", "image", "link", "a", "iframe"} & read.tags
+    assert "http" not in drawn.replace("http-equiv", "")
+    assert "@import" not in drawn
+    assert all(found.startswith("#") for found in re.findall(r"url\(([^)]*)\)", drawn))
+    assert all(value.startswith("#") for key, value in read.attributes if key in ("href", "src"))
+    assert "\x1b" not in drawn
+    assert drawn.count("&lt;script&gt;alert(1)&lt;/script&gt; $x^2$") > 5
+    assert "bench.json" in drawn
+
+
+def test_plots_have_labels_and_follow_the_theme(drawn: str) -> None:
+    svgs = re.findall(r"<svg.*?</svg>", drawn, re.DOTALL)
+    assert len(svgs) >= 5
+    for svg in svgs:
+        attributes = dict(Reader(svg).attributes[:8])
+        assert attributes["role"] == "img"
+        assert attributes["aria-label"]
+        assert "var(--mirror-0)" in svg
+        assert not re.search(r"(fill|stroke|color): *#", svg), "a color that is not the page's"
+    every = Reader(drawn).attributes
+    ids = [value for key, value in every if key == "id"]
+    assert len(ids) == len(set(ids))
+    assert {value[1:] for key, value in every if key == "href"} <= set(ids)
+
+
+def test_a_page_says_what_was_not_measured_and_what_is_wrong() -> None:
+    wrong = replace(
+        ALONE,
+        runs=(replace(ALONE.runs[0], equal=False),),
+        failures=("loop: it ended with 1",),
+        environment=replace(ALONE.environment, load=3.0),
+    )
+    above, _, below = html.unescape(page(wrong)).partition("Goals:")
+    assert "Not equal to the source afterwards: 1 copy (mirror, 8KB-lz4, round 1)." in above
+    assert "a load of 3.00 on " in above
+    assert "Not measured: loop: it ended with 1" in above
+    assert "One round alone" in above + below
+    assert "Not measured: mm2 (MirrorMaker 2)." in above + below
+    assert "Not varied: partitions; tasks; round trip" in above + below
+
+
+@pytest.mark.proves("mirror bench page", "mirror bench compare", "mirror bench table")
+def test_commands_make_a_page_a_table_and_a_comparison(tmp_path: Path) -> None:
+    old, slower, report = tmp_path / "old.json", tmp_path / "slower.json", tmp_path / "new.html"
+    old.write_text(TWO.to_json(), encoding="utf-8")
+    longer = tuple(replace(one, copy_s=9 * one.copy_s) for one in TWO.runs)
+    slower.write_text(replace(TWO, runs=longer).to_json(), encoding="utf-8")
+    invoke = CliRunner().invoke
+    assert invoke(app, ["bench", "page", str(old), "--report", str(report)]).exit_code == 0
+    assert report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert Result.from_json(report.with_suffix(".json").read_bytes()) == TWO
+    assert f"| {TWO.workloads[0].title} | mirror |" in invoke(app, ["bench", "table", str(old)]).output
+    assert "0 better and 0 worse" in invoke(app, ["bench", "compare", str(old), str(old)]).output
+    worse = invoke(app, ["bench", "compare", str(old), str(slower), "--json"])
+    assert worse.exit_code == ExitCode.DIFFERENT
+    assert {one["verdict"] for one in json.loads(worse.output)["changes"] if one["unit"] == "MB/s"} == {"worse"}
+    over = invoke(app, ["bench", "page", str(old), "--report", str(old)])
+    assert "give the page another name" in str(over.exception)
