@@ -21,7 +21,7 @@ source holds now, which it does anyway; where none runs it only shows what would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -204,7 +204,7 @@ async def _failover(settings: Settings, detector: SuspensionDetector, *, rehears
         )
         await known.read()
         done = FailedOver.standing(known.newest)
-        if done is not None and (rehearse or isinstance(done, Garbled) or record.ACCOUNT in known.newest):
+        if done is not None and (rehearse or isinstance(done, Garbled) or _is_finished(known.newest)):
             return _Before(done, kept.account_in(known.newest))
         if not known.figures and not known.rekeyed and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
@@ -214,6 +214,13 @@ async def _failover(settings: Settings, detector: SuspensionDetector, *, rehears
             course = _FailoverRun(settings, rehearse)
             course.begin(known, detector)
             return await _fail_over(course, source, known, done)
+
+
+def _is_finished(newest: Mapping[bytes, bytes]) -> bool:
+    """Return True if the recorded failover has its account; one that was lost before it had one is finished by the next
+    call.
+    """
+    return record.ACCOUNT in newest
 
 
 async def _fail_over(
