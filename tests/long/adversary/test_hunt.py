@@ -16,7 +16,7 @@ SCHEDULES, OF_CLUSTERS = 5, 20
 #: behind a stop; a deleted copy whose name collides with another one's by now; somebody who writes to a copy between a
 #: loss and its acceptance.
 SHOWN = (
-    "produce(a, amount=9, kind=abort); run; live; produce(a, kind=abort, amount=5); expire_source(a, amount=99); settle",
+    "produce(a, amount=9, kind=abort); live; produce(a, amount=5, kind=abort); expire_source(a, amount=90); settle",
     "produce(a, amount=9); run; stranger_writes; run; delete_target; run",
     "produce(a, amount=9); run; live; delete_target; clash; appear; grow; settle",
     "produce(a, amount=9); run; produce(a, amount=9); expire_source(a, amount=75); run; stranger_writes; accept; run",
