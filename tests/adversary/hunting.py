@@ -52,7 +52,7 @@ def play_mend(world: World, mend: Mend) -> Played[Schedule]:
 def play_without(world: World, mend: Mend) -> Played[Schedule]:
     """Play the same with the mend taken out."""
     with without(mend):
-        return play(world, written(mend.plays, **mend.flow), mend.patience)
+        return play(world, written(mend.plays, **mend.flow), mend.timeout_s)
 
 
 def shrink(world: World, found: Played[Schedule]) -> Schedule:

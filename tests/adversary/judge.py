@@ -293,7 +293,7 @@ class Judge(Memory):
         if code not in {0, 4, 7}:
             return f"exit {code}"
         self._failed_over = True
-        has_ended = all(mirror.wait(self._patience) is not None for mirror in self._live)
+        has_ended = all(mirror.wait(self._timeout_s) is not None for mirror in self._live)
         if code == 0 and not has_ended:
             self._found("I3", "the mirror did not end", command.printed[-1500:])
         self._read_again()

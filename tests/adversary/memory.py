@@ -24,7 +24,7 @@ from .operations import TOPIC_CONFIGS, Op, Schedule
 from .world import SIDES, Side, World
 
 #: How long anything may take on a machine with far too much to do.
-PATIENCE_S: Final = 180.0
+TIMEOUT_S: Final = 180.0
 #: How long a task lives: what is done to a copy that nothing is written to is found when the next one begins.
 EPOCH_SECONDS: Final = 2.0
 #: The same of tasks that outlive a schedule.
@@ -105,10 +105,10 @@ class Copy:
 
 
 class Player(Generic[S]):
-    """One flow on two clusters, and the commands that are run for it. `patience`: as of `play.play`."""
+    """One flow on two clusters, and the commands that are run for it. `timeout_s`: as of `play.play`."""
 
-    def __init__(self, world: World, played: Played[S], patience: float) -> None:
-        self._world, self._played, self._patience = world, played, patience
+    def __init__(self, world: World, played: Played[S], timeout_s: float) -> None:
+        self._world, self._played, self._timeout_s = world, played, timeout_s
         self._found = played.add
         self._tag = f"x{uuid.uuid4().hex[:7]}"
         self._journal = f"mirror.{self._tag}.offsets"
@@ -129,7 +129,7 @@ class Player(Generic[S]):
         """Send a command a signal, wait for its end, and judge how it ended; None where it does not."""
         if number is not None:
             command.send(number)
-        code = command.wait(PATIENCE_S)
+        code = command.wait(TIMEOUT_S)
         said = f"mirror {' '.join(text for text in command.arguments if not text.startswith('/'))}"
         if code is None:
             command.end()
@@ -149,8 +149,8 @@ class Player(Generic[S]):
 class Memory(Player[Schedule]):
     """What is known of the topics of a schedule; the base of all that plays and judges it."""
 
-    def __init__(self, world: World, schedule: Schedule, played: Played[Schedule], patience: float) -> None:
-        super().__init__(world, played, patience)
+    def __init__(self, world: World, schedule: Schedule, played: Played[Schedule], timeout_s: float) -> None:
+        super().__init__(world, played, timeout_s)
         self._schedule, self._group = schedule, f"{self._tag}.g"
         self._epoch_seconds = LASTING_SECONDS if schedule.lasts else EPOCH_SECONDS
         #: The number of the operation.

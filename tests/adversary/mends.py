@@ -39,7 +39,7 @@ class Mend:
     plays: the operations that show it (`operations.written`).
     flow: the traits of the schedule's flow, where they are not plain.
     replaced: the decisions, by dotted name, and what takes their place.
-    patience: in how many seconds a live mirror must come to rest, or end, while the mend is taken out.
+    timeout_s: in how many seconds a live mirror must come to rest, or end, while the mend is taken out.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Mend:
     plays: str
     replaced: Mapping[str, Replacement]
     flow: Mapping[str, Any] = field(default_factory=dict)
-    patience: float = 180.0
+    timeout_s: float = 180.0
 
 
 def value(new: object) -> Replacement:
@@ -282,7 +282,7 @@ MENDS: Final = (
         about="The first change to the target that fails is raised for all, and names that collide are no refusals.",
         finds=("I7 a live mirror does not come to rest",),
         plays="produce(a, amount=18); live; clash; appear(a, amount=100); grow; settle",
-        patience=30.0,
+        timeout_s=30.0,
         replaced={
             "mirror.kafka.admin._each": _all_together,
             "mirror.topics.apply._name_findings": always(()),
@@ -293,7 +293,7 @@ MENDS: Final = (
         about="A configuration that preflight refuses is taken over by a running mirror.",
         finds=("I7 a live mirror does not come to rest",),
         plays="produce(a, amount=4); live; reload_bad; settle",
-        patience=30.0,
+        timeout_s=30.0,
         replaced={"mirror.driver.topic_watcher.Replanner.refusals_of": always(())},
     ),
     # --- failovers and groups -----------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ MENDS: Final = (
             "produce(a, amount=18); live; produce(a, amount=9); settle; produce(a, amount=9); settle;"
             " cut_journal(a, amount=25); failover; produce(a, amount=9)"
         ),
-        patience=30.0,
+        timeout_s=30.0,
         replaced={"mirror.journal.journal.Journal._lost": eventually(None)},
     ),
 )

@@ -63,7 +63,7 @@ class OnMirror(OnClusters):
         """Wait until the mirror says of each partition that it is caught up or stopped."""
         if not self._live:
             return "-"
-        deadline, command, restless = time.monotonic() + self._patience, self._live[-1], list[str]()
+        deadline, command, restless = time.monotonic() + self._timeout_s, self._live[-1], list[str]()
         while command.is_alive and time.monotonic() < deadline:
             self._source = self._readers["source"].topics(self._names)
             recorded = self._recorded()
@@ -268,7 +268,7 @@ class OnMirror(OnClusters):
     def _op_failover_killed(self, op: Op) -> str:
         """One that is lost as soon as the journal has it, and another one that finishes it."""
         command = Command(self._folder, "failover", str(self._config()), "--json")
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout_s
         while command.is_alive and "failover_recorded" not in command.logged and time.monotonic() < deadline:
             time.sleep(0.005)
         command.end()

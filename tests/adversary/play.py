@@ -6,7 +6,7 @@ import time
 import traceback
 from typing import Final
 
-from .memory import PATIENCE_S, Played
+from .memory import TIMEOUT_S, Played
 from .on_mirror import OnMirror
 from .operations import Schedule
 from .world import World
@@ -21,11 +21,11 @@ UNSEEN: Final = frozenset(
 )
 
 
-def play(world: World, schedule: Schedule, patience: float = PATIENCE_S) -> Played[Schedule]:
-    """Play it until something is found; `patience`: in how many seconds a live mirror must come to rest, or end."""
+def play(world: World, schedule: Schedule, timeout_s: float = TIMEOUT_S) -> Played[Schedule]:
+    """Play it until something is found; `timeout_s`: in how many seconds a live mirror must come to rest, or end."""
     played, began = Played(schedule), time.monotonic()
     with world.playing():
-        player = _Player(world, schedule, played, patience)
+        player = _Player(world, schedule, played, timeout_s)
         try:
             player.play()
         except Exception:  # of the adversary itself: reported, and no finding

@@ -24,7 +24,7 @@ from adversary.journal import PASSING, STOPS, Recorded
 from adversary.judge import CAUSES
 from adversary.judging import Finding, vanished
 from adversary.logs import Log, Record, Topic
-from adversary.memory import EPOCH_SECONDS, PATIENCE_S, Played, Player
+from adversary.memory import EPOCH_SECONDS, TIMEOUT_S, Played, Player
 from adversary.operations import LETTERS, Op
 from adversary.world import Side, World
 
@@ -124,7 +124,7 @@ def play(world: World, session: Session) -> Played[Session]:
 
 class _Player(Player[Session]):
     def __init__(self, world: World, session: Session, played: Played[Session]) -> None:
-        super().__init__(world, played, PATIENCE_S)
+        super().__init__(world, played, TIMEOUT_S)
         self._session = session
         used = {op.topic for turn in session.turns for op in (*turn.before, *turn.amid)}
         self._cases = {number: Case(f"{self._tag}.{LETTERS[number]}", session.rules[number]) for number in sorted(used)}
@@ -352,7 +352,7 @@ class _Player(Player[Session]):
         case.touched.add("target")
         for future in self._world.target.admin.delete_topics([case.name, self._progress(case)]).values():
             with suppress(KafkaException):  # it may be gone
-                future.result(PATIENCE_S)
+                future.result(TIMEOUT_S)
         case.begin_anew()
         case.causes -= CAUSED["FENCED"] | {"cut_source", "stranger", "recreate"}
 
@@ -374,7 +374,7 @@ class _Player(Player[Session]):
 
     def _judge_end(self, mirror: Running, what: str) -> int | None:
         try:
-            code = mirror.ended(PATIENCE_S)
+            code = mirror.ended(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._found("I7", f"{what} does not end", mirror.log[-1500:])
             mirror.process.kill()
@@ -449,7 +449,7 @@ class _Player(Player[Session]):
                     self._judge_kept(before)
                     return
                 self._copies = before
-            elif now > began + PATIENCE_S:
+            elif now > began + TIMEOUT_S:
                 is_stopped = any(" after [" in text for text in restless.values())
                 invariant, what = ("I4", "a stop without its cause") if is_stopped else ("I7", "a mirror has no rest")
                 self._found(invariant, what, f"{restless}; {self._mirror.log[-1500:]}")
