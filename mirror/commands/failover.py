@@ -204,7 +204,7 @@ async def _failover(settings: Settings, detector: SuspensionDetector, *, rehears
         )
         await known.read()
         done = FailedOver.standing(known.newest)
-        if done is not None and (rehearse or isinstance(done, Garbled) or record.ACCOUNT in known.newest):
+        if done is not None and (rehearse or isinstance(done, Garbled) or record.is_finished(known.newest)):
             return _Before(done, kept.account_in(known.newest))
         if not known.figures and not known.rekeyed and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")

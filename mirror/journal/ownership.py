@@ -273,6 +273,11 @@ def ending(known: Mapping[bytes, bytes], silent: Iterable[str] = ()) -> list[Cha
     return [*released, (ACCOUNT, None), (KEY, FailedOver.here(silent).to_json())]
 
 
+def is_finished(newest: Mapping[bytes, bytes]) -> bool:
+    """Return True if the recorded failover has its account; the next call finishes one that was lost before it had."""
+    return ACCOUNT in newest
+
+
 def refuse_failed_over(flow: str, known: Mapping[bytes, bytes]) -> None:
     """Raise PreflightError where the newest records of a flow's journal say that it was failed over."""
     if done := FailedOver.standing(known):

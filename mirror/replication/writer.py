@@ -394,11 +394,7 @@ class Writer:
             and self._target.topic_id(partition_writer.target.topic) != partition_writer.topic_id
         ):
             return "the target topic was deleted, or is another one by now"
-        if leader.epoch != partition_writer.position.target_epoch >= 0:
-            return f"the target's leader epoch was {partition_writer.position.target_epoch} and is {leader.epoch}"
-        if partition_writer.session is not None and not partition_writer.session.is_open:
-            return "the connection to the target's leader was lost"
-        return ""
+        return _reconnected(partition_writer, leader)
 
     async def session(self, target: TopicPartition) -> tuple[int, Connection]:
         """The leader of a partition and a connection to it, open before its position is read (W11). Raises
@@ -617,9 +613,7 @@ class Writer:
         elif _repeats_another(partition_writer, ack, header.max_timestamp):  # W10, or W12 where the log has this one
             partition_writer.mistimed = True
             self._unsettle(partition_writer, f"the target has another batch at offset {ack.base_offset}")
-        elif (
-            ack.append_time_ms not in (-1, header.max_timestamp) and not partition_writer.rules.target_append_time
-        ):  # W12
+        elif _has_own_time(partition_writer, ack, header.max_timestamp):  # W12
             self._stopped(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
         elif (
             ack.append_time_ms == -1 and header.attributes & APPEND_TIME and partition_writer.rules.target_append_time
@@ -672,6 +666,20 @@ class Writer:
         self._unsettle(partition_writer, stop.detail)
 
 
+def _reconnected(partition_writer: PartitionWriter, leader: Leader) -> str:
+    """Return why the target may have lost records since the position was read; empty if it cannot have (W11)."""
+    if leader.epoch != partition_writer.position.target_epoch >= 0:
+        return f"the target's leader epoch was {partition_writer.position.target_epoch} and is {leader.epoch}"
+    if partition_writer.session is not None and not partition_writer.session.is_open:
+        return "the connection to the target's leader was lost"
+    return ""
+
+
+def _has_own_time(partition_writer: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
+    """Return True if the target gave a batch the time of its append, which the rules do not ask for (W12)."""
+    return ack.append_time_ms not in (-1, max_timestamp) and not partition_writer.rules.target_append_time
+
+
 def _is_suspect(out: PendingBatch, ack: Ack) -> bool:
     """Whether a batch may not be what its header says; one that was made here is."""
     return ack.error_code in _ABOUT_CONTENTS and not out.is_rewritten
@@ -695,8 +703,4 @@ def _repeats_another(partition_writer: PartitionWriter, ack: Ack, max_timestamp:
     """A leader took a batch for a repetition of one with other timestamps. Not detected by one that stamps batches
     itself, nor of batches without timestamps.
     """
-    return (
-        partition_writer.offset_map is not None
-        and not partition_writer.rules.target_append_time
-        and ack.append_time_ms not in (-1, max_timestamp)
-    )
+    return partition_writer.offset_map is not None and _has_own_time(partition_writer, ack, max_timestamp)

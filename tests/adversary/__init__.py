@@ -1,14 +1,18 @@
 """The adversary: seeded schedules of all that clusters, people and other programs do, against a mirror on real brokers.
 
-    python -m tests.adversary --schedules 200 --seed 1            # hunt
-    python -m tests.adversary --seed 17 --shrink                  # one schedule, and what of it is enough
-    python -m tests.adversary --seed 17 --only 0,3,4              # a part of its operations
-    python -m tests.adversary --mends                             # take each mend out, and see it missed
+    python -m tests.adversary --schedules 200 --seed 1                      # hunt
+    python -m tests.adversary --schedules 9 --repertoire rekeyed            # the same with re-keyed topics, on Spark
+    python -m tests.adversary --seed 17 --shrink                            # one schedule, and what of it is enough
+    python -m tests.adversary --seed 17 --plays "produce(a, amount=9); run"
+    python -m tests.adversary --mends                                       # take each mend out, and see it missed
 
-`operations` makes a schedule from its seed, `driving` runs the mirror's own commands in forked processes (all of the
-driver and its tasks, but no JVM), `world` holds two clusters and what is done to them, `logs` reads partitions batch by
-batch, `journal` reads what the mirror says, `judging` holds one against the other, `play` plays a schedule, `shrinking`
-drops what is not needed of one that failed, `mends` takes single mends out of a copy of the mirror.
+operations  what may happen, and a schedule from its seed   driving  the mirror's own commands, without a JVM
+play        plays a schedule                                world    two clusters, and what is done to them
+on_clusters what clusters, people and programs do           logs     reads partitions batch by batch
+on_mirror   runs the mirror and its commands                journal  reads what the mirror says
+judge       holds what it did and said against both sides   judging  compares logs (pure)
+memory      what is known of both sides                     mends    decisions of the mirror that are taken out
+hunting     many schedules, and what is enough of one       rekeyed  the same for re-keyed topics
 
 What must hold after each step, by name:
 

@@ -6,7 +6,10 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,98 +24,81 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.adversary", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the first schedule")
     parser.add_argument("--schedules", type=int, default=1, help="how many seeds in a row")
-    parser.add_argument("--at-once", type=int, default=4, help="how many are played side by side")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after so long")
-    parser.add_argument("--without", metavar="MEND", default="", help="with one mend taken out of a copy of the mirror")
-    parser.add_argument("--mends", action="store_true", help="take each mend out, and say which are not missed")
-    parser.add_argument("--package", metavar="FOLDER", default="", help="with the mirror of another tree, an older one")
-    parser.add_argument("--ignore", default="", help="invariants or kinds of findings to pass over, with commas")
-    parser.add_argument("--leave-out", default="", help="operations that schedules are made without, with commas")
-    parser.add_argument(
-        "--repertoire",
-        default="clusters",
-        help=f"one of {', '.join(REPERTOIRES)}",
-    )
-    parser.add_argument("--only", default="", help="these of the operations alone, by number, with commas")
+    parser.add_argument("--at-once", type=int, default=4, help="how many are played side by side")
+    parser.add_argument("--repertoire", default="clusters", help=f"one of {', '.join((*REPERTOIRES, 'rekeyed'))}")
+    parser.add_argument("--plays", default="", help="other operations, as they are printed, on the flow of the seed")
     parser.add_argument("--shrink", action="store_true", help="find the operations that are enough")
-    parser.add_argument("--until-found", action="store_true", help="stop at the first finding")
     parser.add_argument("--logs", action="store_true", help="print the mirrors' logs of what was found")
+    parser.add_argument("--without", metavar="MEND", default="", help="with a mend taken out")
+    parser.add_argument(
+        "--mends", nargs="*", metavar="MEND", help="take mends out, each or these; say which are not missed"
+    )
     options = parser.parse_args()
-    return _hunt(options)
-
-
-def _hunt(options: argparse.Namespace) -> int:
     # Not at the top: every forked process imports this module anew.
-    from adversary import driving, mends
-    from adversary.hunting import Hunt, Shown
+    from adversary.mends import MENDS, named, without
+    from adversary.world import World
 
-    ignored = frozenset(filter(None, options.ignore.split(",")))
-    left_out = frozenset(filter(None, options.leave_out.split(",")))
-    only = tuple(map(int, filter(None, options.only.split(","))))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        hunt = stack.enter_context(Hunt(folder, ignored, left_out, options.repertoire))
-        if options.package:
-            stack.enter_context(driving.package(Path(options.package).resolve()))
-        if options.mends and options.package:
-            return _lacking(hunt, options.at_once)
-        if options.mends:
-            return _missed(hunt, options.without, options.at_once)
+        world = stack.enter_context(World(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+        if options.mends is not None:
+            return _missed(world, [*map(named, options.mends)] or MENDS)
         if options.without:
-            stack.enter_context(driving.package(stack.enter_context(mends.without(options.without))))
-        began = time.monotonic()
-        seeds = range(options.seed, options.seed + options.schedules)
-        shown: list[Shown] = []
-        played = 0
-        for one in hunt.play(seeds, options.at_once, began + options.seconds, only, until_found=options.until_found):
-            played += 1
-            is_reported = one.findings or one.failure or options.schedules == 1
-            print(one if is_reported else str(one).splitlines()[0], flush=True)
-            if one.findings and options.logs:
-                print(one.logs, flush=True)
-            if one.findings:
-                shown.append(Shown(one.schedule.seed, one.kinds, only))
-        if options.shrink:
-            for found in shown:
-                print(f"seed {found.seed}: {', '.join(found.kinds)}: shrunk to {hunt.shrunk(found)}", flush=True)
-        hunt.summary(played, time.monotonic() - began)
-    return bool(shown)
+            stack.enter_context(without(named(options.without)))
+        return _rekeyed(world, options) if options.repertoire == "rekeyed" else _hunt(world, options)
 
 
-def _missed(hunt: Any, name: str, at_once: int) -> int:
-    """Take each mend out, or the one named, and play what it says, with and without it."""
-    from adversary import mends
+def _hunt(world: Any, options: argparse.Namespace) -> int:
+    from adversary.hunting import hunt, shrink
+    from adversary.operations import schedule, written
+
+    seeds = range(options.seed, options.seed + options.schedules)
+    schedules = [schedule(seed, options.repertoire) for seed in seeds]
+    if options.plays:
+        schedules = [replace(one, operations=written(options.plays).operations) for one in schedules]
+    kinds = Counter[str]()
+    for played in hunt(world, schedules, options.at_once, time.monotonic() + options.seconds):
+        kinds.update(played.kinds or ["not played to its end"] * bool(played.failure))
+        is_shown = played.findings or played.failure or options.schedules == 1
+        print(played if is_shown else str(played).splitlines()[0], flush=True)
+        if options.logs:
+            print(played.logs, flush=True)
+        if options.shrink and played.findings:
+            print(f"    --plays '{'; '.join(map(str, shrink(world, played).operations))}'", flush=True)
+    print(*(f"{times:4} {kind}" for kind, times in kinds.most_common()), sep="\n")
+    return bool(kinds)
+
+
+def _rekeyed(world: Any, options: argparse.Namespace) -> int:
+    from adversary.rekeyed.play import play
+    from adversary.rekeyed.scripts import session
+
+    found, until = 0, time.monotonic() + options.seconds
+    for seed in range(options.seed, options.seed + options.schedules):
+        if time.monotonic() < until:
+            played = play(world, session(seed))
+            found += bool(played.findings or played.failure)
+            print(played, *([played.logs] if options.logs else []), sep="\n", flush=True)
+    return bool(found)
+
+
+def _missed(world: Any, mends: Sequence[Any]) -> int:
+    """Play what each mend is to be missed in, with it and without it, and say which are not missed."""
+    from adversary.hunting import play_mend, play_without
 
     wrong = 0
-    for mend in mends.mends():
-        if name not in ("", mend.name):
-            continue
-        began = time.monotonic()
-        whole = [one for one in hunt.seeds_of(mend, at_once) if one.findings or one.failure]
-        found = [*hunt.without(mend, at_once)]
-        kinds = {kind for one in found for kind in one.kinds}
-        is_right = not whole and bool(kinds & set(mend.finds))
+    for mend in mends:
+        whole, lacking = play_mend(world, mend), play_without(world, mend)
+        is_right = not whole.findings and not whole.failure and bool({*mend.finds} & {*lacking.kinds})
         wrong += not is_right
-        output = ", ".join(sorted(kinds)) or "nothing"
+        found = ", ".join(lacking.kinds) or "nothing"
         print(
-            f"{'ok   ' if is_right else 'WRONG'} {mend.name}: {output} [{time.monotonic() - began:.1f} s]", flush=True
+            f"{'ok   ' if is_right else 'WRONG'} {mend.name}: {found} [{whole.seconds:.0f} + {lacking.seconds:.0f} s]",
+            flush=True,
         )
-        for one in (*whole, *(() if is_right else found)):
-            print(one, flush=True)
+        if not is_right:
+            print(whole, lacking, sep="\n", flush=True)
     return bool(wrong)
-
-
-def _lacking(hunt: Any, at_once: int) -> int:
-    """Play what each mend is to be missed in with a mirror that has none of them."""
-    from adversary import mends
-
-    missing = 0
-    for mend in mends.mends():
-        began = time.monotonic()
-        kinds = {kind for one in hunt.seeds_of(mend, at_once) for kind in one.kinds}
-        missing += not kinds
-        print(f"{mend.name}: {', '.join(sorted(kinds)) or 'nothing'} [{time.monotonic() - began:.1f} s]", flush=True)
-    return bool(missing)
 
 
 if __name__ == "__main__":

@@ -13,45 +13,38 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
-from unittest.mock import patch
 
-from forking import Forked, forget_server
+from forking import Forked
+
+from .mends import VARIABLE, replace_decision, take_out
 
 #: Imported before the fork: commands, and all that they import late.
-PRELOADED: Final = ("adversary.compiled", "adversary.driving", "adversary.preloaded")
+PRELOADED: Final = ("adversary.driving", "adversary.preloaded")
 #: How long an answer is waited for, so that one that is lost is found out in seconds.
 ANSWER_SECONDS: Final = 3.0
-
-
-@contextmanager
-def package(folder: Path) -> Iterator[None]:
-    """Take the mirror's package of the commands from a folder, where another one than the tests' own is, also of those
-    that are no forks; no command may run as this begins or ends.
-    """
-    forget_server()
-    sys.path.insert(0, str(folder))
-    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    try:
-        with patch.dict(os.environ, {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}):
-            yield
-    finally:
-        sys.path.remove(str(folder))
-        forget_server()
+#: What changes something on a cluster, by the names under which it is called.
+ORDERS: Final = (
+    *(f"mirror.kafka.admin.Admin.{name}" for name in ("alter_configs", "create_partitions")),
+    *(f"mirror.kafka.admin.Admin.{name}" for name in ("create_topics", "delete_topics")),
+    *(f"mirror.journal.journal.Journal.{name}" for name in ("append", "append_all")),
+    "mirror.groups.side.commit_offsets",
+    "mirror.replication.log_start.delete_records",
+)
 
 
 class Command(Forked):
     """One command that runs or ran: `mirror ARGUMENTS...`."""
 
-    def __init__(self, folder: Path, *arguments: str, late: float = 0.0, halts_before: int | None = None) -> None:
-        """Start it; what it prints goes to files in `folder`. Its engine's first tasks begin `late`, by seconds. It is
-        suspended right before the order of that number to the target's brokers (`_ORDERS`).
+    def __init__(self, folder: Path, *arguments: str, halts_before: int | None = None) -> None:
+        """Start it; what it prints goes to files in `folder`. It is suspended right before the order of that number to
+        the target's brokers (`ORDERS`), counted from 0. A mend may be taken out (`mends.without`).
         """
         self.arguments = arguments
         self._output = folder / f"{arguments[0]}-{uuid.uuid4().hex[:6]}"
-        super().__init__(PRELOADED, _main, str(self._output), arguments, late, halts_before)
+        mend = os.environ.get(VARIABLE, "")
+        super().__init__(PRELOADED, _main, str(self._output), arguments, halts_before, mend)
         self.began = time.time()
 
     @property
@@ -78,30 +71,21 @@ class SparkInThreads:
     applicationId = "adversary"  # noqa: N815 -- the same
     version = "4.0.0"
 
-    def __init__(self, late: float = 0.0) -> None:
-        """Its first job's tasks begin so many seconds late."""
-        self._jsc, self._late = _Jvm(), late
+    def __init__(self) -> None:
+        self._jsc = _Jvm()
 
     def getConf(self) -> dict[str, str]:  # noqa: N802 -- Spark's name
         """No settings: the defaults hold."""
         return {}
 
-    def setJobGroup(self, *_: Any, **__: Any) -> None:  # noqa: N802 -- Spark's name
+    def _pass(self, *_: Any, **__: Any) -> None:
         """Threads cannot be cancelled; tasks end by their stop mark."""
 
-    def cancelAllJobs(self) -> None:  # noqa: N802 -- Spark's name
-        """The same."""
-
-    def cancelJobGroup(self, _group: str) -> None:  # noqa: N802 -- Spark's name
-        """The same."""
-
-    def stop(self) -> None:
-        """Nothing to stop."""
+    setJobGroup = cancelAllJobs = cancelJobGroup = stop = _pass  # noqa: N815 -- Spark's names
 
     def parallelize(self, rows: Sequence[Any], slices: int = 1) -> _Job:
         """Take rows, as many as there are slices."""
-        late, self._late = self._late, 0.0
-        return _Job([[row] for row in rows] if slices else [], late)
+        return _Job([[row] for row in rows] if slices else [])
 
 
 class _Jvm:
@@ -113,8 +97,8 @@ class _Jvm:
 
 
 class _Job:
-    def __init__(self, parts: Sequence[Sequence[Any]], late: float) -> None:
-        self._parts, self._late = parts, late
+    def __init__(self, parts: Sequence[Sequence[Any]]) -> None:
+        self._parts = parts
         self._work = list[Callable[[Iterable[Any]], Iterator[Any]]]()
 
     def mapPartitions(self, work: Callable[[Iterable[Any]], Iterator[Any]]) -> Self:  # noqa: N802 -- Spark's name
@@ -124,32 +108,16 @@ class _Job:
 
     def collect(self) -> list[Any]:
         """Do it, all partitions at once."""
+
+        def done(rows: Iterable[Any]) -> list[Any]:
+            return [*functools.reduce(lambda rows, work: work(rows), self._work, rows)]
+
         with ThreadPoolExecutor(max(1, len(self._parts))) as threads:
-            return [result for results in threads.map(self._one, self._parts) for result in results]
-
-    def _one(self, rows: Iterable[Any]) -> list[Any]:
-        time.sleep(self._late)
-        for work in self._work:
-            rows = work(rows)
-        return list(rows)
-
-
-#: What changes something on a cluster, by module: functions and methods that are called right before.
-_ORDERS: Final = {
-    "mirror.kafka.admin": (
-        "Admin.alter_configs",
-        "Admin.create_partitions",
-        "Admin.create_topics",
-        "Admin.delete_topics",
-    ),
-    "mirror.kafka.groups": ("commit_offsets",),
-    "mirror.kafka.queries": ("delete_records",),
-    "mirror.journal.journal": ("Journal.append", "Journal.append_all"),
-}
+            return [result for results in threads.map(done, self._parts) for result in results]
 
 
 def _halt_before(number: int) -> None:
-    """Let this process be suspended right before the order of that number, counted from 0."""
+    """Let this process be suspended right before the order of that number."""
     orders = itertools.count()
 
     def halting(order: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,22 +129,11 @@ def _halt_before(number: int) -> None:
 
         return given
 
-    loaded = [module for name, module in sys.modules.items() if name.startswith("mirror.")]
-    for module, names in _ORDERS.items():
-        for name in names:
-            owner, _, method = name.rpartition(".")
-            if owner:
-                of = getattr(sys.modules[module], owner)
-                setattr(of, method, halting(getattr(of, method)))
-                continue
-            order = getattr(sys.modules[module], name)
-            replacement = halting(order)
-            for one in loaded:  # each that imported it by name
-                if vars(one).get(name) is order:
-                    setattr(one, name, replacement)
+    for order in ORDERS:
+        replace_decision(order, halting)
 
 
-def _main(output: str, arguments: Sequence[str], late: float, halts_before: int | None) -> None:
+def _main(output: str, arguments: Sequence[str], halts_before: int | None, mend: str) -> None:
     """In the forked process."""
     for number, suffix in ((1, ".out"), (2, ".err")):
         with Path(output).with_suffix(suffix).open("w", buffering=1) as file:
@@ -188,18 +145,15 @@ def _main(output: str, arguments: Sequence[str], late: float, halts_before: int 
     from mirror import cli, host
     from mirror.replication import fetcher, writer  # loaded before the fork, and not by a schedule's player
 
-    def opened(*_: Any, **__: Any) -> Any:
-        return SparkInThreads(late)
-
-    def closed(context: Any) -> None:
-        context.stop()
-
     for name in [name for name in sys.modules if name.startswith("mirror.spark.")]:
         if hasattr(sys.modules[name], "open_context"):
-            vars(sys.modules[name]).update(open_context=opened, close_context=closed)
+            opened: Callable[..., Any] = lambda *_, **__: SparkInThreads()  # noqa: E731
+            vars(sys.modules[name]).update(open_context=opened, close_context=SparkInThreads.stop)
     host.find = lambda *_, **__: "java"
     fetcher.FETCH_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # only how long one waits
     writer.ANSWER_TIMEOUT = ANSWER_SECONDS  # type: ignore[misc] # the same
+    if mend:
+        take_out(mend)
     if halts_before is not None:
         _halt_before(halts_before)
     sys.argv = ["mirror", *arguments]

@@ -15,18 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal, Self, TypeVar
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -34,7 +24,6 @@ from confluent_kafka.admin import (
     ConfigSource,
     NewPartitions,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
 )
 from crashcut import crash_and_cut_all, damage, stored_ends
@@ -59,7 +48,6 @@ _SECONDS: Final = 60.0
 #: What an old record's timestamp lies back; equal records have the time of the full hour.
 OLD_MS: Final = 30 * 24 * 3_600_000
 HOUR_MS: Final = 3_600_000
-_HANG_SECONDS: Final = 4.0
 T = TypeVar("T")
 
 
@@ -133,20 +121,6 @@ class OneSide:
             if problem.args[0].code() != KafkaError.POLICY_VIOLATION:
                 raise
 
-    def allow(self, topic: str, user: str) -> None:
-        """An ACL that lets somebody read a topic."""
-        acl = AclBinding(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            f"User:{user}",
-            "*",
-            AclOperation.READ,
-            AclPermissionType.ALLOW,
-        )
-        with suppress(KafkaException):  # where there is no authorizer
-            self.admin.create_acls([acl])[acl].result(_SECONDS)
-
     def produce(
         self, topic: str, partition: int, records: int, kind: str, chance: Random, name: str
     ) -> dict[int, Record]:
@@ -189,12 +163,6 @@ class OneSide:
         elif kind == "abort":
             producer.abort_transaction(_SECONDS)
         return {} if kind == "abort" else delivered
-
-    def put(self, topic: str, key: bytes, value: bytes) -> None:
-        """One record, as it is."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0})
-        producer.produce(topic, value, key, partition=0)
-        assert not producer.flush(_SECONDS), f"{topic}: a record was not delivered"
 
     def commit(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
         """Put a group without members where its reader has read up to."""
@@ -265,7 +233,6 @@ class World:
         self._gathering = threading.Condition()
         self._playing = self._waiting = self._round = 0
         self._cuts: dict[Side, dict[tuple[str, int], int | None]] = {}
-        self._hangs = set[Side]()
         #: How often a side's broker crashed, and read its logs again up to what is damaged.
         self.crashes: dict[Side, int] = dict.fromkeys(SIDES, 0)
 
@@ -292,45 +259,31 @@ class World:
                 self._playing -= 1
                 self._gathering.notify_all()
 
-    def ends(self, side: Side, topic: str, partition: int) -> list[int]:
-        """Where a partition's log may be cut: behind each of its batches."""
-        return stored_ends(self.sides[side].cluster, topic, partition)
+    def cut_below(self, side: Side, topic: str, partition: int, start: int, share: int) -> int:
+        """Return where a log that begins at `start` may be cut: behind one of its batches, at a share of these in
+        percent; the last one is always cut off.
+        """
+        ends = [end for end in stored_ends(self.sides[side].cluster, topic, partition) if end > start]
+        return [start, *ends][len(ends) * min(share, 90) // 100]
 
     def damage(self, side: Side, topic: str, partition: int, above: int, share: int) -> tuple[int, int] | None:
         """Damage a batch on a broker's disk; its offsets, from and to before, if there is one."""
         return damage(self.sides[side].cluster, topic, partition, above, share)
 
-    def folder_of(self, side: Side) -> Path:
-        """Where a broker's data is."""
-        return self.sides[side].cluster.nodes[0].data
-
     def crash(self, side: Side, topic: str, partition: int, below: int) -> None:
         """Kill the broker, cut a partition's log down to an offset, and start it again."""
-        self._together(lambda: self._cuts.setdefault(side, {}).update({(topic, partition): below}))
+        self._together(side, (topic, partition), below)
 
-    def hang(self, side: Side) -> None:
-        """Let the broker answer nothing for some seconds."""
-        self._together(lambda: self._hangs.add(side))
-
-    def _together(self, options: Callable[[], object]) -> None:
+    def _together(self, side: Side, place: tuple[str, int], below: int) -> None:
         with self._gathering:
-            options()
+            self._cuts.setdefault(side, {})[place] = below
             self._waiting += 1
             turn = self._round
             self._gathering.wait_for(lambda: self._round > turn or self._waiting >= self._playing)
             if self._round == turn:
-                self._do()
+                cuts, self._cuts = self._cuts, {}
+                for cut_side, cut in cuts.items():
+                    crash_and_cut_all(self.sides[cut_side].cluster, cut, waits=False)
+                    self.crashes[cut_side] += 1
                 self._waiting, self._round = 0, self._round + 1
                 self._gathering.notify_all()
-
-    def _do(self) -> None:
-        cuts, hangs, self._cuts, self._hangs = self._cuts, self._hangs, {}, set()
-        for side in hangs:
-            self.sides[side].cluster.suspend(0)
-        if hangs:
-            time.sleep(_HANG_SECONDS)
-        for side in hangs:
-            self.sides[side].cluster.resume(0)
-        for side, below in cuts.items():
-            crash_and_cut_all(self.sides[side].cluster, below, waits=False)
-            self.crashes[side] += 1

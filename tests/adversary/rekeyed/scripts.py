@@ -15,13 +15,12 @@ from adversary.operations import KINDS, Op
 TOPICS: Final = 6
 TURNS: Final = 5
 #: What happens to the mirror in a turn, and how often: it is frozen, killed (SIGKILL) or ended (SIGTERM) and started
-#: again, replaced by a bounded run, or failed over, which is undone.
-ACTS: Final[dict[str, float]] = {"none": 3, "freeze": 3, "kill": 3, "end": 1, "once": 1, "failover": 1}
+#: again, or failed over, which is undone.
+ACTS: Final[dict[str, float]] = {"none": 3, "freeze": 3, "kill": 3, "end": 1, "failover": 1}
 #: What happens to a topic, turn by turn; behind the bar, while the mirror is frozen, dead or failed over. `anew` is
 #: what pages advise behind a stop: the copy is deleted, with its progress.
 MOTIFS: Final = (
     ("produce", "cut_target", "produce"),
-    ("produce | cut_target", "produce", "anew produce"),
     ("produce | cut_target produce", "produce", "expire_source"),
     ("produce cut_target produce", "", "produce"),
     ("cut_source produce produce", "produce", "expire_source"),
@@ -30,18 +29,13 @@ MOTIFS: Final = (
     ("produce | cut_source produce", "expire_source", "anew", "produce"),
     ("| produce expire_source produce", "produce", "accept", "anew produce"),
     ("pause produce expire_source", "resume produce", "produce"),
-    ("pause produce | cut_target", "resume produce", "produce"),
     ("delete_copy", "produce", "delete_progress", "produce"),
     ("| delete_copy produce", "produce", "anew", "produce"),
     ("anew", "produce", "cut_target", "produce"),
-    ("produce anew", "produce"),
     ("| anew produce", "produce", "stranger"),
     ("recreate produce", "produce", "anew", "produce"),
-    ("| recreate produce", "anew", "produce"),
     ("delete_source", "produce", "anew", "produce"),
     ("grow produce", "produce", "cut_source"),
-    ("| grow produce", "anew", "produce"),
-    ("stranger", "produce", "anew produce"),
     ("| stranger produce", "", "anew produce"),
     ("stranger expire_target", "produce", "produce"),
     ("expire_target", "produce", "cut_target", "produce"),
@@ -120,13 +114,13 @@ class Session:
         )
         return f"seed {self.seed} [{topics}{'; continues' * self.continues}]"
 
-    def part(self, topics: Collection[int], turns: int) -> Session:
+    def part(self, topics: Collection[int], turns: int = TURNS) -> Session:
         """What these topics have of its first turns; the others stay empty."""
 
         def kept(ops: Sequence[Op]) -> tuple[Op, ...]:
             return tuple(op for op in ops if not topics or op.topic in topics)
 
-        shown = self.turns[: turns or None]
+        shown = self.turns[:turns]
         return replace(self, turns=tuple(replace(t, before=kept(t.before), amid=kept(t.amid)) for t in shown))
 
 

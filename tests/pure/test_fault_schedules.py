@@ -1,0 +1,45 @@
+"""What the schedules of faults are made of."""
+
+from __future__ import annotations
+
+import pkgutil
+from random import Random
+
+import pytest
+from faults.network import flipped
+from faults.points import MOMENTS, MOVING_POINTS, MOVING_STEPS, POINTS, REQUESTS, STEPS, Strike, arm
+from faults.schedule import schedule
+from rawbatches import batch
+
+from mirror.records.header import crc_holds, split
+
+
+def test_points_are_places_of_the_mirror() -> None:
+    for module, path in (STEPS | MOVING_STEPS).values():
+        assert callable(pkgutil.resolve_name(f"{module}:{path}"))
+    assert len(POINTS) == len(REQUESTS) * len(MOMENTS) + 2 * len(STEPS)
+    assert not {*POINTS} & {*MOVING_POINTS}
+    for unknown in ("before-tea", "tea-sent"):
+        with pytest.raises(KeyError):
+            arm(Strike(unknown))
+    assert Strike.from_environment("produce-sent:3:/a:b") == Strike("produce-sent", 3, once="/a:b")
+
+
+def test_a_seed_is_a_schedule_that_suffers_the_same_whether_offsets_move() -> None:
+    made = [schedule(seed) for seed in range(200)]
+    assert made == [schedule(seed) for seed in range(200)]
+    assert len({type(one.fault) for each in made for one in each.rounds}) == 7
+    for seed in range(200):
+        stay, move = schedule(seed, moves=False), schedule(seed, moves=True)
+        assert [(one.chunks, type(one.fault)) for one in stay.rounds] == [
+            (one.chunks, type(one.fault)) for one in move.rounds
+        ]
+
+
+def test_a_flipped_bit_breaks_the_crc_and_nothing_else() -> None:
+    frame = b"something before" + batch() + batch(1)
+    for seed in range(100):
+        changed = flipped(frame, Random(seed))
+        assert sum((one ^ other).bit_count() for one, other in zip(frame, changed, strict=True)) == 1
+        assert not crc_holds(next(split(memoryview(changed[16:]))))
+    assert flipped(b"no batch" * 20, Random(0)) == b"no batch" * 20
