@@ -23,7 +23,7 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-pytestmark = [pytest.mark.brokers, pytest.mark.proves("mirror failover")]
+pytestmark = [pytest.mark.proves("mirror failover")]
 
 #: Larger than the source takes in these tests.
 LARGE = b"z" * 9000

@@ -38,7 +38,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
-pytestmark = [pytest.mark.brokers, pytest.mark.proves("mirror failover")]
+pytestmark = [pytest.mark.proves("mirror failover")]
 
 #: A mirror on another machine, with a claim behind all others.
 ELSEWHERE = Owner(instance="elsewhere", host="elsewhere", pid=1, at_ms=0, claim=9)

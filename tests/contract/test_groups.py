@@ -26,8 +26,6 @@ from mirror.groups.sync import RENEWED_SECONDS, WHOLE_SECONDS
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.groups import Committed, ListedGroup, commit_offsets, list_groups
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.fixture
 def at(topic_name: str) -> TopicPartition:

@@ -22,7 +22,6 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 OTHER = r"a broker of cluster \S+ answers there, and not one of "
 

@@ -29,8 +29,6 @@ from mirror.kafka.topic_configs import ConfigChange
 from mirror.spark.supervisor import Supervisor
 from mirror.topics.apply import ensure_flow_topic
 
-pytestmark = pytest.mark.brokers
-
 
 def test_what_others_write_hides_nothing_and_keeps_nobody_from_the_flow(
     target_cluster: Shared, topic_name: str, capfd: pytest.CaptureFixture[str]

@@ -18,8 +18,6 @@ from helpers import config_file, make_topic, produce, settings_between
 from pair import Shared
 from sparkless import run_once
 
-pytestmark = pytest.mark.brokers
-
 _KEPT: Final = Path(__file__).with_name("outward_keys.json")
 #: What is counted below these is what there was: verdicts, states, latencies.
 _COUNTED: Final = {"latency", "states", "verdict_bytes", "verdicts"}

@@ -18,7 +18,6 @@ from translated_copies import assert_translated, copied, index_of, pair, trim
 from mirror.states import State
 
 __all__ = ["pair"]
-pytestmark = pytest.mark.brokers
 
 Pair = tuple[str, str]
 

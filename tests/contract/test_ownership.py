@@ -24,7 +24,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
-pytestmark = [pytest.mark.brokers, pytest.mark.proves("exactly-once", "mirror run")]
+pytestmark = [pytest.mark.proves("exactly-once", "mirror run")]
 
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
 REPORT = PartitionStatus(

@@ -25,8 +25,6 @@ from mirror.errors import ExitCode
 from mirror.journal.journal import journal_topic
 from mirror.states import Remedy, State
 
-pytestmark = pytest.mark.brokers
-
 #: Thirty days ago.
 OLD_MS: Final = RECENT_MS - 30 * 86_400_000
 COMPACTED: Final = {"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "1000000"}

@@ -24,7 +24,6 @@ from mirror.replication.offset_map_recovery import resume_translated
 from mirror.states import State
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 

@@ -24,7 +24,7 @@ from waiting import until
 
 from mirror.names import LONGEST
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark, pytest.mark.xdist_group("run")]
+pytestmark = [pytest.mark.xdist_group("run")]
 
 
 def config_of(folder: Path, source: Shared, target: Shared, flow: str, **more: Any) -> Path:

@@ -25,7 +25,7 @@ from mirror.kafka.protocol import METADATA
 from mirror.lab.embedded.node import Authority
 
 pytest_plugins = ["guardedbroker"]
-pytestmark = [pytest.mark.brokers, pytest.mark.xdist_group("security")]
+pytestmark = [pytest.mark.xdist_group("security")]
 
 ALICE: Final = {"sasl_username": "alice", "sasl_password": USERS["alice"]}
 

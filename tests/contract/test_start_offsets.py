@@ -28,7 +28,6 @@ from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 

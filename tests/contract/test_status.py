@@ -25,8 +25,6 @@ from mirror.journal.journal import OWNER
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.mark.proves("mirror status", "CAUGHT_UP")
 def test_the_lag_of_a_mirror_that_ended_is_known_by_the_source(

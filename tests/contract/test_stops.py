@@ -17,7 +17,6 @@ from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 

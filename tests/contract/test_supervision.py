@@ -19,7 +19,6 @@ from mirror.journal.entries import pause_entry, resume_entry
 from mirror.spark.supervisor import Supervisor
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 
 def supervisor(flow: Flow, *, until_caught_up: bool = False) -> Supervisor:

@@ -28,7 +28,6 @@ from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 #: Seconds that look like a suspension.
 SUSPENDED_S = 60.0

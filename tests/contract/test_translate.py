@@ -22,7 +22,6 @@ from mirror.replication import offset_map
 from mirror.states import State
 
 __all__ = ["flow"]
-pytestmark = pytest.mark.brokers
 
 MODES = pytest.mark.parametrize("offsets", ["preserve", "translate"])
 

@@ -12,8 +12,6 @@ from waiting import MovableClock, until
 
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.mark.proves("UNAVAILABLE", "never-silent")
 @pytest.mark.parametrize("side", ["source", "target"])

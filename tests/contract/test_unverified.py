@@ -15,8 +15,6 @@ from mirror.commands.verify import verify
 from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.verify import flow
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.mark.proves("mirror verify", "never-silent")
 def test_what_cannot_be_compared_is_named_with_its_reason(

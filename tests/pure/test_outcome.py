@@ -103,6 +103,7 @@ def test_how_a_run_ends(epochs: list[list[PartitionStatus]], flow: dict[str, Any
     assert (outcome.exit_code, bool(outcome.incomplete)) == (code, code == SIGNALED)
 
 
+@pytest.mark.proves("STARTING", "never-silent")
 @pytest.mark.parametrize(
     "epochs",
     [

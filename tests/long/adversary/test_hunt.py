@@ -9,7 +9,6 @@ from adversary.hunting import hunt
 from adversary.operations import REPERTOIRES, Schedule, schedule, written
 from adversary.world import World
 
-pytestmark = pytest.mark.brokers
 #: Of each repertoire; more of the first one, which has the most kinds.
 SCHEDULES, OF_CLUSTERS = 5, 20
 #: An empty copy under a running mirror whose source goes on behind aborted records that it deleted; a copy made anew

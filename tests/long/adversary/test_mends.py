@@ -16,7 +16,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield found
 
 
-@pytest.mark.brokers
 @pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
 def test_a_mend_that_is_taken_out_is_missed(mend: Mend, world: World) -> None:
     whole = play_mend(world, mend)

@@ -10,8 +10,6 @@ from adversary.rekeyed.scripts import session
 from adversary.world import World
 
 
-@pytest.mark.brokers
-@pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_a_part_of_a_session_shows_nothing(tmp_path: Path) -> None:
     with World(tmp_path) as world:

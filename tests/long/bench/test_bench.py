@@ -23,8 +23,6 @@ from mirror.lab.bench.workloads import Shape
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
 
 

@@ -17,8 +17,6 @@ from mirror.lab.demo.clients import Place, Progress, Reader, Writer, create, end
 from mirror.lab.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.mark.proves("mirror demo")
 def test_the_demonstration_holds() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from group_pairs import Pair, commit_all, node_of, with_pair
 from helpers import make_topic, mirror_once, produce
 
@@ -14,7 +13,6 @@ from mirror.kafka.groups import Committed, fetch_offsets
 from mirror.lab.embedded import Cluster
 
 
-@pytest.mark.brokers
 def test_two_thousand_groups(own_source: Cluster, own_target: Cluster, topic_name: str) -> None:
     source, target = own_source.bootstrap, own_target.bootstrap
     make_topic(source, topic_name)

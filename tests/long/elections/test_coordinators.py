@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from group_pairs import Pair, commit_all, with_pair
 from helpers import make_topic
 from syncing import admin_of
@@ -13,8 +12,6 @@ from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, coordinators
 from mirror.lab.embedded import Cluster
-
-pytestmark = pytest.mark.brokers
 
 
 def test_groups_of_a_coordinator_that_died_find_another(own_source: Cluster, topic_name: str) -> None:

@@ -33,8 +33,6 @@ from mirror.lab.embedded.node import Node
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 #: The broker that is cut off: it led the topics in `_LED`, whose names say what for.
 _OLD = 1
 _LED = ("co-once", "co-over", "co-alone")

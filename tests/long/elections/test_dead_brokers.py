@@ -15,8 +15,6 @@ from mirror.commands.verify import verify
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 #: The broker that dies, and the one that leads what must go on.
 DIES, STAYS = 0, 2
 

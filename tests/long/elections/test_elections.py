@@ -31,8 +31,6 @@ from waiting import until
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
-pytestmark = pytest.mark.brokers
-
 SEED: Final = int(os.environ.get("MIRROR_ELECTIONS_SEED", "1"))
 EVENTS: Final = int(os.environ.get("MIRROR_ELECTIONS", "3"))
 #: Topics by what is written to them; two partitions each.

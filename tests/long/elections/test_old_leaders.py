@@ -21,8 +21,6 @@ from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 BROKERS: dict[str, str | int | bool] = {
     "broker.session.timeout.ms": 3000,
     "broker.heartbeat.interval.ms": 500,

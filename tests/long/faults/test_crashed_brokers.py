@@ -18,8 +18,6 @@ from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[Cluster, Cluster]]:

@@ -18,7 +18,6 @@ from waiting import DEADLINE_S
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
-pytestmark = pytest.mark.brokers
 #: Seeds whose schedules have something of every kind in them, and some more.
 SAMPLE = (3, 6, 8, 10, 20, 23, 30, 44, 64, 70, 82, *range(1000, 1010))
 

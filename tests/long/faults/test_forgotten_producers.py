@@ -26,8 +26,6 @@ from mirror.replication import writer
 from mirror.replication.writer import FRESH
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[Cluster]:

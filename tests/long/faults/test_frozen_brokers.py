@@ -16,8 +16,6 @@ from mirror.groups.gap import GROUPS_STAY
 from mirror.journal.ownership import KEY, ending
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.fixture
 def flow(own_source: Cluster, own_target: Cluster, topic_name: str) -> Flow:

@@ -22,8 +22,6 @@ from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 
 @dataclass(frozen=True, slots=True)
 class Frozen:

@@ -19,7 +19,6 @@ from waiting import DEADLINE_S, until
 
 from mirror.lab.embedded import Cluster
 
-pytestmark = [pytest.mark.brokers, pytest.mark.spark]
 TESTS = Path(__file__).parents[2]
 
 

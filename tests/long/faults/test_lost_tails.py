@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 from crashcut import crash_and_cut, crash_and_cut_all
@@ -24,8 +23,6 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.states import State
-
-pytestmark = pytest.mark.brokers
 
 
 def test_a_source_that_lost_its_tail_has_it_again_from_the_flow_back(topic_name: str) -> None:

@@ -19,8 +19,6 @@ from mirror.cli import app
 from mirror.lab.embedded import Cluster, Spec
 from mirror.lab.embedded.node import Node
 
-pytestmark = pytest.mark.brokers
-
 
 def records(name: str, count: int) -> list[bytes]:
     return [f"{name} {number}".encode() for number in range(count)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from configured_flow import ConfiguredFlow
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from helpers import make_topic, remove_topics
@@ -15,8 +14,6 @@ from waiting import until
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Creation, Span
 from mirror.lab.embedded import Cluster, Spec, start_many
-
-pytestmark = pytest.mark.brokers
 
 
 def test_brokers_that_do_not_agree_on_a_default_change_no_copy(

@@ -21,8 +21,6 @@ from mirror.lab.embedded import cluster as cluster_module
 from mirror.lab.embedded.cluster import brokers_seen_by
 from mirror.lab.embedded.node import GUARD, Identity
 
-pytestmark = pytest.mark.brokers
-
 
 def listens(port: int) -> bool:
     with socket.socket() as client:

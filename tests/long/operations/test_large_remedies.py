@@ -19,8 +19,6 @@ from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
 from mirror.states import Remedy, State
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.fixture
 def live(own_source: Cluster, own_target: Cluster, topic_name: str, tmp_path: Path) -> LiveMirror:

@@ -6,7 +6,6 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
 from configured_flow import ConfiguredFlow
 from helpers import make_topic, produce
 from running import forked
@@ -18,8 +17,6 @@ from waiting import until
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
 from mirror.states import State
-
-pytestmark = pytest.mark.brokers
 
 
 def test_a_running_mirror_follows_what_changes(

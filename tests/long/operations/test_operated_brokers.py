@@ -28,8 +28,6 @@ from mirror.errors import ExitCode
 from mirror.journal.journal import journal_topic
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 #: More than any file of an idle broker has, indexes apart, which are as long as they will be.
 DISK_BYTES = 1 << 20
 

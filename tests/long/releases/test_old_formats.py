@@ -16,8 +16,6 @@ from mirror.lab.embedded import Cluster
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 VALUES = [b"value %d " % number + b"." * (number % 90) for number in range(3000)]
 
 

@@ -26,8 +26,6 @@ from mirror.lab.embedded import Cluster
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
-pytestmark = pytest.mark.brokers
-
 SOURCES = ("2.8.2", "3.3.2", "3.9.1", "4.3.0")
 TARGETS = ("3.3.2", "3.9.1", "4.3.0")
 Offsets = Literal["preserve", "translate"]

@@ -25,7 +25,7 @@ from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin, Creation
 from mirror.lab.embedded import Cluster
 
-pytestmark = [pytest.mark.brokers, pytest.mark.usefixtures("without_spark")]
+pytestmark = [pytest.mark.usefixtures("without_spark")]
 
 SETTINGS = {
     "orders": {"cleanup.policy": "compact", "max.message.bytes": "2000000", "min.insync.replicas": "1"},

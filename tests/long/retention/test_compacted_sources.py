@@ -17,8 +17,6 @@ from translated_copies import assert_translated, index_of
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 
 @pytest.fixture(scope="module")
 def cleaned_source() -> Iterator[Cluster]:

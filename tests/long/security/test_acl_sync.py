@@ -27,8 +27,6 @@ from mirror.driver.topic_watcher import Replanner
 from mirror.journal.entries import FirstSeen
 from mirror.lab.embedded import Cluster, Spec, start_many
 
-pytestmark = pytest.mark.brokers
-
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",

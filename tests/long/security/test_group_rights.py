@@ -25,8 +25,6 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.lab.embedded import Cluster
 
-pytestmark = pytest.mark.brokers
-
 SETTINGS: dict[str, str | int | bool] = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",

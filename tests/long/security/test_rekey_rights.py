@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka.admin import ResourceType
 from helpers import make_topic, produce
 from secured import Guarded, Right
@@ -27,7 +26,6 @@ from mirror.states import State
 from mirror.topics.plan import plan_flow
 
 pytest_plugins = ["guardedbroker"]
-pytestmark = pytest.mark.brokers
 
 ALL = ("CREATE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 
