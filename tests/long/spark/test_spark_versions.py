@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from helpers import RECENT_MS, config_file, make_topic, produce
 from pair import Shared
 from rekeychecker import Seen, complaints, read_committed
 from running import running
 from samerecords import assert_same_records, read
+from sparkcluster import SparkCluster
 
 from mirror.config import load
+from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin
 from mirror.spark.compat import VERSION
 
 #: The same topic and flow for each version that runs these tests on one pair of clusters.
 ONGOING = "spark-versions"
+#: The variable that names the folder of a PySpark of another version.
+OTHER = "MIRROR_OTHER_SPARK"
 
 
 def mirror(*arguments: str | Path, code: int = 0) -> str:
-    """Run a command: what it printed."""
+    """Run a command: what it printed, on stderr where it fails as it should."""
     command = [sys.executable, "-m", "mirror", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == code, f"{done.returncode}: {done.stderr}"
-    return done.stdout
+    return done.stdout if code == 0 else done.stderr
 
 
 def values(begin: int, end: int) -> list[bytes]:
@@ -115,6 +122,20 @@ def test_kafka_batches(flow: Flow) -> None:
         assert records(reader.option("data", "true").load()).count() == 200
     finally:
         spark.stop()
+
+
+@pytest.mark.skipif(OTHER not in os.environ, reason="no other PySpark is given")
+def test_a_cluster_of_another_version_is_refused(flow: Flow, tmp_path: Path) -> None:
+    cluster = SparkCluster(tmp_path, home=Path(os.environ[OTHER]))
+    try:
+        given = json.loads(flow.config.read_text())
+        conf = {"spark.driver.host": "127.0.0.1", "spark.master.ui.port": cluster.page_port}
+        flow.config.write_text(json.dumps(given | {"spark": {"master": cluster.address, "conf": conf}}))
+        told = mirror("run", flow.config, "--once", code=ExitCode.USAGE)
+    finally:
+        cluster.stop()
+    assert re.search(rf"runs Spark \S+, and the mirror has PySpark {pyspark.__version__}: install pyspark==", told)
+    assert flow.topic not in Admin(load(flow.config).target).topic_names()
 
 
 def test_a_flow_of_another_version_goes_on(source_cluster: Shared, target_cluster: Shared, tmp_path: Path) -> None:
