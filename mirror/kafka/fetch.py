@@ -2,18 +2,21 @@
 
 Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes
 in and the epoch of the last batch it has, so that a stale leader and a truncated log are found by the broker
-(KIP-320, KIP-595). Sessions are not used: (0, -1) asks for everything each time, and a task has few partitions.
+(KIP-320, KIP-595). Who asks one leader again and again does so in a session: what is asked and answered then is what
+changed (KIP-227).
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
 
 from mirror import clock
 from mirror.errors import ClusterUnreachable, MalformedBatch, MalformedFrame, OpenTransaction
@@ -33,17 +36,23 @@ EMPTY_WAIT_MS: Final = 500
 #: For how long a quota may keep one answer from us before whoever asks gets an error.
 MUTED_SECONDS: Final = 120.0
 _BY_ID: Final = 13
+_LAST_SESSION_EPOCH: Final = 2**31 - 1
+#: What a leader answers that does not know a session any more, or not like this: it is asked for everything then.
+SESSION_ERRORS: Final = (
+    ErrorCode.fetch_session_id_not_found,
+    ErrorCode.invalid_fetch_session_epoch,
+    ErrorCode.fetch_session_topic_id_error,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One partition's part of a fetch request. `last_epoch` is -1 where no batch was fetched before."""
+class Ask(NamedTuple):
+    """One partition's part of a fetch request."""
 
     partition: TopicPartition
     topic_id: uuid.UUID | None
     leader_epoch: int
     offset: int
-    last_epoch: int
+    last_epoch: int  # -1 where no batch was fetched before
     max_bytes: int
 
 
@@ -77,8 +86,12 @@ def fetch_request(
     max_bytes: int,
     min_bytes: int = 1,
     isolation: int = READ_COMMITTED,
+    session: tuple[int, int] = (0, -1),
+    forgotten: Iterable[Ask] = (),
 ) -> Any:
-    """A request in kio's schema for `version`. The order of the asks is kept: brokers fill an answer in that order."""
+    """A request in kio's schema for `version`. The order of the asks is kept: brokers fill an answer in that order.
+    `session` is its id and epoch, by default none; `forgotten` is asked for no more in it.
+    """
     schema = FETCH.schema(version, "request")
     topics = []
     for (name, topic_id), group in groupby(asks, key=lambda ask: (ask.partition.topic, ask.topic_id)):
@@ -92,19 +105,97 @@ def fetch_request(
             )
             for ask in group
         )
-        named = {"topic_id": topic_id} if version >= _BY_ID else {"topic": name}
-        topics.append(schema.FetchTopic(partitions=partitions, **named))
+        topics.append(schema.FetchTopic(partitions=partitions, **_named(version, name, topic_id)))
     return schema.FetchRequest(
         max_wait=timedelta(milliseconds=max_wait_ms),
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation,
         topics=tuple(topics),
-        forgotten_topics_data=(),
+        session_id=session[0],
+        session_epoch=session[1],
+        forgotten_topics_data=tuple(
+            schema.ForgottenTopic(
+                partitions=(ask.partition.partition,), **_named(version, ask.partition.topic, ask.topic_id)
+            )
+            for ask in forgotten
+        ),
     )
 
 
-def read_fetch(answer: Any, asks: Sequence[Ask]) -> Iterator[Fetched]:
+def _named(version: int, name: str, topic_id: uuid.UUID | None) -> dict[str, Any]:
+    return {"topic_id": topic_id} if version >= _BY_ID else {"topic": name}
+
+
+class FetchSession:
+    """What one leader remembers of what it was asked for (KIP-227): a request names what is asked anew or no more, an
+    answer what has something new. A broker that keeps no session, which it may at any time, is asked for everything.
+    """
+
+    def __init__(self) -> None:
+        self._id = self._epoch = 0  # of the last request; epoch 0 asks for everything, and for a new session
+        self._is_over = True  # the next request asks for everything
+        self._asks: dict[TopicPartition, Ask] = {}  # in the order in which the leader fills its answers
+        self._new: Sequence[Ask] = ()  # what the next request names
+        self._forgotten: list[Ask] = []  # and what is asked for no more
+        self.is_incremental = False  # whether that is what changed alone
+
+    def ask(self, asks: Sequence[Ask]) -> None:
+        """From the next request on ask for `asks` and nothing else."""
+        asked = {ask.partition: ask for ask in asks}
+        self._epoch = 0 if self._is_over or not self._id else self._epoch % _LAST_SESSION_EPOCH + 1
+        self.is_incremental, self._is_over = self._epoch > 0, False
+        if not self.is_incremental:
+            self._asks = {}
+        self._forgotten = [
+            ask
+            for partition, ask in self._asks.items()
+            if (again := asked.get(partition)) is None or again.topic_id != ask.topic_id
+        ]
+        for ask in self._forgotten:
+            del self._asks[ask.partition]
+        self._new = [ask for ask in asks if self._asks.get(ask.partition) != ask]
+        self._asks.update((ask.partition, ask) for ask in self._new)
+
+    def request(self, version: int, *, max_wait_ms: int, max_bytes: int) -> Any:
+        """Return the request that says so."""
+        return fetch_request(
+            version,
+            self._new,
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+            session=(self._id, self._epoch),
+            forgotten=self._forgotten,
+        )
+
+    @property
+    def asks(self) -> list[Ask]:
+        """All that the leader is asked for, in the order in which it fills its answers."""
+        return list(self._asks.values())
+
+    def read(self, answer: Any) -> list[Fetched]:
+        """Return the partitions of an answer. What an answer of a session leaves out has nothing new."""
+        if answer.error_code:
+            self.end()
+            return []
+        self._id = answer.session_id
+        found = list(read_fetch(answer, self._asks.values()))
+        for fetched in found:
+            if fetched.records:  # its turn comes behind all others (Kafka `IncrementalFetchContext`)
+                self._asks[fetched.partition] = self._asks.pop(fetched.partition)
+        return found
+
+    def end(self) -> None:
+        """Ask for everything, in a new session."""
+        self._is_over = True
+
+    def renew(self, partition: TopicPartition) -> None:
+        """Have the next answer name a partition, whatever was answered before."""
+        if partition in self._asks:
+            self.end()
+
+
+def read_fetch(answer: Any, asks: Collection[Ask]) -> Iterator[Fetched]:
     """The partitions of an answer, named by the asks that it answers; what was not asked for is left out."""
     by_id = answer.__version__ >= _BY_ID
     names = {(ask.topic_id if by_id else ask.partition.topic): ask.partition.topic for ask in asks}

@@ -1,7 +1,8 @@
 """The reading side: raw batches from the source, in offset order for each partition, each with its CRC verified.
 
-One task for each source leader keeps one fetch request open there: the broker holds it until there is data, so an
-idle partition costs a request every half second and a new record arrives at once.
+One task for each source leader keeps one fetch request open there, in a session (KIP-227): the broker holds it until
+there is data, so leaders that have nothing new cost a request every half second and a new record arrives at once. What
+trickles in is waited for a moment, so that one request brings what many partitions have (R10).
 
     R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
         needs
@@ -33,6 +34,9 @@ idle partition costs a request every half second and a new record arrives at onc
     R9  compaction may leave nothing from a cursor up to the last stable offset, where a transaction is open: no later
         batch shows that hole. It is passed over once a leader that knows all has said so as often as is believed of an
         empty answer (`fetch_below`), and never beyond what a reader of committed records gets
+    R10 behind an answer after which nothing is left to fetch, the next request waits for twice the processor time that
+        this one took, at most `MAX_DELAY`: where records trickle in, requests take a third of a core at most, and carry
+        more the more there is
 """
 
 from __future__ import annotations
@@ -40,12 +44,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from mirror import clock
 from mirror.errors import (
@@ -60,7 +64,7 @@ from mirror.errors import (
 )
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
 from mirror.kafka.connection import throttled_seconds
-from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, Fetched, fetch_below, fetch_request, read_fetch
+from mirror.kafka.fetch import EMPTY_ANSWERS, SESSION_ERRORS, Ask, Fetched, FetchSession, fetch_below
 from mirror.kafka.protocol import FETCH
 from mirror.kafka.queries import LATEST, READ_COMMITTED, epoch_end, listed
 from mirror.kafka.rate_limit import Bucket
@@ -70,6 +74,7 @@ from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding, padding_detail
 from mirror.records.header import MAGIC_AT, RawBatch, crc_holds, split
 from mirror.replication.both_logs import is_of_another
+from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.damage import (
     Damaged,
     behind_records,
@@ -80,7 +85,6 @@ from mirror.replication.damage import (
     next_begins,
     reaches_over,
 )
-from mirror.replication.open_transactions import held_since
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
 
@@ -94,89 +98,13 @@ DAMAGE_TRIES: Final = 3
 UNHEARD_SECONDS: Final = 20.0
 #: Seconds between two polls of the source while the bound lets nothing be fetched.
 DEBT_POLL: Final = 1.0
+#: Seconds for which what trickles in is waited for at the most (R10).
+MAX_DELAY: Final = 0.005
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
 MEMORY_TURN: Final = 1.0
 
 #: Starts a coroutine whose failure ends the task.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-
-
-@dataclass(slots=True)
-class Cursor:
-    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last
-    batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and the
-    one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
-    `left_out_at` since when there is no memory for the next one (monotonic). Between the offsets
-    `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
-    reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
-    where none is open; it was asked for that at `seen_ms` (Unix ms), 0 where it never was. `is_past_padding`: it came
-    to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
-    (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it
-    out (monotonic, R8). `hollow`: how many answers in a row held nothing though it ends further on
-    (R9).
-    """
-
-    partition: TopicPartition
-    topic_id: UUID | None
-    next_offset: int
-    last_epoch: int = -1
-    until: int | None = None
-    readable_until: int = -1
-    written_until: int = -1
-    seen_ms: int = 0
-    held_since: float | None = None
-    damaged: int = 0
-    missing: int = 0
-    held: int = 0
-    unrelayed: int = 0
-    largest: int = 0
-    left_out_at: float | None = None
-    skips: tuple[int, int] | None = None
-    is_past_padding: bool = False
-    proved: int = -1
-    epochless: int | None = None
-    unheard_at: float | None = None
-    hollow: int = 0
-    backoff: Backoff = field(default_factory=Backoff)
-    not_before: float = 0.0
-
-    @property
-    def is_done(self) -> bool:
-        """A bounded copy has read everything it was asked for."""
-        return self.until is not None and self.next_offset >= self.until
-
-    def sees(self, stable: int, written: int, asked_ms: int) -> None:
-        """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
-        at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
-        """
-        self.held_since = held_since(self.held_since, self.readable_until, stable, written)
-        self.readable_until, self.written_until, self.seen_ms = stable, written, asked_ms
-
-    @property
-    def has_all(self) -> bool:
-        """Nothing more can be read now."""
-        return self.is_done or self.next_offset >= self.readable_until
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
-    passes by itself. `hole_until`: the source has nothing more below this offset, -1 where that is not known. `size` is
-    in bytes of the batches.
-    """
-
-    cursor: Cursor
-    batches: tuple[RawBatch, ...] = ()
-    aborted: tuple[tuple[int, int], ...] = ()
-    stop: PartitionStop | None = None
-    lost: Damaged | None = None
-    trouble: str = ""
-    astray: bool = False
-    hole_until: int = -1
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))
 
 
 class Request(NamedTuple):
@@ -219,6 +147,7 @@ class Fetcher:
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         self._readers: dict[int, asyncio.Task[None]] = {}
+        self._sessions: dict[int, FetchSession] = {}
         self._finished = False
         self.took, self.throttled_s = Histogram(), 0.0
 
@@ -226,6 +155,8 @@ class Fetcher:
         """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
         self.stop(cursor.partition)
         self._cursors[cursor.partition] = cursor
+        for session in self._sessions.values():
+            session.renew(cursor.partition)  # this cursor has not heard where the source ends
         self._assign((cursor.partition,))
         self._changed.set()
 
@@ -289,8 +220,9 @@ class Fetcher:
 
     async def _read(self, node: int) -> None:
         """Fetch from one leader, for as long as there are cursors."""
-        backoff = Backoff()
+        backoff, session = Backoff(), self._sessions.setdefault(node, FetchSession())
         while True:
+            cpu_s = time.process_time()
             idle: Collection[TopicPartition] | None = None
             if self._bucket and (wait := self._bucket.wait(clock.monotonic())):  # R4
                 await asyncio.sleep(min(wait, DEBT_POLL))
@@ -305,6 +237,7 @@ class Fetcher:
                         await self._changed.wait()
                 self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
+            session.ask(asks)
             sent_at, asked_ms = clock.monotonic(), clock.now_ms()
             try:
                 self._reserved += request.reserved
@@ -312,32 +245,47 @@ class Fetcher:
                     answer = await self._fetch(node, request)
                 finally:
                     self._reserved -= request.reserved
+                if answer.error_code and answer.error_code not in SESSION_ERRORS:
+                    raise ConnectionLost(f"the source answered {answer.error_code.name}")
             except (WireError, AccessDenied) as problem:
+                session.end()
                 self._trouble(asks, problem)
                 await asyncio.sleep(backoff.next())
                 await self.refresh()
                 continue
-            if answer.error_code:
-                self._trouble(asks, ConnectionLost(f"the source answered {answer.error_code.name}"))
-                await asyncio.sleep(backoff.next())
-                await self.refresh()
+            in_turn, parts = session.asks, session.read(answer)
+            if answer.error_code:  # the broker has forgotten the session
                 continue
-            stale = False
+            stale, muted = False, throttled_seconds(answer)
             asked = {ask.partition: ask.offset for ask in asks}
-            for fetched in (parts := tuple(read_fetch(answer, asks))):
-                cursor, offset = self._cursors.get(fetched.partition), asked.pop(fetched.partition)
-                if cursor is None or cursor.next_offset != offset:
-                    continue  # stopped or started anew while the request was under way
-                cursor.unheard_at = None
-                try:
-                    stale |= self._take(cursor, fetched, asked_ms)
-                except PartitionStop as stop:
-                    self._stopped(cursor, stop)
-            self._find_holes(asks, parts)
-            self._measure(parts, clock.monotonic() - sent_at, throttled_seconds(answer))
-            await asyncio.sleep(self._left_out(asked, sent_at, throttled_seconds(answer), backoff))
+            for fetched in parts:
+                stale |= self._hand_out(fetched, asked.pop(fetched.partition), asked_ms)
+            self._measure(parts, clock.monotonic() - sent_at, muted)
+            if session.is_incremental and (parts or not muted):
+                self._nothing_new(asked, asked_ms)
+                asked.clear()
+            self._find_holes(in_turn, parts, asked)
+            await asyncio.sleep(self._left_out(asked, sent_at, muted, backoff))
             if stale:
                 await self.refresh()
+            await asyncio.sleep(self._rest(parts, time.process_time() - cpu_s))
+
+    def _rest(self, parts: Iterable[Fetched], cpu_s: float) -> float:
+        """Seconds to wait before the next request, behind one that took `cpu_s` of the processor (R10)."""
+        cursors = (self._cursors.get(fetched.partition) for fetched in parts)
+        return min(MAX_DELAY, 2 * cpu_s) if all(cursor is None or cursor.has_all for cursor in cursors) else 0.0
+
+    def _hand_out(self, fetched: Fetched, offset: int, asked_ms: int) -> bool:
+        """Take a partition's part of an answer to an ask for `offset`; true where metadata is stale."""
+        cursor = self._cursors.get(fetched.partition)
+        if cursor is None or cursor.next_offset != offset:
+            return False  # stopped or started anew while the request was under way
+        cursor.unheard_at = None
+        try:
+            return self._take(cursor, fetched, asked_ms)
+        except PartitionStop as stop:
+            self._stopped(cursor, stop)
+            return False
 
     def _measure(self, parts: Collection[Fetched], took: float, throttled: float) -> None:
         """What one answer cost."""
@@ -347,6 +295,11 @@ class Fetcher:
             self.took.add(took)
             if self._bucket:
                 self._bucket.spend(size)
+
+    def _nothing_new(self, partitions: Iterable[TopicPartition], asked_ms: int) -> None:
+        """An answer of a session names none of these: their logs end where they did."""
+        for cursor in filter(None, map(self._cursors.get, partitions)):
+            cursor.unheard_at, cursor.seen_ms = None, asked_ms
 
     def _left_out(self, partitions: Collection[TopicPartition], since: float, muted: float, backoff: Backoff) -> float:
         """An answer to what was asked at `since` names none of these, and no other one comes while `muted` (R8);
@@ -425,14 +378,16 @@ class Fetcher:
             cursor.proved, cursor.not_before = raw.header.next_offset, 0.0
         self.nudge()
 
-    def _find_holes(self, asks: list[Ask], parts: Collection[Fetched]) -> None:
+    def _find_holes(
+        self, asks: list[Ask], parts: Collection[Fetched], unheard: Collection[TopicPartition] = ()
+    ) -> None:
         """Look for a hole where answers held nothing of a log that goes on, and not for want of bytes: these go to the
         partitions in the order of the asks (R9).
         """
-        given = {one.partition: one for one in parts}
+        given = {fetched.partition: fetched for fetched in parts}
         for ask in takewhile(lambda ask: not (ask.partition in given and given[ask.partition].records), asks):
             cursor, fetched = self._cursors.get(ask.partition), given.get(ask.partition)
-            if cursor is None or fetched is None or fetched.error_code or cursor.damaged:
+            if cursor is None or ask.partition in unheard or (fetched and fetched.error_code) or cursor.damaged:
                 continue
             if cursor.not_before == float("inf") or not cursor.next_offset == ask.offset < cursor.readable_until:
                 continue
@@ -585,7 +540,7 @@ class Fetcher:
         most, wait = request.most, HURRIED_WAIT_MS if request.hurried else MAX_WAIT_MS
         if self._bucket:
             most = max(1, min(most, self._bucket.left(clock.monotonic())))
-        asked = fetch_request(connection.version(FETCH), request.asks, max_wait_ms=wait, max_bytes=most)
+        asked = self._sessions[node].request(connection.version(FETCH), max_wait_ms=wait, max_bytes=most)
         return await connection.call(FETCH, asked, connection.request_timeout or FETCH_TIMEOUT)
 
     async def refresh(self) -> None:

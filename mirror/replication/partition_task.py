@@ -13,7 +13,7 @@ from mirror.errors import PartitionStop
 from mirror.observability.status import Contact, PartitionStatus
 from mirror.records.header import RawBatch
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
-from mirror.replication.fetcher import Cursor
+from mirror.replication.cursor import Cursor
 from mirror.replication.open_transactions import held_note
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
 from mirror.replication.tombstones import Tombstones, hole_in

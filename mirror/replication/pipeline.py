@@ -58,8 +58,9 @@ from mirror.records.recipe import opened_by
 from mirror.records.transactions import Aborted
 from mirror.replication.assignment import TOMBSTONES, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
 from mirror.replication.classifier import Verdict, classify
+from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.damage import Damaged, may_take_more
-from mirror.replication.fetcher import Arrival, Cursor, Fetcher
+from mirror.replication.fetcher import Fetcher
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated, unrecorded
 from mirror.replication.partition_task import PartitionTask

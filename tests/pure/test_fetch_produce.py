@@ -24,7 +24,8 @@ from mirror.kafka.produce import Ack, produce_request, read_produce
 from mirror.kafka.protocol import FETCH, PRODUCE, encode
 from mirror.kafka.retry import Backoff
 from mirror.replication import fetcher as fetchers
-from mirror.replication.fetcher import DAMAGE_TRIES, Cursor, Fetcher
+from mirror.replication.cursor import Cursor
+from mirror.replication.fetcher import DAMAGE_TRIES, Fetcher
 from mirror.states import State
 
 ORDERS, CLICKS, STRANGE = (uuid.UUID(int=number) for number in (1, 2, 3))

@@ -21,7 +21,8 @@ from mirror.kafka.fetch import EMPTY_ANSWERS, Ask
 from mirror.kafka.queries import EpochEnd
 from mirror.records.header import RawBatch
 from mirror.replication import both_logs, fetcher
-from mirror.replication.fetcher import UNHEARD_SECONDS, Arrival, Cursor, Fetcher, Request
+from mirror.replication.cursor import Arrival, Cursor
+from mirror.replication.fetcher import UNHEARD_SECONDS, Fetcher, Request
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
@@ -77,7 +78,10 @@ class Logs(Fetcher):
         held = self._writers_hold() + sum(one.held for one in self._cursors.values()) + sum(map(len, parts.values()))
         self.most_held = max(self.most_held, held)
         return SimpleNamespace(
-            __version__=12, error_code=0, responses=tuple(answered(at, records) for at, records in parts.items())
+            __version__=12,
+            error_code=0,
+            session_id=0,
+            responses=tuple(answered(at, records) for at, records in parts.items()),
         )
 
     def acknowledge(self, at: TopicPartition) -> None:
@@ -111,7 +115,7 @@ def answered(at: TopicPartition, records: bytes) -> Any:
 
 def answer_of(records: bytes, **more: Any) -> Any:
     """A whole answer of one partition."""
-    return SimpleNamespace(__version__=12, error_code=0, responses=(answered(AT, records),), **more)
+    return SimpleNamespace(__version__=12, error_code=0, session_id=0, responses=(answered(AT, records),), **more)
 
 
 async def arrivals_of(

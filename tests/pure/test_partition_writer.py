@@ -20,7 +20,7 @@ from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, RawBatch, parse_header
 from mirror.replication.assignment import Assignment, LastPosition, Loss
 from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
-from mirror.replication.fetcher import Arrival, Cursor
+from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline

@@ -17,7 +17,7 @@ from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
 from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
 from mirror.replication.classifier import OWN_PRODUCER
-from mirror.replication.fetcher import Arrival, Cursor
+from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline, StartupLimiter

@@ -36,7 +36,7 @@ from mirror.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Produc
 from mirror.replication import position
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
 from mirror.replication.both_logs import Logs, Unconfirmed, producer_id
-from mirror.replication.fetcher import Cursor
+from mirror.replication.cursor import Cursor
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import Gap, PartitionCounters, PartitionWriter
 from mirror.replication.position import FENCE, Position

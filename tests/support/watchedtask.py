@@ -20,7 +20,7 @@ from mirror.kafka.produce import Ack
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
-from mirror.replication.fetcher import Cursor
+from mirror.replication.cursor import Cursor
 from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.

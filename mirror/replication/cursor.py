@@ -1,0 +1,91 @@
+"""Where reading stands in one source partition, and what one answer brings for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from mirror.errors import PartitionStop
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.retry import Backoff
+from mirror.records.header import RawBatch
+from mirror.replication.damage import Damaged
+from mirror.replication.open_transactions import held_since
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last
+    batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and the
+    one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
+    `left_out_at` since when there is no memory for the next one (monotonic). Between the offsets
+    `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
+    reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
+    where none is open; it was asked for that at `seen_ms` (Unix ms), 0 where it never was. `is_past_padding`: it came
+    to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
+    (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it
+    out (monotonic, R8). `hollow`: how many answers in a row held nothing though it ends further on
+    (R9).
+    """
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    next_offset: int
+    last_epoch: int = -1
+    until: int | None = None
+    readable_until: int = -1
+    written_until: int = -1
+    seen_ms: int = 0
+    held_since: float | None = None
+    damaged: int = 0
+    missing: int = 0
+    held: int = 0
+    unrelayed: int = 0
+    largest: int = 0
+    left_out_at: float | None = None
+    skips: tuple[int, int] | None = None
+    is_past_padding: bool = False
+    proved: int = -1
+    epochless: int | None = None
+    unheard_at: float | None = None
+    hollow: int = 0
+    backoff: Backoff = field(default_factory=Backoff)
+    not_before: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """A bounded copy has read everything it was asked for."""
+        return self.until is not None and self.next_offset >= self.until
+
+    def sees(self, stable: int, written: int, asked_ms: int) -> None:
+        """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
+        at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
+        """
+        self.held_since = held_since(self.held_since, self.readable_until, stable, written)
+        self.readable_until, self.written_until, self.seen_ms = stable, written, asked_ms
+
+    @property
+    def has_all(self) -> bool:
+        """Nothing more can be read now."""
+        return self.is_done or self.next_offset >= self.readable_until
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
+    passes by itself. `hole_until`: the source has nothing more below this offset, -1 where that is not known. `size` is
+    in bytes of the batches.
+    """
+
+    cursor: Cursor
+    batches: tuple[RawBatch, ...] = ()
+    aborted: tuple[tuple[int, int], ...] = ()
+    stop: PartitionStop | None = None
+    lost: Damaged | None = None
+    trouble: str = ""
+    astray: bool = False
+    hole_until: int = -1
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))

@@ -1,0 +1,117 @@
+"""A fetch session against what a broker makes of its requests (Kafka `FetchSession`, KIP-227)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import SESSION_ERRORS, Ask, FetchSession
+
+IDS = {"orders": UUID(int=1), "clicks": UUID(int=2)}
+#: The id of a session that a broker makes.
+NUMBER = 7
+
+
+class Leader:
+    """A broker with one session: what it is asked for by partition, in the order in which it fills its answers."""
+
+    def __init__(self) -> None:
+        self.asks: dict[tuple[Any, int], tuple[int, int]] = {}
+        self.epoch = 0
+
+    def takes(self, request: Any, *, has_room: bool = True) -> int:
+        """Do as a request says, and return the session's id."""
+        if request.session_epoch == 0:
+            self.asks, self.epoch = {}, 0
+        else:
+            assert (request.session_id, request.session_epoch) == (NUMBER, self.epoch)
+        named = {
+            (topic.topic_id, part.partition): (part.fetch_offset, part.partition_max_bytes)
+            for topic in request.topics
+            for part in topic.partitions
+        }
+        assert request.session_epoch == 0 or all(self.asks.get(at) != ask for at, ask in named.items()), "nothing new"
+        self.asks |= named
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                del self.asks[topic.topic_id, number]
+        self.epoch += 1
+        return NUMBER if has_room else 0
+
+    def gives(self, session_id: int, holding: set[tuple[Any, int]]) -> Any:
+        """Answer with records of some partitions, which go behind all others then."""
+        found = [at for at in self.asks if at in holding]
+        for at in found:
+            self.asks[at] = self.asks.pop(at)
+        responses = [SimpleNamespace(topic_id=at[0], partitions=[part(at[1])]) for at in found]
+        return SimpleNamespace(__version__=13, error_code=0, session_id=session_id, responses=responses)
+
+
+def part(number: int) -> Any:
+    diverging = SimpleNamespace(epoch=-1, end_offset=-1)
+    names = ("error_code", "high_watermark", "last_stable_offset", "log_start_offset")
+    return SimpleNamespace(
+        partition_index=number,
+        diverging_epoch=diverging,
+        aborted_transactions=(),
+        records=b"x",
+        **dict.fromkeys(names, 0),
+    )
+
+
+def ask(topic: str, number: int, offset: int, topic_id: UUID | None = None) -> Ask:
+    return Ask(TopicPartition(topic, number), topic_id or IDS[topic], 0, offset, -1, 1000)
+
+
+def request(session: FetchSession, asks: list[Ask]) -> Any:
+    session.ask(asks)
+    return session.request(13, max_wait_ms=500, max_bytes=1 << 20)
+
+
+partitions = st.tuples(st.sampled_from(sorted(IDS)), st.integers(0, 2))
+wanted = st.dictionaries(partitions, st.integers(0, 3))
+rounds = st.lists(st.tuples(wanted, st.sets(partitions), st.sampled_from(["kept", "no room", "failed", "renewed"])))
+
+
+@given(rounds)
+def test_the_leader_always_knows_all_that_is_asked_for(rounds: list[Any]) -> None:
+    session, leader = FetchSession(), Leader()
+    for offsets, holding, fate in rounds:
+        asks = [ask(topic, number, offset) for (topic, number), offset in offsets.items()]
+        session_id = leader.takes(request(session, asks), has_room=fate != "no room")
+        assert {at: offset for at, (offset, _) in leader.asks.items()} == {
+            (IDS[topic], number): offset for (topic, number), offset in offsets.items()
+        }
+        assert [(one.topic_id, one.partition.partition) for one in session.asks] == list(leader.asks)
+        if fate == "failed":
+            session.end()
+            continue
+        if fate == "renewed":
+            for topic, number in offsets:
+                session.renew(TopicPartition(topic, number))
+        session.read(leader.gives(session_id, {(IDS[topic], number) for topic, number in holding}))
+        assert [(one.topic_id, one.partition.partition) for one in session.asks] == list(leader.asks)
+
+
+def test_a_topic_that_was_made_anew_is_forgotten_and_asked_for_by_its_new_id() -> None:
+    session, leader = FetchSession(), Leader()
+    session.read(leader.gives(leader.takes(request(session, [ask("orders", 0, 5)])), set()))
+    leader.takes(request(session, [ask("orders", 0, 5, UUID(int=9))]))
+    assert leader.asks == {(UUID(int=9), 0): (5, 1000)}
+
+
+@pytest.mark.parametrize("error", SESSION_ERRORS)
+def test_a_session_that_the_leader_forgot_begins_anew(error: Any) -> None:
+    session, leader = FetchSession(), Leader()
+    session.read(leader.gives(leader.takes(request(session, [ask("orders", 0, 5)])), set()))
+    assert request(session, [ask("orders", 0, 5)]).topics == ()
+    assert session.is_incremental
+    assert session.read(SimpleNamespace(error_code=error, session_id=0)) == []
+    again = request(session, [ask("orders", 0, 5)])
+    assert (again.session_epoch, len(again.topics), session.is_incremental) == (0, 1, False)
