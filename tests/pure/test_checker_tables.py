@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checker import Dump, Expected, Kind, Record, Recorded, compare, compare_translated, read_recorded
+from checker import Dump, Kind, Record, Recorded, compare, compare_translated, read_recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +25,8 @@ def at_offsets(records: Sequence[Record], first: int = 0) -> list[Record]:
     return [record._replace(offset=offset) for offset, record in enumerate(records, first)]
 
 
-def found_in(source: Dump, target: Dump, **expected: Any) -> list[tuple[Kind, int, int]]:
-    return [(one.kind, one.first, one.last) for one in compare(source, target, "t", 0, Expected(**expected))]
+def found_in(source: Dump, target: Dump) -> list[tuple[Kind, int, int]]:
+    return [(one.kind, one.first, one.last) for one in compare(source, target, "t", 0)]
 
 
 @st.composite
@@ -83,10 +83,8 @@ def run(target: int, source: int, lengths: list[int], following: int) -> Record:
     return Record(0, 0, 0, b"runs/t/0/%d" % target, value, ())
 
 
-def moves_found(
-    source: Dump, target: Dump, expected: Recorded, history: Sequence[Record] = (), **more: Any
-) -> list[tuple[Kind, int]]:
-    _, found = compare_translated(source, target, expected, Expected(**more), history)
+def moves_found(source: Dump, target: Dump, expected: Recorded) -> list[tuple[Kind, int]]:
+    _, found = compare_translated(source, target, expected)
     return [(kind, at) for kind, at, _ in found]
 
 
