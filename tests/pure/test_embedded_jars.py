@@ -13,27 +13,15 @@ import pytest
 from commandline import called
 
 from mirror.errors import ConfigError, EmbeddedError
-from mirror.lab.embedded import Cluster, down, jars, standing, up
+from mirror.lab.embedded import down, jars, standing
 from mirror.lab.embedded.by_hand import Member, Standing
 from mirror.lab.embedded.node import Identity
-
-
-@pytest.mark.parametrize("nodes", [0, 4])
-def test_other_numbers_of_nodes_are_refused(nodes: int) -> None:
-    with pytest.raises(EmbeddedError, match="1 to 3 nodes"):
-        Cluster.start(nodes=nodes)
 
 
 @pytest.fixture
 def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "mirror" / "embedded"
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", "Lab", "-x", "all"])
-def test_names_that_are_no_file_names_are_refused(state_folder: Path, name: str) -> None:
-    with pytest.raises(EmbeddedError, match="is no name for a cluster"):
-        up(name)
 
 
 def test_taking_down_an_unknown_cluster_is_an_error_and_all_of_none_is_not(state_folder: Path) -> None:
