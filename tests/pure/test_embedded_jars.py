@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -67,29 +66,6 @@ def test_a_wrong_download_never_reaches_the_cache(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match=r"jose4j-0\.9\.6\.jar: SHA-256 is no such file"):
         jars.fetch(tmp_path / "jars", retrieve=truncated)
     assert [path.name for path in tmp_path.iterdir()] == ["jars.lock"]
-
-
-def test_two_fetches_at_once_fetch_once(tmp_path: Path) -> None:
-    both_inside = threading.Barrier(2)
-    met, results = [], []
-
-    def retrieve(into: Path) -> None:
-        try:
-            both_inside.wait(0.5)
-            met.append(into)
-        except threading.BrokenBarrierError:
-            copy_of_the_cache(into)
-
-    threads = [
-        threading.Thread(target=lambda: results.append(jars.fetch(tmp_path / "jars", retrieve))) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert met == []
-    assert len(results) == 2
-    assert results[0] == results[1]
 
 
 def test_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
