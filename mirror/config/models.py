@@ -239,6 +239,11 @@ class ClusterSettings(Section):
     Without it a mirror that runs keeps to the clusters that it found at its start.
     """
 
+    differs_from: tuple[TopicPart, ...] = ()
+    """Aliases of other clusters that have the same cluster id, as one that was made of a copy of this one's disks. Not
+    needed where topics have other ids there.
+    """
+
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
         """The addresses to try first, as (host, port)."""
@@ -257,7 +262,7 @@ class ClusterSettings(Section):
     @property
     def client(self) -> dict[str, str | int]:
         """What was set, under librdkafka's names and with secrets in clear: for a constructor, never for a log."""
-        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias", "cluster_id"})
+        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias", "cluster_id", "differs_from"})
         return {name: v.get_secret_value() if isinstance(v, SecretStr) else v for name, v in values.items()}
 
 
