@@ -79,7 +79,7 @@ def _observed(cluster: Admin, topics: Mapping[str, TopicInfo]) -> Observed:
     ids = {name: one.topic_id for name, one in topics.items()}
     settings = cluster.settings
     addresses = frozenset(cluster.addresses().split(","))
-    return Observed(settings.alias, cluster.cluster_id(), addresses, ids, settings.differs_from)
+    return Observed(settings.alias, cluster.cluster_id(), addresses, ids, settings.differs_from or ())
 
 
 def refuse_same(source: Admin, target: Admin) -> None:

@@ -257,7 +257,7 @@ OF_THE_FLOW = "\n".join(f"A->B.{line}" for line in NO_ALIASES.splitlines())
 def test_names_are_those_that_mirrormaker_makes(keys: str, names: dict[str, str | int | None], tmp_path: Path) -> None:
     (flow,) = imported((ALL + keys).encode(), "mm2.properties")
     topics = loaded(flow, tmp_path).topics
-    expected = {topic: {0: f"A.{topic}", 1: topic}.get(name, name) for topic, name in names.items()}
+    expected = {topic: f"A.{topic}" if name == 0 else topic if name == 1 else name for topic, name in names.items()}
     assert {name: topics.naming.target_of(name) if selects(name, topics) else None for name in names} == expected
     assert not any(note.why == UNKNOWN for note in flow.notes)
 
