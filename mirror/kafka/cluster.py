@@ -331,11 +331,11 @@ class Cluster:
             raise
         return connection
 
-    def _recognize(self, answer: Any, connection: Connection) -> None:
+    def _recognize(self, answer: Any, where: object) -> None:
         """Raises OtherCluster for a metadata answer of another cluster than this one."""
         if None not in (self.cluster_id, answer.cluster_id) and answer.cluster_id != self.cluster_id:
             raise OtherCluster(
-                f"{connection}: a broker of cluster {answer.cluster_id} answers there, and not one of"
+                f"{where}: a broker of cluster {answer.cluster_id} answers there, and not one of"
                 f" {self.cluster_id}. Mend bootstrap.servers, the brokers' advertised.listeners, or the name; where"
                 " that cluster was replaced on purpose, its cluster_id in the configuration, and start the mirror again"
             )
@@ -538,13 +538,13 @@ class Cluster:
             await asyncio.sleep(backoff.next())
             await self.refresh(timeout=max(0.1, deadline - clock.monotonic()))
 
-    def _learn(self, answer: Any, wanted: frozenset[str], connection: Connection) -> None:
+    def _learn(self, answer: Any, wanted: frozenset[str], where: object) -> None:
         code = getattr(answer, "error_code", None)  # by which it asks to begin at the bootstrap addresses (KIP-1102)
         if code:
             raise ConnectionLost(f"{self}: its metadata is of no use: {code.name}")
         if not answer.brokers:
             raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
-        self._recognize(answer, connection)
+        self._recognize(answer, where)
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self._denied = {topic.name for topic in answer.topics if topic.error_code in AUTHORIZATION_ERRORS}
         for topic in answer.topics:

@@ -1,7 +1,7 @@
 """Whether the source and the target are one cluster, and refusals of flows that would copy in a circle.
 
-A cluster id tells clusters apart where it differs. Where it is the same it proves nothing, since images and charts
-ship one that everybody who keeps it shares. Then brokers' addresses and topic ids decide (`sameness`, pure).
+Clusters with different ids are two. Equal ids prove nothing, since images and charts ship one that everybody who keeps
+it shares. Then brokers' addresses and topic ids decide (`sameness`, pure).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ A = cluster("a", "x:9", {"orders": ONE, "only-here": OTHER})
         (cluster("b", "y:9", {}), Severity.ADVISE, "share the cluster id K, and are two clusters"),
     ],
 )
-def test_clusters_that_share_an_id_are_told_apart(target: Observed, severity: Severity | None, why: str) -> None:
+def test_clusters_that_share_an_id_are_distinguished(target: Observed, severity: Severity | None, why: str) -> None:
     found = sameness(A, target)
     assert (found and found.severity) is severity
     assert why in str(found or "")
