@@ -228,7 +228,12 @@ class FrameTooLarge(WireError):
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
-        super().__init__(f"the peer announced a frame of {size} bytes; the limit is {limit}")
+        begin = (size & 0xFFFFFFFF).to_bytes(4).decode("latin-1")
+        if begin.isascii() and begin.isprintable():
+            kind = ", as an HTTP server's" if begin in ("HTTP", "<!DO", "<htm", "<HTM") else ""
+            super().__init__(f"no Kafka broker listens there: its answer begins with {begin!r}{kind}")
+        else:
+            super().__init__(f"the peer announced a frame of {size} bytes; the limit is {limit}")
 
 
 class MalformedFrame(WireError):

@@ -28,8 +28,9 @@ from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, never
 from mirror.topics.adoption import Gate, Standing, tails
-from mirror.topics.apply import TopicPlan, ensure_flow_topic, loop_finding, plan_topics
+from mirror.topics.apply import TopicPlan, ensure_flow_topic, plan_topics
 from mirror.topics.history import History, read_history, read_others, read_own
+from mirror.topics.same_cluster import loop_finding
 from mirror.verify.report import Kind, VerifyReport
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.

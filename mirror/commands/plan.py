@@ -86,6 +86,7 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "beginnings": [asdict(one) for one in found.beginnings],
         "padding": [asdict(one) for one in found.padding],
         "paused": list(found.paused),
+        "left_out": [{"reason": reason, "topics": names} for reason, names in found.left_out.items()],
         "copies": [asdict(one) for one in found.extents],
         "gaps_at_most": [asdict(one) for one in found.gaps],
         "advice": list(found.advice),
@@ -132,6 +133,8 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), decided by the first start"
     yield from _filled("pad", found.padding, "before its first record")
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
+    for reason, names in found.left_out.items():
+        yield f"left out, since {reason}: {count(len(names), 'topic')}: {first_of(names, most=10)}"
     if settings.groups.include:
         named = f": {first_of(found.groups, most=10)}" if found.groups else ""
         yield f"{count(len(found.groups), 'consumer group')} to follow{named}"

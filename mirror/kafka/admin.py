@@ -365,32 +365,33 @@ class Admin:
         """librdkafka's. It begins at the brokers that this cluster names: at the addresses of the configuration brokers
         of another cluster may listen, too, and it would give them our orders (K3).
         """
-
-        async def named(cluster: Cluster) -> str:
-            return cluster.addresses
-
-        addresses = self._wire.ask("find the brokers", DEADLINE_S, named)
+        addresses = self.addresses()
         if addresses != self._begins_at:
             self._begins_at, self._librdkafka = addresses, self._connecting_to(addresses)
         return self._librdkafka
 
+    def addresses(self) -> str:
+        """Each broker's host:port as the cluster advertises it, in order, joined by commas."""
+        return self._seen("find the brokers", lambda cluster: cluster.addresses)
+
     def cluster_id(self) -> str:
         """The id the cluster was formed with."""
-
-        async def known(cluster: Cluster) -> str:
-            return cluster.cluster_id or ""
-
-        return self._wire.ask("read the cluster's id", DEADLINE_S, known)
+        return self._seen("read the cluster's id", lambda cluster: cluster.cluster_id or "")
 
     def brokers(self) -> int:
         """How many brokers are alive."""
         return len(self._nodes("count the brokers"))
 
     def _nodes(self, what: str) -> tuple[int, ...]:
-        async def known(cluster: Cluster) -> tuple[int, ...]:
-            return cluster.nodes
+        return self._seen(what, lambda cluster: cluster.nodes)
 
-        return self._wire.ask(what, DEADLINE_S, known)
+    def _seen(self, what: str, part: Callable[[Cluster], T]) -> T:
+        """A part of what the cluster's metadata says now."""
+
+        async def seen(cluster: Cluster) -> T:
+            return part(cluster)
+
+        return self._wire.ask(what, DEADLINE_S, seen)
 
     def rights(self) -> frozenset[str]:
         """What we may do to the cluster itself, by Kafka's names for operations."""

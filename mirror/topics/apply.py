@@ -50,6 +50,7 @@ from mirror.policy.selection import Rekeying, Selection, TopicPair, select, sele
 from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, wanted
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
+from mirror.topics.same_cluster import circle_findings, same_cluster
 
 _BROKER_NAMES: Mapping[str, str] = {
     AFTER_MAX: "log.message.timestamp.after.max.ms",
@@ -203,7 +204,7 @@ def plan_topics(
     findings = [
         *_source_findings(source_id, target, settings, history, target_topics),
         *_selection_findings(selection, source_topics, settings),
-        *_loop_findings(selection, settings, history, source_id == target.cluster_id()),
+        *circle_findings(selection, settings, history, same_cluster(source, target, source_topics, target_topics)),
         *([] if may_fill else [_advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
         *_name_findings(selection, target_topics),
         *_moved(selection, settings, history, source_id, target_topics),
@@ -716,16 +717,6 @@ def naming_findings(selection: Selection) -> Iterator[Finding]:
         yield refused(pair.source, f"its name on the target, {pair.target}, is not legal", Fix.NAME_COPY)
 
 
-def refuse_same(source: Admin, target: Admin) -> None:
-    """`PreflightError` where both are one cluster: its topics are no copies of themselves."""
-    if source.cluster_id() == target.cluster_id():
-        raise PreflightError(str(_same_cluster()))
-
-
-def _same_cluster() -> Finding:
-    return refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
-
-
 def _source_findings(
     source_id: str, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
 ) -> Iterator[Finding]:
@@ -743,30 +734,6 @@ def _source_findings(
             clusters = first_of(sorted({others[name] for name in held}))
             text = f"{first_of(held)}: {made} from cluster {clusters}, and the source is cluster {source_id}"
             yield refused("", text, fix)
-
-
-def loop_finding(source: str, target_alias: str, history: History) -> Finding | None:
-    """The refusal of a source topic whose records came through the target, if they did."""
-    if (origin := history.loops.get(source)) is None:
-        return None
-    others = [one for one in origin.clusters if one != history.target_id]
-    by_way = f" by way of {first_of(others)}" if others else ""
-    return refused(
-        source,
-        f"comes from cluster {target_alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it back would be a"
-        " loop",
-        Fix.END_LOOP,
-    )
-
-
-def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
-    if is_same:
-        yield _same_cluster()
-    for pair in selection.pairs:
-        if (finding := loop_finding(pair.source, settings.target.alias, history)) is not None:
-            yield finding
-    for text in history.unread:
-        yield _advise("", text)
 
 
 def _advise(topic: str, text: str) -> Finding:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final
@@ -143,7 +143,8 @@ class FlowPlan:
     `stops`: why partitions would stop in others as they begin; `stopped`: why they did when a mirror ran last, where a
     start may find that resolved. `gone`: topics that were mirrored and that
     the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
-    mirrored before they are resumed. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
+    mirrored before they are resumed. `left_out`: topics that topics.include matches and that are not mirrored, by the
+    reason. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
     begin that have no copy yet, if that is in the future.
     """
 
@@ -167,6 +168,7 @@ class FlowPlan:
     start_ahead: datetime | None = None
     stops: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -245,6 +247,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         topics=topics,
         own_topics=tuple(topic for topic in own_topics if topic not in existing),
         groups=followed_groups(settings, source),
+        left_out=select(dict.fromkeys(names, 0), settings.topics).left_out,
         acls=acls,
         padding=padding,
         gaps=gaps,

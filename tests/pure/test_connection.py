@@ -22,7 +22,7 @@ from waiting import DEADLINE_S, MovableClock
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
 from mirror.kafka.auth import Conversation, Plain
 from mirror.kafka.connection import FRAME_LIMIT, LONGEST_MUTE, Connection
-from mirror.kafka.protocol import API_VERSIONS, INIT_PRODUCER_ID, SASL_HANDSHAKE
+from mirror.kafka.protocol import API_VERSIONS, INIT_PRODUCER_ID, METADATA, SASL_HANDSHAKE, Versions
 
 #: A small request, for what any request goes through.
 ASK = INIT_PRODUCER_ID
@@ -97,7 +97,7 @@ WRONGS: dict[str, tuple[Callable[[Call], Any], str]] = {
     "a frame that is too long": (lambda call: call.send((FRAME_LIMIT + 1).to_bytes(4, "big")), "the limit is"),
     "a negative length": (lambda call: call.send(b"\xff\xff\xff\xff"), "a frame of -1 bytes"),
     "an empty frame": (lambda call: call.send(framed(b"")), "no correlation id"),
-    "another protocol": (lambda call: call.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the limit is"),
+    "another protocol": (lambda call: call.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server's"),
     "garbage under the right number": (
         lambda call: call.send(framed(call.correlation_id.to_bytes(4, "big") + b"\0" + b"\xff" * 50)),
         "InitProducerIdResponse",
@@ -264,6 +264,28 @@ async def test_a_broker_that_speaks_something_else(script: Callable[[Call], Any]
     async with FakeBroker({API_VERSIONS.key: script}) as broker:
         with pytest.raises(ConnectionLost, match=f"127.0.0.1:{broker.address[1]}"):
             await Connection.open(broker.address)
+
+
+@in_loop
+async def test_a_server_of_lines_is_named_by_its_answer() -> None:
+    """As an HTTP one that waits for the end of its first line."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 400 Bad request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with server:
+        with pytest.raises(ConnectionLost, match="no Kafka broker listens there: its answer begins with 'HTTP', as an"):
+            await Connection.open(server.sockets[0].getsockname(), timeout=0.1)
+
+
+def test_a_controller_is_named() -> None:
+    """It answers Vote, and no request for metadata."""
+    with pytest.raises(UnsupportedVersion, match="a KRaft controller listens there, which does not answer metadata"):
+        Versions({API_VERSIONS.key: (0, 4), 52: (0, 2)}).common(METADATA)
 
 
 @in_loop
