@@ -6,6 +6,7 @@
     ├── PartitionStop               4  data at risk: one partition stopped in a named state
     ├── ClusterError                6  a cluster could not be used
     │   ├── ClusterUnreachable      6  no broker answered
+    │   │   └── Suspended           6  this process did not run for a while, and nothing was done
     │   ├── AccessDenied            6  a broker answered, and refused us
     │   │   └── NotAuthenticated    6  because we could not prove who we are
     │   ├── Fenced                  6  another writer took over the transactional id of this one
@@ -157,6 +158,12 @@ class ClusterUnreachable(ClusterError):
     """No broker of the cluster answered before the deadline."""
 
 
+class Suspended(ClusterUnreachable):
+    """This process did not run for a while, in which others may have acted: nothing was done, and who looks again may
+    go on.
+    """
+
+
 class OpenTransaction(ClusterUnreachable):
     """A leader that has all of a log shows readers of committed records less of it than `cluster` has shown before, up
     to offset `stable`: a transaction is open there that had ended.
@@ -191,7 +198,7 @@ class Fenced(ClusterError):
 
 
 class FlowLost(ClusterError):
-    """Another mirror took the flow over, it was failed over, or a process that was suspended cannot find out."""
+    """Another mirror took the flow over, or it was failed over."""
 
 
 class BrokerError(ClusterError):

@@ -31,6 +31,7 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics, serving
 from mirror.observability.status import PartitionStatus, Totals
+from mirror.suspension import look_again
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
@@ -241,7 +242,9 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
                     with _clearing_up():
                         context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
                 check_rules(context, settings)
-            flow = prepare(settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
+            flow = look_again(
+                partial(prepare, settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
+            )
             ensure_compiled()
             log.info(
                 "flow_prepared",

@@ -58,6 +58,7 @@ from mirror.errors import (
     NotAuthenticated,
     PreflightError,
     SettingRefused,
+    Suspended,
     WireError,
 )
 from mirror.kafka.cluster import (
@@ -695,7 +696,7 @@ class Admin:
 
         def given(*args: Any, **options: Any) -> Asked:
             if not (self.may_go() and has_run()):
-                raise ClusterUnreachable(f"{self._wire.endpoint}: this process was suspended, and no order was given")
+                raise Suspended(f"{self._wire.endpoint}: this process was suspended, and no order was given")
             return call(*args, **options)
 
         return self._again(_found_no_controller, given, *args, **options)

@@ -32,8 +32,9 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W12 times are data: where a broker says that it put its own into a batch, nothing more is sent; nor where it says
         that it did not, and the source's broker had, so that the copy shows the producers' times. The answer to a
         repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
-    W13 nothing is sent by a process that was suspended before it has read the position again: another mirror may have
-        copied all of it meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
+    W13 nothing is sent by a process that was suspended before it knows that the flow is still its own, nor, where that
+        was for longer than its lease, before it has read the position again: another mirror may have copied all of it
+        meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
     W14 what was in flight behind a batch that failed must not be in the log. A leader that forgot the producer in
         between took it, where the failed one belonged: the copy is spoilt, and that stop stands. The check of the last
         batch alone would not see it where batches are alike
@@ -146,6 +147,7 @@ _DOUBTFUL: Final = frozenset({-1, 2})
 _ABOUT_CONTENTS: Final = _DOUBTFUL | {42, _INVALID_RECORD}
 
 
+_SUSPENDED: Final = "this process was suspended, and the position is read again"
 #: Seconds that a read of the log's end holds good for sending markers.
 FRESH: Final = 2.0
 
@@ -172,6 +174,8 @@ class Writer:
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
         self.detector = SuspensionDetector()
+        #: Asked behind each suspension; nothing is sent while it says no, and `flush` is to be called when it does not.
+        self.may_go: Callable[[], bool] = lambda: True
         self._flushed_at = 0  # how often the process had been suspended when partition writers were looked through last
 
     def begin(self, partition_writer: PartitionWriter) -> None:
@@ -330,6 +334,8 @@ class Writer:
             return
         self.detector.beat()
         self._flushed_at = self.detector.suspensions
+        if not self.may_go():
+            return
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
         in_doubt: list[PartitionWriter] = []
         self._queued = {
@@ -378,13 +384,15 @@ class Writer:
     def check(self, partition_writer: PartitionWriter) -> None:
         """Raises ClusterUnreachable where the position has to be read again before anything is sent."""
         self.detector.beat()
-        if moved := self._moved(partition_writer, self._target.leader(partition_writer.target)):
+        is_old = partition_writer.suspensions != self.detector.suspensions
+        moved = self._moved(partition_writer, self._target.leader(partition_writer.target))
+        if moved := _SUSPENDED if is_old else moved:
             raise ClusterUnreachable(f"{self._target}: {partition_writer.target}: {moved}")
 
     def _moved(self, partition_writer: PartitionWriter, leader: Leader) -> str:
         """Why nothing may be sent to the leader known now before the position was read again (W7, W11, W13)."""
-        if partition_writer.suspensions != self.detector.suspensions:
-            return "this process was suspended, and the position is read again"
+        if partition_writer.suspensions < self.detector.lapsed:
+            return _SUSPENDED
         if leader.node < 0:
             return "the target partition has no leader"
         if partition_writer.in_flight and leader.node != partition_writer.node:
@@ -414,7 +422,7 @@ class Writer:
 
     def check_leaders(self) -> None:
         """Doubt every partition writer whose topic or leader, by what is known now, is not what it was when its
-        position was read (W11), and all where the process was suspended since (W13).
+        position was read (W11), and all where the process was suspended for long since (W13).
         """
         for partition_writer in tuple(self._partition_writers.values()):
             leader = self._target.leader(partition_writer.target)
