@@ -15,6 +15,7 @@
     │       └── SettingRefused      6  a setting of a topic that the brokers, or a policy of theirs, do not take
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
+    │   │   ├── ClosedByPeer           closed or reset by the other side
     │   │   └── TlsRefused             one of the two will not speak TLS with the other
     │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
     │   ├── MalformedFrame             bytes that do not follow the protocol's schema
@@ -219,6 +220,10 @@ class WireError(MirrorError):
 
 class ConnectionLost(WireError):
     """Closed by the peer, reset, refused, or silent past its deadline."""
+
+
+class ClosedByPeer(ConnectionLost):
+    """The peer closed or reset it."""
 
 
 class TlsRefused(ConnectionLost):

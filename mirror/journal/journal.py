@@ -158,8 +158,8 @@ class Journal:
     async def append(self, entries: Sequence[Change]) -> int:
         """Append keys and values (None: a deletion) as one batch; the offset of the first.
 
-        Raises FlowLost where the flow is no longer ours, Suspended, ClusterUnreachable, AccessDenied, BrokerError; and as `follow`
-        does, where it has to be asked for.
+        Raises FlowLost where the flow is no longer ours, Suspended, ClusterUnreachable, AccessDenied, BrokerError; and
+        as `follow` does, where it has to be asked for.
         """
         try:
             while True:

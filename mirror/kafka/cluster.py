@@ -247,6 +247,10 @@ class Cluster:
         """The brokers that the last metadata answer named, without those that lost their controllers (K4)."""
         return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
+    def address(self, node: int) -> tuple[str, int]:
+        """Where the last metadata answer has a broker; nowhere for one that it does not name."""
+        return self._brokers.get(node, ("", 0))
+
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
         topic = self.topics.get(partition.topic)

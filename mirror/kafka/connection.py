@@ -31,7 +31,15 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mirror import __version__, clock
-from mirror.errors import ConnectionLost, FrameTooLarge, MirrorError, NotAuthenticated, TlsRefused, WireError
+from mirror.errors import (
+    ClosedByPeer,
+    ConnectionLost,
+    FrameTooLarge,
+    MirrorError,
+    NotAuthenticated,
+    TlsRefused,
+    WireError,
+)
 from mirror.kafka.addresses import Address, addresses_of, connected, served
 from mirror.kafka.auth import Plaintext, Security, authenticate, is_alert, refusal
 from mirror.kafka.protocol import API_VERSIONS, Api, Buffer, Versions, correlation_of, decode, decode_versions, encode
@@ -434,7 +442,7 @@ class Connection(asyncio.BufferedProtocol):
         closed = exc or "closed by the broker"
         if exc is None or isinstance(exc, ConnectionResetError):  # a reset is what a broker with too many sends, too
             closed = f"{closed}{_WHEN_CLOSED.get(self._correlation_id, '')}"
-        self._break(ConnectionLost(f"{self}: {closed}"))
+        self._break(ClosedByPeer(f"{self}: {closed}"))
 
     def _answer(self, frame: memoryview) -> None:
         correlation_id = correlation_of(frame)

@@ -511,16 +511,18 @@ class Pipeline:
         position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
         gone = await self._gone(partition_task, position)
+        cut_off = former.cut_off if former is not None else None
         made = partial(
             PartitionWriter,
             mine.source,
             mine.target,
-            rules=mine.rules,
+            rules=partition_task.cuts(cut_off),
             opens=self._opens,
             suspensions=suspensions,
             session=session,
             topic_id=partition_task.target_topic_id,
             suspect=former.suspect if former is not None else None,
+            cut_off=None if cut_off is None or cut_off.is_too_large else cut_off,
         )
         while position.begin >= 0:
             await self._align(partition_task, made(position))
