@@ -6,6 +6,7 @@
     ├── PartitionStop               4  data at risk: one partition stopped in a named state
     ├── ClusterError                6  a cluster could not be used
     │   ├── ClusterUnreachable      6  no broker answered
+    │   │   ├── Throttled           6  a quota of its brokers is used up for now
     │   │   └── Suspended           6  this process did not run for a while, and nothing was done
     │   ├── AccessDenied            6  a broker answered, and refused us
     │   │   └── NotAuthenticated    6  because we could not prove who we are
@@ -20,6 +21,7 @@
     │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
     │   ├── MalformedFrame             bytes that do not follow the protocol's schema
     │   └── UnsupportedVersion         no common version of an API
+    ├── EngineUnavailable           6  Spark does not start; nothing was made on the target
     ├── EngineLost                  1  Spark's JVM died under us; a restart goes on where the target's log ends
     ├── MalformedBatch                 bytes that are not a record batch; becomes state CORRUPT
     ├── BadRecords                     a payload that does not decompress or decode; becomes state REFUSED
@@ -159,6 +161,10 @@ class ClusterUnreachable(ClusterError):
     """No broker of the cluster answered before the deadline."""
 
 
+class Throttled(ClusterUnreachable):
+    """A quota of the brokers is used up: they take this later."""
+
+
 class Suspended(ClusterUnreachable):
     """This process did not run for a while, in which others may have acted: nothing was done, and who looks again may
     go on.
@@ -278,6 +284,12 @@ class TooManyBytes(BadRecords):
 
 class RecordTooLarge(BadRecords):
     """A record that makes a batch larger than the target takes, even alone; `offset` is its own."""
+
+
+class EngineUnavailable(MirrorError):
+    """Spark does not start: its master is away, takes nobody, or its JVM ends."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CLUSTER
 
 
 class EngineLost(MirrorError):

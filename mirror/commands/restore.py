@@ -467,7 +467,7 @@ def _set_if_ours(settings: Settings, target: Admin, owner: Owner, report: Report
     with beating() as detector:
         target.may_go = detector.since()
         may_change = _may_change(settings, owner, report)
-        unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
+        unset = {topic: report.taken for topic, one in (report.settings or {}).items() if one.changes}
         report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
 
 

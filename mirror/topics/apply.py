@@ -451,6 +451,7 @@ def asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], No
     with target.beating() as detector:
 
         def ask() -> None:
+            target.keep_to_quota()
             target.may_go = detector.since()
             check()
 

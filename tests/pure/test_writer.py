@@ -391,7 +391,8 @@ async def test_what_a_target_closes_the_connection_over_goes_alone(
         assert partition.in_doubt
         return target.over[-1]
 
-    size, cut_off, over = 200_000 + HEADER_BYTES, None, []
+    size, over = 200_000 + HEADER_BYTES, list[str]()
+    cut_off: CutOff | None = None
     for closings in range(3):
         large = target.partition_writer(0, size=200_000)
         large.cut_off = cut_off
