@@ -574,6 +574,7 @@ class Cluster:
         doing: str,
         timeout: float = CALL_TIMEOUT,
         once: bool = False,
+        purpose: str = "",
     ) -> Any:
         """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
 
@@ -593,7 +594,7 @@ class Cluster:
                 try:
                     left = max(0.1, deadline - clock.monotonic())
                     async with asyncio.timeout(left):
-                        connection = await self.connection(leader.node)
+                        connection = await self.connection(leader.node, purpose)
                     request = build(connection.version(api), leader.epoch)
                     asked = True
                     answer = await connection.call(api, request, left)

@@ -22,6 +22,8 @@ from mirror.states import State
 
 #: Seconds for which a partition's report names what its target lost.
 NOTED_SECONDS: Final = 600.0
+#: Seconds for which a quota may keep a partition from the target without that being named.
+MUTED_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -204,6 +206,9 @@ class PartitionTask:
         ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         parts = [detail, advice, self.note if clock.monotonic() < self.noted_until else ""]
+        muted_s = partition_writer.muted_until - clock.monotonic() if partition_writer is not None else 0.0
+        if state is State.MIRRORING and muted_s > MUTED_SECONDS:
+            parts.append(f"a quota of the target's brokers (producer_byte_rate) takes nothing for {muted_s:.0f} s")
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True

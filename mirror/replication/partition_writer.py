@@ -157,7 +157,7 @@ class PartitionWriter:
     `opens`: bytes that a record to be rewritten may have without compression. `suspensions`: how often the process had
     been suspended when the position was read. `suspect`: the batch whose contents may be what the target refused, here
     or through the partition writer before; `cut_off` likewise, the one whose size may be why the target closed a
-    connection.
+    connection. `muted_until`: when a quota of the target lets more through (monotonic).
     """
 
     source: TopicPartition
@@ -198,6 +198,7 @@ class PartitionWriter:
     losses: deque[Loss] = field(default_factory=deque)
     suspect: Suspect | None = None
     cut_off: CutOff | None = None
+    muted_until: float = 0.0
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import watchedtask
@@ -17,9 +18,11 @@ from pair import Shared
 from proxy import Proxy
 from quotas import quota
 from samerecords import assert_same_records
-from waiting import MovableClock
+from waiting import MovableClock, until
 from watchedtask import WatchedTask
 
+from mirror.config import ClusterSettings
+from mirror.kafka import admin
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.states import Remedy, State
@@ -73,6 +76,45 @@ def test_a_quota_that_lets_nothing_through_is_named(
             found = task.until(at, lambda one: one.state is State.UNAVAILABLE)
     assert "consumer_byte_rate" in found.detail
     assert (found.next_offset, found.lag_records) == (1, None)
+
+
+@pytest.mark.proves("never-silent", "MIRRORING")
+def test_a_quota_of_the_target_is_named_while_it_is_waited_for(
+    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = TopicPartition(topic_name, 0)
+    monkeypatch.setattr(watchedtask, "Endpoint", partial(Endpoint, client_id=topic_name))
+    for bootstrap in pair:
+        make_topic(bootstrap, topic_name)
+    for _ in range(3):
+        produce(pair[0], topic_name, large(300_000), batch=1)
+    with quota(pair[1], topic_name, "producer_byte_rate", 20_000.0), WatchedTask(*pair, [at]) as task:
+        found = task.until(at, lambda one: "producer_byte_rate" in one.detail)
+    assert found.state is State.MIRRORING
+
+
+def test_a_quota_of_creations_is_waited_for_and_keeps_nothing_else(
+    target_cluster: Shared, topic_name: str, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers take what goes beyond it, and then nothing over the same connection (KIP-599)."""
+    bootstrap, waited = target_cluster.bootstrap, list[float]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        clock.move(seconds)
+
+    monkeypatch.setattr(admin, "time", SimpleNamespace(sleep=sleep))
+    settings = {"alias": "us", "bootstrap.servers": bootstrap, "client.id": topic_name}
+    target = admin.Admin(ClusterSettings.model_validate(settings))
+    made = [admin.Creation(topic=f"{topic_name}-{n}", partitions=10, replication_factor=1) for n in range(5)]
+    with quota(bootstrap, topic_name, "controller_mutation_rate", 1.0):
+        target.create_topics(made[:4])
+        assert target.broker_configs()
+        assert not waited
+        target.create_topics(made[4:])
+    assert len(waited) == 1
+    assert 10 < waited[0] < 60
+    until(lambda: len(target.describe([one.topic for one in made])) == len(made))
 
 
 # --- a target that closes the connection, without a word, over a request that is larger than it takes (W16)
