@@ -102,6 +102,19 @@ def test_the_image_is_made_of_files_that_there_are_and_that_the_engine_is_sent()
     assert {line[1:] for line in ignored if line.startswith("!")} == copied
 
 
+def test_an_index_of_ones_own_is_named_alike_wherever_the_image_is_built() -> None:
+    """By `docker build`, by Compose, and in the page; and what may hold its password is no part of a commit."""
+    wanted = set(re.findall(r"--mount=type=secret,id=([\w.]+)", DOCKERFILE))
+    own = yaml.safe_load((HOME / "containers" / "own-index.yaml").read_text(encoding="utf-8"))
+    (builder,) = (name for name, service in SERVICES.items() if "build" in service)
+    assert set(own["services"][builder]["build"]["secrets"]) == wanted
+    assert own["secrets"] == {name: {"file": name} for name in wanted}
+    page = (HOME / "docs" / "containers.md").read_text(encoding="utf-8")
+    assert {one for one in wanted if f"--secret id={one},src={one}" in page} == wanted
+    ignored = (HOME / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {f"/{one}" for one in wanted} <= {*ignored}
+
+
 def test_files_that_services_are_given_are_there() -> None:
     files = {name: HOME / one["file"] for name, one in STACK["configs"].items()}
     assert [file for file in files.values() if not file.is_file()] == []
