@@ -252,15 +252,8 @@ class Admin:
         logger = logging.Logger(f"librdkafka.{self.settings.alias}")  # outside the global tree: no other handler prints
         logger.addHandler(_ToOurLog(self.settings.alias) if addresses else logging.NullHandler())
         try:
-            return AdminClient(
-                {
-                    "client.id": "mirror",
-                    **self.settings.client,
-                    "bootstrap.servers": addresses,
-                    "throttle_cb": self._throttled,
-                },
-                logger=logger,
-            )
+            client: dict[str, Any] = {"client.id": "mirror", **self.settings.client, "bootstrap.servers": addresses}
+            return AdminClient(client | {"throttle_cb": self._throttled}, logger=logger)
         except (KafkaException, ValueError) as error:
             kind = ClusterUnreachable if self.settings.uses_tls and "SASL mechanism" not in str(error) else ConfigError
             raise kind(f"cluster {self.settings.alias}: client settings refused: {error}") from error

@@ -506,8 +506,8 @@ class Writer:
                     del self._cut[connection.address]
                 self.took.add(clock.monotonic() - now)
                 self.throttled_s += (muted_s := throttled_seconds(answer.result()))
-                for partition_writer in sent:
-                    partition_writer.muted_until = clock.monotonic() + muted_s
+                for waiting in sent:
+                    waiting.muted_until = clock.monotonic() + muted_s
                 by_target = {partition_writer.target: partition_writer for partition_writer in sent}
                 for ack in read_produce(answer.result(), topic_ids):
                     if partition_writer := by_target.pop(ack.partition, None):

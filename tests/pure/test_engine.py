@@ -95,8 +95,8 @@ def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path, *, is_own:
     """
     first, second = (session._own_scratch(str(tmp_path)) for _ in range(2)) if is_own else (str(tmp_path),) * 2
     contexts = []
-    for number, folder in enumerate((first, second)):
-        driver, blocks = Path(folder, f"spark-{number}", "pyspark"), Path(folder, f"blockmgr-{number}", "0c")
+    for number, place in enumerate((first, second)):
+        driver, blocks = Path(place, f"spark-{number}", "pyspark"), Path(place, f"blockmgr-{number}", "0c")
         for made in (driver, blocks):
             made.mkdir(parents=True)
         context: Any = SimpleNamespace(_temp_dir=str(driver), master="local[4,4]")
@@ -107,7 +107,8 @@ def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path, *, is_own:
     scratch, driver, blocks = contexts[0]
     assert scratch.mend() == (5 if is_own else 2)
     assert (driver.is_dir(), blocks.is_dir()) == (True, is_own)
-    assert not any(Path(place).exists() for place in contexts[1][1:])
+    assert not contexts[1][1].exists()
+    assert not contexts[1][2].exists()
 
 
 def test_scratch_folders_are_made_again_where_no_epoch_runs(
