@@ -382,8 +382,9 @@ class TopicSettings(Section):
     cannot be decoded. `skip` leaves out that batch alone and records the loss.
     """
     on_too_large: Literal["stop", "skip"] = "stop"
-    """What to do with a record that exceeds `max.message.bytes` of the target topic. `skip` leaves out that record
-    alone and records the loss, unless the mirror is about to raise that limit to the source's.
+    """What to do with a record that exceeds `max.message.bytes` of the target topic, or what the target's brokers take
+    as one request (`socket.request.max.bytes`). `skip` leaves out that record alone and records the loss, unless the
+    mirror is about to raise the topic's limit to the source's.
     """
     recompress: Literal["mirror", "target"] = "mirror"
     """Who compresses where the target topic has a `compression.type` of its own: the mirror or the target broker."""

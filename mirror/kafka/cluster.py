@@ -248,6 +248,10 @@ class Cluster:
         """The brokers that the last metadata answer named, without those that lost their controllers (K4)."""
         return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
+    def address(self, node: int) -> tuple[str, int]:
+        """Where the last metadata answer has a broker; nowhere for one that it does not name."""
+        return self._brokers.get(node, ("", 0))
+
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
         topic = self.topics.get(partition.topic)
@@ -575,6 +579,7 @@ class Cluster:
         doing: str,
         timeout: float = CALL_TIMEOUT,
         once: bool = False,
+        purpose: str = "",
     ) -> Any:
         """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
 
@@ -594,7 +599,7 @@ class Cluster:
                 try:
                     left = max(0.1, deadline - clock.monotonic())
                     async with asyncio.timeout(left):
-                        connection = await self.connection(leader.node)
+                        connection = await self.connection(leader.node, purpose)
                     request = build(connection.version(api), leader.epoch)
                     asked = True
                     answer = await connection.call(api, request, left)

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 
 from mirror import __version__, clock
 from mirror.errors import (
+    ClosedByPeer,
     ConnectionLost,
     FrameTooLarge,
     MirrorError,
@@ -456,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         closed = exc or "closed by the broker"
         if exc is None or isinstance(exc, ConnectionResetError):  # a reset is what a broker with too many sends, too
             closed = f"{closed}{_WHEN_CLOSED.get(self._correlation_id, '')}"
-        self._break(ConnectionLost(f"{self}: {closed}"))
+        self._break(ClosedByPeer(f"{self}: {closed}"))
 
     def _answer(self, frame: memoryview) -> None:
         correlation_id = correlation_of(frame)

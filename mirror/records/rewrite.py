@@ -219,7 +219,7 @@ def rewritten(
     for every in _together(raws, recipe):
         wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
         for run in (wanted,) if closes_up else dense(wanted):
-            yield from fitting(run, codec, recipe.max_bytes)
+            yield from fitting(run, codec, recipe.max_bytes, recipe.max_record_bytes)
 
 
 class Unfit(NamedTuple):
@@ -299,15 +299,15 @@ def dense(every: Records) -> Iterator[Records]:
         at += count
 
 
-def fitting(run: Records, codec: int, max_bytes: int) -> Iterator[tuple[RawBatch, Int64s]]:
+def fitting(run: Records, codec: int, max_bytes: int, max_record_bytes: int = 0) -> Iterator[tuple[RawBatch, Int64s]]:
     """Cut where a batch would be too large, each time after as many records as fit."""
     while len(run):
-        fits, batch = _longest(run, codec, max_bytes)
+        fits, batch = _longest(run, codec, max_bytes, max_record_bytes)
         yield batch, run.offsets[:fits]
         run = run.rows(fits, len(run))
 
 
-def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
+def _longest(run: Records, codec: int, max_bytes: int, max_record_bytes: int) -> tuple[int, RawBatch]:
     """The longest prefix that fits, and how many records it has. The next length to try follows from the size of the
     last one, kept between what fits and what does not; after `_GUESSES` of them the range is halved each time, since
     records may be chosen so that no guess comes near.
@@ -319,11 +319,11 @@ def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
     while True:
         made = build(run.rows(0, tried), codec)
         size = made.header.size
-        if size <= max_bytes:
+        if size <= max_bytes or (tried == 1 and size <= max_record_bytes):
             fits, batch = tried, made
         elif tried == 1:
-            offset = int(run.offsets[0])
-            raise RecordTooLarge(f"a record takes {size} bytes alone, more than the {max_bytes} of a batch", offset)
+            offset, most = int(run.offsets[0]), max(max_bytes, max_record_bytes)
+            raise RecordTooLarge(f"a record takes {size} bytes alone, more than the {most} of a batch", offset)
         else:
             fails = tried
         if batch is not None and fails - fits == 1:

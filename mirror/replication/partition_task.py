@@ -11,16 +11,19 @@ from uuid import UUID
 from mirror import clock
 from mirror.errors import PartitionStop
 from mirror.observability.status import Contact, PartitionStatus
+from mirror.policy.rules import Rules
 from mirror.records.header import RawBatch
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
 from mirror.replication.fetcher import Cursor
 from mirror.replication.open_transactions import held_note
-from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
+from mirror.replication.partition_writer import CutOff, PartitionCounters, PartitionWriter
 from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.states import State
 
 #: Seconds for which a partition's report names what its target lost.
 NOTED_SECONDS: Final = 600.0
+#: Seconds for which a quota may keep a partition from the target without that being named.
+MUTED_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +32,7 @@ class PartitionTask:
     is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
+    `cut_bytes`: size of the smallest batch that the target closed a connection over, again and again; 0 for none.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
     """
@@ -51,6 +55,7 @@ class PartitionTask:
     last: LastPosition | None = None
     stop: KnownStop | None = None
     lifted: bool = False
+    cut_bytes: int = 0
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
     read_until: int = -1
@@ -97,6 +102,12 @@ class PartitionTask:
         if rules.skips_too_large if loss.reason == "too_large" else rules.skips_damage:
             return True
         return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
+
+    def cuts(self, batch: CutOff | None) -> Rules:
+        """The rules to go on by, once the target closed connections over a batch (W16 in `writer.py`)."""
+        if batch is not None and batch.is_too_large:
+            self.cut_bytes = min(batch.size, self.cut_bytes or batch.size)
+        return self.assignment.rules.below(self.cut_bytes) if self.cut_bytes else self.assignment.rules
 
     @property
     def losses(self) -> tuple[tuple[int, int], ...]:
@@ -195,6 +206,9 @@ class PartitionTask:
         ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         parts = [detail, advice, self.note if clock.monotonic() < self.noted_until else ""]
+        muted_s = partition_writer.muted_until - clock.monotonic() if partition_writer is not None else 0.0
+        if state is State.MIRRORING and muted_s > MUTED_SECONDS:
+            parts.append(f"a quota of the target's brokers (producer_byte_rate) takes nothing for {muted_s:.0f} s")
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True

@@ -150,6 +150,7 @@ class Pipeline:
         self._writer = Writer(target, self._changed, self._spawn, share)
         self.detector = self._writer.detector
         self._clearance = Clearance(self.detector, may_go_on)
+        self._writer.may_go = lambda: not self._clearance.is_due
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
@@ -225,11 +226,16 @@ class Pipeline:
         return True
 
     async def _watch_for_suspensions(self) -> None:
-        """Doubt all partitions where the process was suspended (W13): each reads its position again."""
+        """Where the process was suspended, ask whether it may go on (L3), and doubt all partitions where that was for
+        long (W13): each reads its position again.
+        """
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
             if self._clearance.is_due:
                 self._writer.check_leaders()
+                with contextlib.suppress(ClusterError, WireError):  # asked again: nothing is sent until then
+                    await self._awake()
+                    self._writer.flush()
 
     async def _awake(self) -> int:
         """How often the process was suspended by now. Raises ClusterUnreachable where it may not go on (L3), and as
@@ -505,16 +511,18 @@ class Pipeline:
         position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
         gone = await self._gone(partition_task, position)
+        cut_off = former.cut_off if former is not None else None
         made = partial(
             PartitionWriter,
             mine.source,
             mine.target,
-            rules=mine.rules,
+            rules=partition_task.cuts(cut_off),
             opens=self._opens,
             suspensions=suspensions,
             session=session,
             topic_id=partition_task.target_topic_id,
             suspect=former.suspect if former is not None else None,
+            cut_off=None if cut_off is None or cut_off.is_too_large else cut_off,
         )
         while position.begin >= 0:
             await self._align(partition_task, made(position))

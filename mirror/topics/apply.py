@@ -28,7 +28,7 @@ from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
 from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Endpoint
-from mirror.kafka.topic_configs import ConfigChange, ConfigValue, plain_values
+from mirror.kafka.topic_configs import MAX_REQUEST, ConfigChange, ConfigValue, plain_values
 from mirror.names import INTERNAL_PREFIX, OWN_PREFIX, did_you_mean, first_of
 from mirror.observability import logs
 from mirror.policy.remedies import DENIAL_FIRST, Fix, allow, set_configs
@@ -57,6 +57,7 @@ _BROKER_NAMES: Mapping[str, str] = {
     BEFORE_MAX: "log.message.timestamp.before.max.ms",
     "min.insync.replicas": "min.insync.replicas",
     "segment.bytes": "log.segment.bytes",
+    MAX_REQUEST: MAX_REQUEST,
 }
 
 #: A day of heartbeats is some megabytes.
@@ -451,6 +452,7 @@ def asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], No
     with target.beating() as detector:
 
         def ask() -> None:
+            target.keep_to_quota()
             target.may_go = detector.since()
             check()
 

@@ -85,6 +85,19 @@ def test_containers_of_the_image_have_no_rights_and_write_to_volumes_alone() -> 
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_an_index_of_ones_own_is_named_alike_wherever_the_image_is_built() -> None:
+    """By `docker build`, by Compose, and in the page; and what may hold its password is no part of a commit."""
+    wanted = set(re.findall(r"--mount=type=secret,id=([\w.]+)", DOCKERFILE))
+    own = yaml.safe_load((HOME / "containers" / "own-index.yaml").read_text(encoding="utf-8"))
+    (builder,) = (name for name, service in SERVICES.items() if "build" in service)
+    assert set(own["services"][builder]["build"]["secrets"]) == wanted
+    assert own["secrets"] == {name: {"file": name} for name in wanted}
+    page = (HOME / "docs" / "containers.md").read_text(encoding="utf-8")
+    assert {one for one in wanted if f"--secret id={one},src={one}" in page} == wanted
+    ignored = (HOME / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {f"/{one}" for one in wanted} <= {*ignored}
+
+
 @pytest.mark.parametrize(("service", "flow"), [("mirror", "eu-to-us"), ("mirror-back", "us-to-eu")])
 def test_the_flows_are_valid_and_each_others_reverse(service: str, flow: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SERVICES[service]["environment"].items():

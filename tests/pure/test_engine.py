@@ -86,20 +86,27 @@ def test_a_call_to_the_jvm_that_hangs_is_given_up_and_holds_up_nothing() -> None
 # --- scratch folders --------------------------------------------------------------------------------------------------
 
 
-def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path) -> None:
-    driver, blocks, foreign = tmp_path / "spark-1" / "pyspark-1", tmp_path / "blockmgr-1", tmp_path / "blockmgr-old"
-    for folder in (driver, blocks / "0c", foreign):
-        folder.mkdir(parents=True)
-    os.utime(foreign, (1, 1))
-    context: Any = SimpleNamespace(_temp_dir=str(driver), master="local[4,4]")
-    scratch = Scratch.of(context)
-    assert scratch.mend() == 0
+@pytest.mark.parametrize("is_own", [True, False])
+def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path, *, is_own: bool) -> None:
+    """In a place that mirrors share, nothing shows which folders of blocks are whose: none is made that another one has
+    removed.
+    """
+    first, second = (session._own_scratch(str(tmp_path)) for _ in range(2)) if is_own else (str(tmp_path),) * 2
+    contexts = []
+    for number, place in enumerate((first, second)):
+        driver, blocks = Path(place, f"spark-{number}", "pyspark"), Path(place, f"blockmgr-{number}", "0c")
+        for made in (driver, blocks):
+            made.mkdir(parents=True)
+        context: Any = SimpleNamespace(_temp_dir=str(driver), master="local[4,4]")
+        contexts.append((Scratch.of(context), driver, blocks))
+    assert [scratch.mend() for scratch, _, _ in contexts] == [0, 0]
     for folder in tmp_path.iterdir():
         shutil.rmtree(folder)
-    assert scratch.mend() == 4
-    assert driver.is_dir()
-    assert (blocks / "0c").is_dir()
-    assert not foreign.exists()
+    scratch, driver, blocks = contexts[0]
+    assert scratch.mend() == (5 if is_own else 2)
+    assert (driver.is_dir(), blocks.is_dir()) == (True, is_own)
+    assert not contexts[1][1].exists()
+    assert not contexts[1][2].exists()
 
 
 def test_scratch_folders_are_made_again_where_no_epoch_runs(

@@ -157,6 +157,17 @@ def test_the_fewest_batches_that_fit(fits: int) -> None:
     assert counts == [fits] * (100 // fits) + ([100 % fits] if 100 % fits else [])
 
 
+def test_a_single_record_may_take_more_than_several() -> None:
+    sizes = [100, 100, 700, 100, 800, 100]
+    records = [Record(o, 0, None, b"v" * size) for o, size in enumerate(sizes)]
+    limit, alone = stored(records[:2]).header.size, stored(records[2:3]).header.size
+    made = rewritten([stored(records)], Recipe(max_bytes=limit, max_record_bytes=alone))
+    assert [next(made)[0].header.count for _ in range(3)] == [2, 1, 1]
+    with pytest.raises(RecordTooLarge, match=f"more than the {alone} of a batch") as item:
+        next(made)
+    assert item.value.offset == 1004
+
+
 @given(
     st.lists(st.sampled_from([10, 300, 700]), min_size=1, max_size=20),
     st.lists(st.integers(1, 3), min_size=20, max_size=20),

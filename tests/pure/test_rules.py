@@ -82,6 +82,25 @@ def test_whether_the_target_may_soon_take_more() -> None:
 
 
 @pytest.mark.parametrize(
+    ("request_bytes", "batch", "is_bound"),
+    [(104_857_600, 1_048_588, False), (1_049_612, 1_048_588, True), (400_000, 398_976, True)],
+)
+def test_a_batch_must_fit_into_a_request(request_bytes: int, batch: int, is_bound: bool) -> None:
+    configs = {**NEW_TOPIC, "socket.request.max.bytes": str(request_bytes)}
+    rules = Rules.from_configs(configs)
+    assert (rules.max_message_bytes, rules.bound_by_requests) == (batch, is_bound)
+    assert not rules.may_take_more(configs, configs)
+
+
+def test_a_batch_that_a_target_cuts_off_is_halved_until_it_fits() -> None:
+    """Only a single record is tried at any size below."""
+    rules = Rules.from_configs(NEW_TOPIC)
+    assert not rules.max_record_bytes
+    found = [(one.max_message_bytes, one.max_record_bytes) for one in map(rules.below, (900_000, 450_000, 4_000_000))]
+    assert found == [(450_000, 899_999), (225_000, 449_999), (1_048_588, 1_048_588)]
+
+
+@pytest.mark.parametrize(
     ("source", "target", "expected"),
     [
         ({}, {"cleanup.policy": "compact"}, "set cleanup.policy=delete"),
@@ -107,6 +126,8 @@ def test_refusals(source: dict[str, str], target: dict[str, str], expected: str)
         ({"max.message.bytes": "2000000"}, {}, "set max.message.bytes to 2000000 or more"),
         ({"message.format.version": "0.10.2"}, {"message.format.version": "0.11.0-IV2"}, "every batch is rewritten"),
         ({}, {"segment.bytes": "1000000"}, "set segment.bytes to 1048588 or more"),
+        ({}, {"socket.request.max.bytes": "400000"}, "takes batches of 398976 bytes"),
+        ({}, {"socket.request.max.bytes": "400000"}, "of its brokers, 400000, to 1049612 or more"),
         ({}, {"compression.type": "gzip"}, "compression.type=producer keeps them"),
         ({"message.timestamp.type": "LogAppendTime"}, {}, "every batch is rewritten"),
         ({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}, "filled with a control marker"),

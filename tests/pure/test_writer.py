@@ -14,15 +14,16 @@ from kio.schema.errors import ErrorCode
 from rawbatches import batch, raw
 
 from mirror import clock
+from mirror.errors import ClosedByPeer
 from mirror.journal.offset_maps import map_entries
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.produce import Ack
 from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS, Api
-from mirror.records.header import ProducerState
+from mirror.records.header import HEADER_BYTES, ProducerState
 from mirror.replication import writer as writing
 from mirror.replication.classifier import LEGACY, OWN_PRODUCER
 from mirror.replication.offset_map import OffsetMap, OffsetRange
-from mirror.replication.partition_writer import PartitionWriter
+from mirror.replication.partition_writer import CutOff, PartitionWriter
 from mirror.replication.position import FENCE, Position
 from mirror.replication.writer import IN_FLIGHT, LARGE, REQUEST_BYTES, Writer
 from mirror.states import State
@@ -64,6 +65,9 @@ class Target:
     def disowned(self, *_: object) -> None:
         """Who answers is the leader."""
 
+    def address(self, node: int) -> tuple[str, int]:
+        return "broker", node
+
     def is_misled(self, _: int, connection: Any) -> bool:
         return connection.purpose in self.misled
 
@@ -75,6 +79,7 @@ class Target:
         return SimpleNamespace(
             purpose=purpose,
             is_open=True,
+            address=("broker", 1),
             unsent=0,
             request_timeout=None,
             version=lambda api: api.newest,
@@ -369,3 +374,41 @@ async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target
     assert misplaced is not None
     assert misplaced.state is State.DIVERGED
     assert "offset 10 landed at offset 0" in misplaced.detail
+
+
+@in_loop
+async def test_what_a_target_closes_the_connection_over_goes_alone(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has answered a request of that size closed the connection for another reason (W16)."""
+    monkeypatch.setattr(Writer, "_cut", {})
+
+    async def closed(partition: PartitionWriter) -> str:
+        """The connection that the batch went over; what it is sent by next begins where that one did."""
+        await target.flush()
+        target.answers[-1].set_exception(ClosedByPeer("closed by the broker"))
+        await target.flush()
+        assert partition.in_doubt
+        return target.over[-1]
+
+    size, over = 200_000 + HEADER_BYTES, list[str]()
+    cut_off: CutOff | None = None
+    for closings in range(3):
+        large = target.partition_writer(0, size=200_000)
+        large.cut_off = cut_off
+        over.append(await closed(large))
+        cut_off = large.cut_off
+        assert cut_off == CutOff(0, size, closings)
+        assert cut_off.is_too_large is (closings == 2)
+    assert over == ["produce-0", "produce-2", "produce-2"]
+    assert Writer._cut == {("broker", 1): size}
+    other = target.partition_writer(0, at=TopicPartition("orders", 1), size=200_000)
+    await target.flush()
+    assert target.over[-1] == "produce-2", "another one that is as large does not try its neighbors' connection first"
+    target.answers[-1].set_result([Ack(other.target, ErrorCode(0), "", 0)])
+    await target.flush()
+    assert Writer._cut == {}
+    await target.append(other, 10, size=200_000)
+    target.answers[-1].set_exception(ClosedByPeer("closed by the broker"))
+    await target.flush()
+    assert other.cut_off is None
