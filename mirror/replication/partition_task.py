@@ -31,6 +31,7 @@ class PartitionTask:
     met, and `lifted` one that was known and does not stand any more.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
+    `begins` is where the copy was made to begin, -1 where it was not.
     """
 
     assignment: Assignment
@@ -42,7 +43,7 @@ class PartitionTask:
     in_doubt: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
-    aligned_to: int = -1
+    begins: int = -1
     is_new: bool = True
     presumes: bool = False
     finished: bool = False
@@ -185,7 +186,7 @@ class PartitionTask:
     def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, partition_writer, cursor = self.assignment, self.partition_writer, self.cursor
-        acked = partition_writer.acked if partition_writer else max(self.stopped_at, self.aligned_to)
+        acked = max(partition_writer.acked if partition_writer else self.stopped_at, self.begins)
         end = cursor.readable_until if cursor else -1
         if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
             end = cursor.until or 0  # nothing was fetched of a bounded copy that had all

@@ -56,7 +56,16 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
 from mirror.records.recipe import opened_by
 from mirror.records.transactions import Aborted
-from mirror.replication.assignment import TOMBSTONES, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
+from mirror.replication.assignment import (
+    TOMBSTONES,
+    Assignment,
+    KnownStop,
+    LastPosition,
+    Loss,
+    OnLoss,
+    log_loss,
+    outside,
+)
 from mirror.replication.classifier import Verdict, classify
 from mirror.replication.damage import Damaged, may_take_more
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
@@ -504,7 +513,6 @@ class Pipeline:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
-        gone = await self._gone(partition_task, position)
         made = partial(
             PartitionWriter,
             mine.source,
@@ -516,9 +524,11 @@ class Pipeline:
             topic_id=partition_task.target_topic_id,
             suspect=former.suspect if former is not None else None,
         )
+        gone = await self._gone(partition_task, position)
         while position.begin >= 0:
             await self._align(partition_task, made(position))
             position, offset_map = await self._position(partition_task)
+            gone = gone or await self._gone(partition_task, position)
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
         partition_writer = made(position, offset_map=offset_map)
@@ -566,9 +576,12 @@ class Pipeline:
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
-        and when the log begins there, nothing shows that it was copied.
+        and when the log begins there, nothing shows that it was copied. What a source deleted behind `topics.start`
+        before the first record was copied goes on record, too, and stops nothing.
         """
         mine, lost = partition_task.assignment, position.target_lost
+        if lost is None and position.is_empty and mine.since:
+            await self._begins_later(partition_task, max(position.begin, position.next_offset))
         if lost is None or lost[0] >= position.begin:
             return None
         ids = mine.topic_id, partition_task.target_topic_id
@@ -576,6 +589,18 @@ class Pipeline:
         if self._on_loss is not None:
             await self._on_loss(gone)
         return gone
+
+    async def _begins_later(self, partition_task: PartitionTask, begin: int) -> None:
+        """Put on record what the source deleted between the flow's start in it and where its copy begins."""
+        mine = partition_task.assignment
+        ids = mine.topic_id, partition_task.target_topic_id
+        for first, until in outside(partition_task.losses, mine.since, begin):
+            loss = Loss(mine.source, mine.target, first, until, "retention", "", *ids)
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+            self._writer.all_counters.setdefault(mine.source, PartitionCounters()).lost += until - first
+            partition_task.leaves_out(loss)
+            log_loss(loss)
 
     def _target_lost(
         self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
@@ -647,16 +672,18 @@ class Pipeline:
         position = partition_writer.position
 
         def moved(at: int) -> None:
-            partition_task.detail, partition_task.aligned_to = (
-                f"padding up to offset {position.begin}, where the copy begins",
-                at,
-            )
+            where = f"padding up to offset {position.begin}, where the copy begins"
+            partition_task.detail = f"{where}: {at} offsets so far"
 
-        partition_task.state = State.PADDING
+        partition_task.state, partition_task.begins = State.PADDING, position.begin
         moved(position.next_offset)
         mine = partition_task.assignment
         alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
         await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
+        if position.is_empty and position.target_lost is None:  # the log alone would not show that it held nothing else
+            where = dict.fromkeys(("source_next", "target_end", "begins"), position.begin)
+            ids = {"source_topic_id": mine.topic_id, "target_topic_id": partition_writer.topic_id}
+            partition_task.last = LastPosition(**where, **ids)
 
     def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""

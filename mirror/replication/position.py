@@ -215,7 +215,7 @@ async def _found(
             target_epoch=logs.target_epoch,
             is_empty=True,
         )
-    if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
+    if tail is not None and end > logs.begin and is_our_padding(tail, own):
         raise logs.padded_twice(end)
     if end < start and not is_accepted:
         logs.check_end(end)
@@ -234,7 +234,7 @@ async def _found(
     begin = target_start
     if target_start < logs.begin:
         begin = await _padding_end(target, target_partition, target_start, own)
-    if begin > max(target_start, logs.furthest_begin):
+    if begin > max(target_start, logs.begin):
         raise logs.padded_twice(begin)
     found = found_position(logs, end, stamp, batch, epoch, target_start)
     return Position(

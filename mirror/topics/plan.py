@@ -24,7 +24,7 @@ from mirror.names import is_legal
 from mirror.policy.remedies import allow
 from mirror.policy.rules import Severity
 from mirror.policy.selection import TopicPair, select
-from mirror.replication.assignment import STANDING
+from mirror.replication.assignment import STANDING, LastPosition
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
@@ -222,7 +222,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         starts = asyncio.run(planned_starts(settings, topics, history))
         lost, stopped = _reported(topics, settings, own.newest, spans[0])
         if settings.topics.offsets == "preserve":
-            padding, gaps = _fillings(*spans, topics, starts)
+            padding, gaps = _fillings(*spans, topics, starts, standing_in(own.newest).positions)
         if settings.sync.acls:
             principals = settings.sync.acl_principals
             pairs, given = topics.allowed().pairs, given_in(own.newest)
@@ -363,6 +363,7 @@ def _fillings(
     theirs: Mapping[tuple[str, int], Span],
     plan: TopicPlan,
     starts: Mapping[TopicPartition, int],
+    positions: Mapping[TopicPartition, LastPosition],
 ) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
     padding: list[Filling] = []
     gaps: list[Filling] = []
@@ -371,9 +372,10 @@ def _fillings(
             span = ours.get((pair.source, number), Span(start=0, end=0))
             reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
-            begin = since or span.start
+            begin, last = max(since, span.start), positions.get(TopicPartition(pair.target, number))
             # a copy that ends elsewhere before its source begins has lost records: its task reports it
-            if (offsets := begin - reached) > 0 and (not reached or reached < since):
+            holds_none = reached < since or (last is not None and last.held_none(reached))
+            if (offsets := begin - reached) > 0 and (not reached or holds_none):
                 padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
             left = span.end - max(reached, begin)
             if left > 0 and pair.source in plan.compacted:

@@ -107,12 +107,14 @@ def test_a_time_begins_with_its_first_record(flow: Flow, offsets: str, after_ms:
     assert_copied(flow, first, 67 - first)
 
 
-@pytest.mark.proves("exactly-once", "RETENTION_GAP", "mirror accept")
+@pytest.mark.proves("exactly-once", "never-silent")
 @MODES
 def test_a_start_is_decided_once_though_its_mirror_died(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, offsets: str
 ) -> None:
-    """What the source deletes behind it is a loss, whatever the configuration says by then."""
+    """What the source deletes behind it, before a record was copied, goes on record, and the copy begins behind it,
+    whatever the configuration says by then.
+    """
     flow.topics |= {"offsets": offsets, "start": "latest"}
     flow.make()
     flow.fill(0, 25)
@@ -122,10 +124,35 @@ def test_a_start_is_decided_once_though_its_mirror_died(
     flow.topics["start"] = "earliest"
     flow.expire(flow.source, 30)
     found = flow.run().figures[flow.at]
-    assert (found.state, "offsets 25 to 29" in found.detail) == (State.RETENTION_GAP, True)
-    assert "5 offsets, 25 to 29" in flow.accept()
+    assert (found.state, found.records, found.lost) == (State.CAUGHT_UP, 15, 5)
+    assert flow.lost() == {(25, 30, "retention")}
+    assert flow.assert_equal() == 15
+
+
+@pytest.mark.proves("never-silent", "PADDING")
+@pytest.mark.parametrize(
+    ("offsets", "start"), [("preserve", "earliest"), ("translate", "earliest"), ("preserve", "latest")]
+)
+def test_a_copy_without_a_record_begins_where_its_source_begins_now(flow: Flow, offsets: str, start: str) -> None:
+    """As often as all of the source is deleted before it is copied, by whatever run of the mirror."""
+    flow.topics |= {"offsets": offsets, "start": start}
+    flow.make()
+    for number in range(0, 60, 20):
+        flow.fill(number, 20)
+        flow.expire(flow.source, number + 20)
+        found = flow.run().figures[flow.at]
+        assert (found.state, found.records, found.lag_records) == (State.CAUGHT_UP, 0, 0), found
+        planned = json.loads(flow.command("plan", "CONFIG", "--json", code=None).stdout)
+        assert (planned["padding"], planned["refused"]) == ([], [])
+    flow.fill(60, 20)
+    flow.expire(flow.source, 65)
+    planned = json.loads(flow.command("plan", "CONFIG", "--json", code=None).stdout)
+    assert [one["offsets"] for one in planned["padding"]] == ([] if offsets == "translate" else [5])
     assert run(flow) == 15
     assert flow.assert_equal() == 15
+    flow.fill(80, 10)
+    flow.expire(flow.source, 85)
+    assert flow.run().figures[flow.at].state is State.RETENTION_GAP, "it holds records now"
 
 
 @pytest.mark.proves("never-silent")

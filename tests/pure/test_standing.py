@@ -272,6 +272,45 @@ def test_a_last_batch_that_a_cleaner_wrote_anew_shows_no_other_log(
 
 
 _KIN = producer_id("flow", AT)
+PADDED = LastPosition(source_next=600, target_end=600, begins=600)
+
+
+@pytest.mark.parametrize(
+    ("start", "since", "end", "last", "begins"),
+    [
+        (0, 0, 0, None, None),
+        (800, 0, 0, None, 800),
+        (800, 900, 0, None, 900),
+        (800, 700, 0, None, 800),
+        (600, 0, 600, PADDED, None),
+        (800, 0, 600, PADDED, 800),
+        (800, 0, 400, PADDED, 800),
+        (800, 0, 700, PADDED, None),
+        (800, 0, 600, replace(PADDED, batch=BATCH), None),
+        (800, 0, 600, replace(PADDED, was_accepted=True), None),
+        (800, 0, 600, None, None),
+        (800, 900, 600, None, 900),
+    ],
+    ids=[
+        "both empty",
+        "new",
+        "to begin later",
+        "deleted behind topics.start",
+        "padded",
+        "padded, and the source moved on",
+        "padded in part",
+        "filled behind the padding",
+        "held records, which expired",
+        "accepted by a person",
+        "nothing on record",
+        "below topics.start",
+    ],
+)
+def test_an_empty_log_is_padded_where_it_never_held_a_record(
+    start: int, since: int, end: int, last: LastPosition | None, begins: int | None
+) -> None:
+    logs = Logs(AT, start, 1000, end, end, None, ProducerState(_KIN), since, last)
+    assert (logs.begin if logs.is_unaligned else None) == begins
 
 
 def behind(*batches: tuple[bool, int, int], producer: int = _KIN) -> list[RawBatch]:
