@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.errors import BrokerError, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.produce import ACK_TIMEOUT, append
 from mirror.kafka.queries import delete_records
@@ -85,16 +85,8 @@ async def align(
         on_move(at)
         if size >= DELETE_BYTES and at < what.begin:
             size = 0
-            await delete_below(cluster, what.target, landed, check)
-    await delete_below(cluster, what.target, what.begin, check)
-
-
-async def delete_below(cluster: Cluster, target: TopicPartition, begin: int, check: Callable[[], None]) -> None:
-    """Let a log begin at an offset (A3). Raises ClusterUnreachable, AccessDenied, BrokerError, and as `check` does."""
-    await cluster.refresh((target.topic,))
-    begins = await delete_records(cluster, target, begin, check)
-    if begins < begin:
-        raise ClusterUnreachable(f"{cluster}: {target}: begins at {begins}, where it was given {begin}")
+            await delete_records(cluster, what.target, landed, check)
+    await delete_records(cluster, what.target, what.begin, check)
 
 
 def _stop(what: Alignment, state: State, detail: str, remedy: Remedy) -> PartitionStop:

@@ -217,6 +217,7 @@ async def _resumed(
         last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
         stamped=logs.is_stamped,
         is_empty=logs.is_empty,
+        log_start=logs.start,
     )
     return position, offset_map
 

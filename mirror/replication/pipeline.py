@@ -46,7 +46,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import replicated_end
+from mirror.kafka.queries import delete_records, replicated_end
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
@@ -270,6 +270,26 @@ class Pipeline:
             if one.partition_writer is not None
         )
         return [(target, last) for target, last in known if last is not None]
+
+    async def follow_log_starts(self, recorded: Iterable[tuple[TopicPartition, LastPosition]]) -> None:
+        """Delete from copies what their sources have deleted, where that is asked for, up to the positions that are on
+        record: whoever reads both logs after a kill finds no more missing than that. What fails is noted.
+        """
+        positions = dict(recorded)
+
+        async def follow(partition_task: PartitionTask) -> None:
+            mine, partition_writer = partition_task.assignment, partition_task.partition_writer
+            begin = partition_task.log_start(positions.get(mine.target))
+            if partition_writer is None or begin < 0:
+                return
+            try:
+                await delete_records(self._target, mine.target, begin, partial(self._writer.check, partition_writer))
+            except (ClusterError, WireError) as problem:
+                partition_task.add_note(f"the copy keeps what its source deleted (sync.log_start): {problem}")
+            else:
+                partition_task.followed = begin
+
+        await asyncio.gather(*map(follow, tuple(self._partition_tasks.values())))
 
     def last_of(self, source: TopicPartition) -> LastPosition | None:
         """The last position of a partition that is known to be acknowledged, whether or not it was begun here."""
@@ -549,7 +569,12 @@ class Pipeline:
         partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
         partition_task.cursor = Cursor(
-            mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
+            mine.source,
+            mine.topic_id,
+            partition_writer.next_offset,
+            position.last_epoch,
+            mine.until,
+            log_start=position.log_start,
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
         partition_task.resumed(
@@ -681,9 +706,13 @@ class Pipeline:
         alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
         await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
         if position.is_empty and position.target_lost is None:  # the log alone would not show that it held nothing else
-            where = dict.fromkeys(("source_next", "target_end", "begins"), position.begin)
-            ids = {"source_topic_id": mine.topic_id, "target_topic_id": partition_writer.topic_id}
-            partition_task.last = LastPosition(**where, **ids)
+            partition_task.last = LastPosition(
+                source_next=position.begin,
+                target_end=position.begin,
+                source_topic_id=mine.topic_id,
+                target_topic_id=partition_writer.topic_id,
+                begins=position.begin,
+            )
 
     def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""

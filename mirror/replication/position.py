@@ -109,7 +109,8 @@ class Position:
     at `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the target
     had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last` is what
     was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last batch is
-    ours, and has its broker's time. `is_empty`: the target holds no record, whatever the journal says.
+    ours, and has its broker's time. `is_empty`: the target holds no record, whatever the journal says. `log_start`:
+    where the source's log begins.
     """
 
     next_offset: int
@@ -124,6 +125,7 @@ class Position:
     last: LastPosition | None = None
     stamped: bool = False
     is_empty: bool = False
+    log_start: int = 0
 
     @property
     def end(self) -> int:
@@ -249,6 +251,7 @@ async def _found(
         last=found,
         stamped=logs.is_stamped,
         is_empty=logs.is_empty,
+        log_start=start,
     )
 
 

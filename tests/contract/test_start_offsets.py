@@ -155,6 +155,42 @@ def test_a_copy_without_a_record_begins_where_its_source_begins_now(flow: Flow, 
     assert flow.run().figures[flow.at].state is State.RETENTION_GAP, "it holds records now"
 
 
+@pytest.mark.proves("nothing-by-name-alone", "same-offsets")
+@MODES
+def test_a_copy_keeps_what_its_source_deletes_unless_it_follows_that(flow: Flow, offsets: str) -> None:
+    """Never beyond what was copied, by a bounded run or a task that goes on, and also where nothing is left."""
+    flow.topics |= {"offsets": offsets}
+    flow.make()
+
+    def begins() -> int:
+        return next((int(value) for _, _, _, _, value, *_ in read(flow.target.bootstrap, flow.name, 0)), -1)
+
+    flow.fill(0, 40)
+    assert run(flow) == 40
+    flow.expire(flow.source, 15)
+    assert (run(flow), begins()) == (0, 0)
+    flow.sync["log_start"] = "follow"
+    assert (run(flow), begins()) == (0, 15)
+    mirror = Supervisor(InThisProcess(), prepare(flow.settings()), lambda _: None)  # type: ignore[arg-type]
+
+    def story() -> None:
+        flow.fill(40, 20)
+        until(lambda: len(flow.values()[1]) == 45)
+        flow.expire(flow.source, 50)
+        until(lambda: begins() == 50)
+        flow.expire(flow.source, 60)
+        until(lambda: begins() == -1)
+
+    run_beside(mirror, story)
+    flow.fill(60, 10)
+    assert run(flow) == 10
+    assert flow.assert_equal() == 10
+    flow.fill(70, 20)
+    flow.expire(flow.source, 80)
+    assert flow.run().figures[flow.at].state is State.RETENTION_GAP
+    assert begins() == 60, "not beyond what was copied"
+
+
 @pytest.mark.proves("never-silent")
 def test_topics_and_partitions_that_are_seen_later_begin_with_their_first_record(flow: Flow) -> None:
     """Whether they appear while the flow runs or while it does not."""
