@@ -151,8 +151,8 @@ class PartitionStatus:
     `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end
     as last seen, -1 where it never was. `lag_records`: offsets that the source holds up to its end of now, markers and
     holes among them, None where nobody knows that: a partition that is paused, waits or stopped does not read its
-    source, so whoever asks the source fills it in (`with_end`). `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's
-    timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
+    source, so whoever asks the source fills it in (`with_end`). `lag_ms`: the latency of the last batch that the target
+    acknowledged, from its newest record's timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
     control markers took), `lost` (those among them that the source had lost), `target_lost` (records that the
     target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`), `verdict_bytes` (the bytes of
     those: written, or left out for DROP) and `latency` (of each acknowledged batch whose records have timestamps,

@@ -98,7 +98,7 @@ async def aligned(
     return {key: round(value / (begin * partitions / 1e6), 3) for key, value in found.items()}
 
 
-def compared(target: Cluster, rounds: int, begin: int = 8 << 20) -> dict[str, dict[str, float]]:
+def compared(target: Cluster, rounds: int, begin: int = 2 << 20) -> dict[str, dict[str, float]]:
     """The same by what could make padding cheaper: medians, turn and turn about, so that the ratios say something."""
     ways: dict[str, tuple[Rules, int]] = {
         "as it is: zstd, 1 Mi records": (ALIGNED, 1),
