@@ -297,9 +297,7 @@ PADDED = LastPosition(source_next=600, target_end=600, begins=600)
         "not known where that is",
     ],
 )
-def test_a_log_start_follows_up_to_what_is_on_record(
-    start: int, recorded: int | None, moves: bool, begin: int
-) -> None:
+def test_a_log_start_follows_up_to_what_is_on_record(start: int, recorded: int | None, moves: bool, begin: int) -> None:
     rules, runs = Rules(follows_log_start=True), OffsetRanges(10, 0)
     runs.add(10, 0, 25)
     last = None if recorded is None else LastPosition(source_next=recorded, target_end=25 if moves else recorded)
