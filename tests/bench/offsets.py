@@ -111,6 +111,7 @@ def compared(target: Cluster, rounds: int, begin: int = 2 << 20) -> dict[str, di
         for number, (name, (rules, partitions)) in enumerate(ways.items()):
             found = asyncio.run(aligned(target, begin, f"padded-{turn + 1}-{number}", partitions, rules))
             turns[name] += [found] if turn >= 0 else []
+            print(turn, name, found, file=sys.stderr, flush=True)
     return {name: {key: statistics.median(one[key] for one in of) for key in of[0]} for name, of in turns.items()}
 
 

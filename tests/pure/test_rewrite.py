@@ -239,7 +239,7 @@ def test_a_million_padding_records_fit_into_a_batch_of_the_default_size() -> Non
 
 
 @pytest.mark.parametrize("codec", [None, 0, 1, 2, 3, 4])
-def test_a_plan_tells_the_bytes_of_padding_as_they_are(codec: int | None) -> None:
+def test_a_plan_names_the_bytes_of_padding_as_they_are(codec: int | None) -> None:
     written = padding(0, MOST, codec=codec, max_bytes=1 << 24).header.size
     assert Filling.padding("orders", 0, MOST, codec).bytes == pytest.approx(written, rel=0.05)
 
