@@ -97,7 +97,7 @@ MARKERS_PER_SECOND: Final = 10_000
 #: Of each offset of padding: bytes by the codec that the target topic asks for (None: any), and seconds of a broker's
 #: CPU, which looks through each (`python -m tests.bench.offsets --padding`).
 _PADDING_BYTES: Final[Mapping[int | None, float]] = {None: 0.82, 0: 9.0, 1: 1.42, 2: 4.0, 3: 4.0, 4: 0.82}
-_PADDING_CPU_S: Final = 0.3e-6
+_PADDING_CPU_S: Final = 0.2e-6
 #: Offsets of padding of a flow from which on another way is named: some minutes.
 _MUCH_PADDING: Final = 100_000_000
 

@@ -14,6 +14,7 @@ from groupoffsets import commit, committed
 from helpers import RECENT_MS, make_topic, produce
 from samerecords import read
 from sparkless import InThisProcess, run_beside, run_once
+from syncing import admin_of
 from waiting import DEADLINE_S, until
 
 from mirror.commands.verify import verify_flow
@@ -163,7 +164,8 @@ def test_a_copy_keeps_what_its_source_deletes_unless_it_follows_that(flow: Flow,
     flow.make()
 
     def begins() -> int:
-        return next((int(value) for _, _, _, _, value, *_ in read(flow.target.bootstrap, flow.name, 0)), -1)
+        span = admin_of(flow.target.bootstrap).spans(admin_of(flow.target.bootstrap).describe([flow.name]).values())
+        return span[flow.at].start
 
     flow.fill(0, 40)
     assert run(flow) == 40
@@ -179,7 +181,7 @@ def test_a_copy_keeps_what_its_source_deletes_unless_it_follows_that(flow: Flow,
         flow.expire(flow.source, 50)
         until(lambda: begins() == 50)
         flow.expire(flow.source, 60)
-        until(lambda: begins() == -1)
+        until(lambda: begins() == 60)
 
     run_beside(mirror, story)
     flow.fill(60, 10)
