@@ -427,6 +427,10 @@ class SyncSettings(Section):
     """
     deletions: Literal["keep", "delete"] = "keep"
     """`delete` deletes a copy when its source topic is deleted, if the flow made the copy and every check passes."""
+    log_start: Literal["keep", "follow"] = "keep"
+    """`follow` deletes from a copy what its source deleted below its log start (DeleteRecords, retention), never beyond
+    what was mirrored. `keep` leaves that to the copy's own retention.
+    """
     interval_s: Seconds = 5.0
     """Seconds within which a change on the source is noticed. With more than a hundred topics, a changed configuration
     may take longer.

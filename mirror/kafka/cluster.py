@@ -295,18 +295,13 @@ class Cluster:
             return
         before, learned = self._disowned.get(what, (-1, 0))
         now = clock.monotonic()
-        if (
-            before == node
-            and learned < self._learned
-            and now > self._suspected.get(node, float("-inf")) + _SUSPECT_SECONDS
-        ):
+        is_again = before == node and learned < self._learned
+        if is_again and now > self._suspected.get(node, float("-inf")) + _SUSPECT_SECONDS:
             self._suspected[node] = now
         self._disowned[what] = node, self._learned
 
     def is_misled(self, node: int, connection: Connection) -> bool:
-        """Whether `connection` would make an open one anew: nothing is on its way, and it may be to another broker
-        (K5).
-        """
+        """Whether `connection` would make an open one anew: it is idle, and may be to another broker (K5)."""
         return connection.is_idle and (
             self._brokers.get(node, connection.address) != connection.address
             or connection.opened_at < self._suspected.get(node, float("-inf"))

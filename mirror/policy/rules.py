@@ -82,7 +82,7 @@ class Rules:
     broker's clock a record may be, in ms. `tombstones_ms`: how long the source, which is compacted, keeps tombstones,
     at least; None for another one. `mistimes`: the target would give records times of its own, and nobody asked for
     these. `may_stamp`: records of the copy may have such times, from when its source's had (`topics.append_time` is
-    target).
+    target). `follows_log_start`: the copy's log start is to follow its source's.
     """
 
     offsets: Offsets = "preserve"
@@ -104,6 +104,7 @@ class Rules:
     tombstones_ms: int | None = None
     mistimes: bool = False
     may_stamp: bool = False
+    follows_log_start: bool = False
 
     @property
     def translates(self) -> bool:
@@ -164,7 +165,7 @@ class Rules:
             continues_on_loss=continues_on_loss,
             skips_damage=skips_damage,
             skips_too_large=skips_too_large,
-            codec=_codec(target) if recompress == "mirror" else None,
+            codec=codec_of(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, AFTER_MAX, skew),
             timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
@@ -235,7 +236,7 @@ def _refusals_of_any(source: Mapping[str, str], target: Mapping[str, str], topic
 
 def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offsets) -> Iterator[str]:
     rules = Rules.from_configs(target)
-    if rules.codec is not None and rules.codec != _codec(source):
+    if rules.codec is not None and rules.codec != codec_of(source):
         yield (
             f"has compression.type={target['compression.type']}: batches of another codec are recompressed, at a cost;"
             " compression.type=producer keeps them as they are"
@@ -307,6 +308,21 @@ def _advice_on_replicas(target: Mapping[str, str], replicas: int) -> Iterator[st
         )
 
 
+def grows(configs: Mapping[str, str], topic: str, begin: int) -> str:
+    """What is to be said of a copy that keeps what somebody deletes from its source, a topic without retention that
+    begins at an offset; empty where nobody does, as far as that shows. Streams applications name and purge some so.
+    """
+    if min(_kept_ms(configs), _kept_bytes(configs)) < NO_LIMIT or is_compacted(configs):
+        return ""
+    if not begin and not topic.endswith("-repartition"):
+        return ""
+    return (
+        f"grows for ever: its source has no retention and begins at offset {begin}, since records are deleted there by"
+        " request (DeleteRecords, as a Streams application does of its repartition topics), and the copy keeps them;"
+        " set sync.log_start to follow, or exclude it where the application can make it anew"
+    )
+
+
 def shortened(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """What is to be said of a copy that gets other settings and with them deletes more than it did; empty where it does
     not: nobody else may hold what its source deleted.
@@ -337,7 +353,7 @@ def tombstones_kept_ms(configs: Mapping[str, str]) -> int | None:
     return _number(configs, "delete.retention.ms", _DEFAULT_TOMBSTONES_MS)
 
 
-def _codec(configs: Mapping[str, str]) -> int | None:
+def codec_of(configs: Mapping[str, str]) -> int | None:
     """The one codec that batches get; None where they keep theirs."""
     return CODEC_IDS.get(configs.get("compression.type", "producer"))
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
@@ -387,10 +388,18 @@ def padding(first: int, next_offset: int, *, codec: int | None, max_bytes: int) 
     """
     count = min(next_offset - first, MOST)
     while True:
-        made = build(_nothing(first, count), ZSTD if codec is None else codec)
+        made = _padding(count, ZSTD if codec is None else codec)
         if made.header.size <= max_bytes or count == 1:
-            return made
+            return made.at(first)
         count = max(1, min(count // 2, count * max_bytes // made.header.size))
+
+
+@lru_cache(maxsize=2)
+def _padding(count: int, codec: int) -> RawBatch:
+    """So many offsets of padding: wherever they lie, their bytes are the same, and to make them costs half as much CPU
+    as a broker needs to append them. Those that are too large, and those that fit, are asked for in turn.
+    """
+    return build(_nothing(0, count), codec)
 
 
 def is_padding(raw: RawBatch) -> bool:

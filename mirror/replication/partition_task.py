@@ -35,6 +35,8 @@ class PartitionTask:
     `cut_bytes`: size of the smallest batch that the target closed a connection over, again and again; 0 for none.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
+    `begins` is where the copy was made to begin, -1 where it was not. `followed` is the target offset below which it
+    was deleted since, as its source was.
     """
 
     assignment: Assignment
@@ -46,7 +48,8 @@ class PartitionTask:
     in_doubt: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
-    aligned_to: int = -1
+    begins: int = -1
+    followed: int = 0
     is_new: bool = True
     presumes: bool = False
     finished: bool = False
@@ -179,6 +182,21 @@ class PartitionTask:
         known = self.assignment.stop
         self.lifted = known is not None and known.stands
 
+    def log_start(self, recorded: LastPosition | None) -> int:
+        """The target offset at which the copy is to begin by now, as its source does: not behind the position that is
+        `recorded`, nor where it is not known which offset that is. -1 where nothing is to be deleted.
+        """
+        writer, cursor = self.partition_writer, self.cursor
+        if recorded is None or writer is None or cursor is None or not writer.rules.follows_log_start:
+            return -1
+        runs, begin = writer.offset_map.runs if writer.offset_map is not None else None, cursor.log_start
+        if begin >= recorded.source_next:
+            begin = recorded.target_end
+        elif runs is not None:
+            begin = runs.to_target(begin) if runs.source_begin <= begin else -1
+        is_sound = self.state in (State.MIRRORING, State.CAUGHT_UP) and not writer.in_doubt
+        return begin if is_sound and begin > self.followed else -1
+
     def add_note(self, note: str) -> None:
         """Have a note reported beside the state for a while."""
         self.note, self.noted_until = note, clock.monotonic() + NOTED_SECONDS
@@ -196,7 +214,7 @@ class PartitionTask:
     def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, partition_writer, cursor = self.assignment, self.partition_writer, self.cursor
-        acked = partition_writer.acked if partition_writer else max(self.stopped_at, self.aligned_to)
+        acked = max(partition_writer.acked if partition_writer else self.stopped_at, self.begins)
         end = cursor.readable_until if cursor else -1
         if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
             end = cursor.until or 0  # nothing was fetched of a bounded copy that had all

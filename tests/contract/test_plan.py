@@ -35,7 +35,9 @@ def test_a_plan_names_what_a_start_would_do_until_nothing_is_left_to_do(
     assert [(one["topic"], one["partitions"]) for one in plan["create"]] == [(copy, 2)]
     assert plan["own_topics"] == [f"mirror.{flow.name}.offsets", f"mirror.{flow.name}.heartbeats"]
     assert [(one["topic"], one["partition"], one["offsets"]) for one in plan["padding"]] == [(copy, 0, 20)]
-    assert f"+ create {copy}: 2 partitions, 1 replica" in flow.mirror("plan")[1]
+    printed = flow.mirror("plan")[1]
+    assert f"+ create {copy}: 2 partitions, 1 replica" in printed
+    assert f"~ {copy}: pad 20 offsets in 1 partition, about 0 ms, 0.0 s of broker CPU and 16 B of disk" in printed
     assert partitions_of(flow.target, copy) == 0, "planning writes nothing"
 
     assert flow.once().exit_code == ExitCode.DONE

@@ -118,6 +118,7 @@ def test_totals() -> None:
 def test_a_lag_is_of_the_end_that_is_known_now() -> None:
     stopped = one(state=State.CORRUPT, next_offset=5, log_end=9, lag_records=None)
     assert (stopped.with_end(25).lag_records, stopped.with_end(25).log_end) == (20, 25)
+    assert stopped.with_end(25, 22).lag_records == 3, "the source deleted the others"
     assert stopped.with_end(25).with_end(None).lag_records is None, "the source went away"
     assert stopped.lag_bytes is None
     assert one(state=State.PAUSED, next_offset=-1, lag_records=None).with_end(25).lag_records is None

@@ -18,6 +18,7 @@ from mirror.records.columns import Records, headers, key, read, value
 from mirror.records.header import RawBatch, crc_holds
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import MOST, is_padding, padding, portions, rewrite, rewritten, unfit
+from mirror.topics.plan import Filling
 
 CLOCK = 1_700_000_000_000
 Facts = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
@@ -246,6 +247,12 @@ def test_padding_takes_every_offset_once_and_fits(first: int, count: int, codec:
 
 def test_a_million_padding_records_fit_into_a_batch_of_the_default_size() -> None:
     assert padding(5, 5 + 10 * MOST, codec=None, max_bytes=1_048_588).header.count == MOST
+
+
+@pytest.mark.parametrize("codec", [None, 0, 1, 2, 3, 4])
+def test_a_plan_names_the_bytes_of_padding_as_they_are(codec: int | None) -> None:
+    written = padding(0, MOST, codec=codec, max_bytes=1 << 24).header.size
+    assert Filling.padding("orders", 0, MOST, codec).bytes == pytest.approx(written, rel=0.05)
 
 
 def test_records_without_a_time_are_not_padding() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight, preflight_rekeyed, shortened
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, grows, preflight, preflight_rekeyed, shortened
 from mirror.policy.selection import TopicPair
 
 PAIR = TopicPair(source="orders", target="orders-copy", partitions=3)
@@ -199,3 +199,20 @@ def test_a_topic_that_gets_records_one_by_one_is_judged_by_its_limits_alone() ->
     times, replicas = advised
     assert "set message.timestamp.after.max.ms" in times
     assert "2 in-sync replicas" in replicas
+
+
+@pytest.mark.parametrize(
+    ("configs", "topic", "begin", "is_named"),
+    [
+        ({"retention.ms": "-1"}, "orders", 500, True),
+        ({"retention.ms": "-1"}, "orders", 0, False),
+        ({"retention.ms": "-1"}, "app-orders-repartition", 0, True),
+        ({"retention.ms": "-1", "retention.bytes": "1000"}, "orders", 500, False),
+        ({"retention.ms": "-1", "cleanup.policy": "compact,delete"}, "orders", 500, False),
+        ({}, "orders", 500, False),
+    ],
+)
+def test_a_copy_that_keeps_what_its_source_deletes_by_request_is_named(
+    configs: dict[str, str], topic: str, begin: int, is_named: bool
+) -> None:
+    assert ("sync.log_start to follow" in grows(configs, topic, begin)) is is_named
