@@ -11,9 +11,8 @@ from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.journal.entries import Copy, accepted_in, moment, paused_in, start_offsets
+from mirror.journal.entries import Copy, Unfollowed, accepted_in, moment, paused_in, start_offsets
 from mirror.journal.heartbeats import heartbeat_topic
-from mirror.journal.journal import journal_topic
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
 from mirror.journal.snapshot import status_of
@@ -29,7 +28,8 @@ from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
 from mirror.topics.adoption import Gate
-from mirror.topics.apply import TopicPlan, begun_as
+from mirror.topics.apply import TopicPlan, begun_as, own_creations
+from mirror.topics.fitting import Creations
 from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
@@ -136,7 +136,7 @@ class Extent:
 class FlowPlan:
     """What a start of the flow would make, change and follow, and why it would be refused.
 
-    `own_topics`: those that the flow keeps for itself, where they are to be created. `padding` and `gaps`: what equal
+    `own_topics`: those that the flow keeps for itself, as they are to be created. `padding` and `gaps`: what equal
     offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
     that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
@@ -151,7 +151,7 @@ class FlowPlan:
     source_id: str
     target_id: str
     topics: TopicPlan | None
-    own_topics: tuple[str, ...]
+    own_topics: Creations
     groups: tuple[str, ...]
     acls: AclPlan
     padding: tuple[Filling, ...]
@@ -173,7 +173,13 @@ class FlowPlan:
         """Why the flow would not start, or would stop at once."""
         ended = (self.failed_over,) if self.failed_over else ()
         refused = (*self.topics.refusals, *self.topics.withheld.values()) if self.topics else ()
+        refused = (*refused, *self.own_topics.findings)
         return (*ended, *map(str, refused), *self.recreated, *self.stops, *map(str, self.rights))
+
+    @property
+    def unfollowed(self) -> tuple[Unfollowed, ...]:
+        """Settings that the target does not take, or not with the value that was asked for."""
+        return (*(self.topics.unfollowed if self.topics else ()), *self.own_topics.unfollowed)
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -186,13 +192,13 @@ class FlowPlan:
             f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in self.paused
         )
         advised = (str(one) for one in findings if one.severity is Severity.ADVISE)
-        return (*ahead, *paused, *advised, *blocker, *self.gone, *self.held, *self.stopped)
+        return (*ahead, *paused, *map(str, self.unfollowed), *advised, *blocker, *self.gone, *self.held, *self.stopped)
 
     @property
     def has_changes(self) -> bool:
         """Something would be created or changed on the target."""
         made = self.topics is not None and not self.topics.is_empty
-        return made or bool(self.own_topics or self.acls.missing or self.acls.revoked or self.padding)
+        return made or bool(self.own_topics.made or self.acls.missing or self.acls.revoked or self.padding)
 
 
 def plan_flow(settings: Settings) -> FlowPlan:
@@ -233,17 +239,15 @@ def plan_flow(settings: Settings) -> FlowPlan:
             withheld = gate.held(acls.topics, topics, history, settings)
             acls, held = acls.leaving(withheld, gate.unreadable), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
-    own_topics = [journal_topic(settings.flow), heartbeat_topic(settings.flow)]
-    if heartbeat_topic(settings.flow) in target.denied(own_topics):
-        own_topics.pop()  # the mirror does without
-    existing = target.describe(own_topics)
+    is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
+    own_topics = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
     done, source_id = FailedOver.standing(own.newest), source.cluster_id()
     return FlowPlan(
         flow=settings.flow,
         source_id=source_id,
         target_id=target.cluster_id(),
         topics=topics,
-        own_topics=tuple(topic for topic in own_topics if topic not in existing),
+        own_topics=own_topics,
         groups=followed_groups(settings, source),
         acls=acls,
         padding=padding,
