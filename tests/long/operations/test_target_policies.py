@@ -32,7 +32,7 @@ def hosted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip("a policy is a Java class, and there is no javac")
     brokers, classes = jars.classpath(), tmp_path_factory.mktemp("policy")
     subprocess.run([compiler, "-cp", brokers, "-d", classes, POLICY], check=True)
-    config = {
+    config: dict[str, str | int | bool] = {
         "create.topic.policy.class.name": "TopicPolicy",
         "alter.config.policy.class.name": "TopicPolicy$OfChanges",
         "min.insync.replicas": 2,

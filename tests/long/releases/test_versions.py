@@ -196,7 +196,7 @@ def test_settings_that_a_newer_release_does_not_take_cost_nothing_else(
     old = {"segment.bytes": "65536", "message.downconversion.enable": "false", "retention.ms": "7200000"}
     source, target = started("3.9.1", "source"), started("4.3.0", "target")
     sides: list[Any] = [SimpleNamespace(bootstrap=one) for one in (source, target)]
-    flow = ConfiguredFlow(*sides, tmp_path, topic_name)
+    flow = ConfiguredFlow(sides[0], sides[1], tmp_path, topic_name)
     flow.sync["configs_include"] = [".*"]
     make_topic(source, topic_name)
     later = f"{topic_name}-later"
