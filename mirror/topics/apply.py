@@ -577,8 +577,11 @@ def _keep(target: Admin, journal: str) -> None:
         ConfigChange(topic=journal, name=name, before=found.get(name), after=after) for name, after in wanted.items()
     ]
     try:
-        target.alter_configs(changes)
-    except (AccessDenied, BrokerError) as problem:
+        taken, left = fit_changes(target, changes)
+        target.alter_configs(taken)
+        if any(one.setting == "cleanup.policy" for one in left):
+            raise SettingRefused("; ".join(map(str, left)))
+    except (AccessDenied, BrokerError, SettingRefused) as problem:
         if not expires:  # while clocks agree, nothing is amiss
             command = set_configs(Endpoint.of(target.settings), journal, limits)
             log.info("journal_settings_kept", topic=journal, reason=str(problem), advice=command)

@@ -33,6 +33,8 @@ _OTHER_REPLICAS: Final = ("-1", "3", "2", "1")
 #: A number that is so many times smaller than the value asked for counts something else, as 8 in "8 MiB".
 _OTHER_UNIT: Final = 1024
 _MOST_VALUES: Final = 4
+#: What a controller says that sees no broker alive, as right behind a start.
+_NO_BROKER: Final = "fenced"
 _PASSES: Final = 2
 
 #: Settings by name; None asks for the default.
@@ -94,7 +96,7 @@ def fitted(wanted: Mapping[str, Asked], ask: Ask) -> dict[str, Fitted]:
 def nearest(name: str, value: str | None, why: str) -> list[str]:
     """Values for a setting that a refusal names, as its minimum or maximum, the nearest first."""
     others = _OTHER_REPLICAS if name == REPLICAS else ()
-    if value is None or not re.fullmatch(r"-?\d+(\.\d+)?", value):
+    if value is None or _NO_BROKER in why or not re.fullmatch(r"-?\d+(\.\d+)?", value):
         return []
     asked = float("inf") if float(value) < 0 else float(value)
     least = -1 if asked == float("inf") else asked / _OTHER_UNIT
@@ -135,7 +137,7 @@ def fit_creations(
 
     found = fitted(wanted, lambda asked: target.creations_refused([made(*one) for one in asked.items()]))
     return Creations(
-        made=tuple(made(topic, fit.taken) for topic, fit in found.items()),
+        made=tuple(made(topic, fit.taken or wanted[topic]) for topic, fit in found.items()),
         findings=tuple(_not_created(found, wanted, copies)),
         unfollowed=tuple(
             Unfollowed(topic, name, wanted[topic][name] or "", fit.taken.get(name) or "", why)
@@ -151,7 +153,9 @@ def _not_created(
 ) -> Iterator[Finding]:
     for topic, fit in found.items():
         lost = [name for name in fit.refused if not _is_kept(name, fit.taken.get(name), wanted[topic][name])]
-        if fit.why and not fit.taken:
+        if fit.why and not fit.taken and _NO_BROKER in fit.why:
+            continue  # it may be created a moment later
+        elif fit.why and not fit.taken:
             what = f"the target refuses to create it: {fit.why}"
         elif lost:
             asked = " and ".join(f"{name}={wanted[topic][name]}" for name in lost)

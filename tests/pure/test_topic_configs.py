@@ -17,6 +17,7 @@ from mirror.topics.configs import changes_to, configs_for, follows, unknown
 from mirror.topics.fitting import (
     DEFAULT_REPLICAS,
     REPLICAS,
+    Creations,
     fit_changes,
     fit_creations,
     nearest,
@@ -292,3 +293,13 @@ def test_the_journal_says_which_settings_do_not_follow_for_as_long_as_they_do_no
     assert known == {"t": (one,)}
     assert unfollowed_entries(known, known) == []
     assert unfollowed_entries(known, {}) == [(entry[0], None)]
+
+
+def test_a_cluster_without_a_broker_for_a_moment_changes_no_topic_that_is_to_be_created() -> None:
+    class Starting:
+        def creations_refused(self, creations: Iterable[Creation]) -> dict[str, str]:
+            return {one.topic: "INVALID_REPLICATION_FACTOR (All brokers are currently fenced.)" for one in creations}
+
+    target: Any = Starting()
+    wanted = Creation(topic="t", partitions=1, replication_factor=1, configs=SMALL)
+    assert fit_creations(target, [wanted], "target", ["t"]) == Creations(made=(wanted,))
