@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 from entities import encoded
-from fakebroker import Call, FakeBroker, framed, in_loop, offers
+from fakebroker import Call, FakeBroker, framed, in_loop
 from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
 from pydantic import SecretStr
 from waiting import DEADLINE_S, MovableClock
 
-from mirror import __version__
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
 from mirror.kafka.auth import Conversation, Plain
 from mirror.kafka.connection import FRAME_LIMIT, LONGEST_MUTE, Connection
-from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE, SASL_HANDSHAKE
+from mirror.kafka.protocol import API_VERSIONS, INIT_PRODUCER_ID, SASL_HANDSHAKE
 
 #: A small request, for what any request goes through.
 ASK = INIT_PRODUCER_ID
@@ -57,17 +56,6 @@ async def lost(future: asyncio.Future[Any]) -> ConnectionLost:
     with pytest.raises(ConnectionLost) as caught:
         await future
     return caught.value
-
-
-@in_loop
-async def test_opening_learns_what_the_broker_speaks() -> None:
-    async with FakeBroker({API_VERSIONS.key: offers(fetch=15)}) as broker:
-        connection = await Connection.open(broker.address)
-        assert connection.is_open
-        assert (connection.version(FETCH), connection.version(PRODUCE)) == (15, PRODUCE.newest)
-        connection.close()
-        (call,) = broker.calls
-        assert (call.request.client_software_name, call.request.client_software_version) == ("mirror", __version__)
 
 
 @in_loop
@@ -250,16 +238,6 @@ async def test_a_request_that_cannot_be_encoded_is_not_sent_in_part() -> None:
 
 
 # --- opening
-
-
-@pytest.mark.parametrize(
-    "address", [("127.0.0.1", 99999), ("127.0.0.1", -1), ("127.0.0.1", 2**31 - 1), ("", 1), ("x" * 64 + ".y", 9092)]
-)
-@in_loop
-async def test_an_address_that_cannot_be(address: tuple[str, int]) -> None:
-    """Addresses come from brokers, in metadata."""
-    with pytest.raises(ConnectionLost):
-        await Connection.open(address)
 
 
 @in_loop

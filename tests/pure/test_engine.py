@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import shutil
 import socket
 import threading
@@ -16,11 +15,10 @@ import pytest
 from sparkless import InThisProcess
 from waiting import DEADLINE_S, MovableClock, until
 
-from mirror import host
 from mirror.commands import run
-from mirror.errors import ConfigError, EngineLost
+from mirror.errors import EngineLost
 from mirror.spark import session
-from mirror.spark.session import HANGS_SECONDS, Engine, Scratch, failure_text
+from mirror.spark.session import HANGS_SECONDS, Engine, Scratch
 
 # --- a JVM that hangs -------------------------------------------------------------------------------------------------
 
@@ -119,39 +117,6 @@ def test_scratch_folders_are_made_again_where_no_epoch_runs(
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("failure", "expected"),
-    [
-        (
-            (
-                "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
-                ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times:"
-                " org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
-                '  File "relay.py", line 7, in relay\nmirror.errors.ClusterUnreachable: no leader\n\n\tat org.apache.A'
-            ),
-            "ClusterUnreachable: no leader",
-        ),
-        ("Traceback (most recent call last):\n  raise\nAssertionError\n\n\tat org.apache.Any", "AssertionError"),
-        (
-            "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 7 cancelled\n\tat a.B",
-            "org.apache.spark.SparkException: Job 7 cancelled",
-        ),
-        ("", "RuntimeError"),
-    ],
-)
-def test_a_failure_is_named_without_its_stacks(failure: str, expected: str) -> None:
-    assert failure_text(RuntimeError(failure)) == expected
-
-
-def test_a_user_without_a_name_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(_: int) -> Any:
-        raise KeyError("getpwuid(): uid not found: 12345")
-
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(ConfigError, match="has no name on this machine, without which Spark does not start"):
-        host.find()
 
 
 # --- service managers -------------------------------------------------------------------------------------------------

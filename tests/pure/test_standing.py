@@ -271,6 +271,16 @@ def test_a_last_batch_that_a_cleaner_wrote_anew_shows_no_other_log(
         asyncio.run(position._check_last_batch(logs, nowhere))
 
 
+@pytest.mark.parametrize(("since", "state"), [(0, State.DIVERGED), (11, State.TRUNCATED)])
+def test_a_copy_that_is_one_offset_longer_than_its_source_stops(since: int, state: State) -> None:
+    """Whatever its last record is: nothing of either log is read. One that the flow began there lost its source."""
+    logs = Logs(AT, 0, 10, 11, 11, None, ProducerState(_KIN), since=since)
+    nowhere: Any = None
+    with pytest.raises(PartitionStop, match="the target's log ends at 11, the source's at 10") as stop:
+        asyncio.run(position._found(logs, nowhere, nowhere, AT, None))
+    assert stop.value.state is state
+
+
 _KIN = producer_id("flow", AT)
 
 

@@ -23,7 +23,7 @@ from mirror.replication import writer as writing
 from mirror.replication.classifier import LEGACY, OWN_PRODUCER
 from mirror.replication.offset_map import OffsetMap, OffsetRange
 from mirror.replication.partition_writer import PartitionWriter
-from mirror.replication.position import Position
+from mirror.replication.position import FENCE, Position
 from mirror.replication.writer import IN_FLIGHT, LARGE, REQUEST_BYTES, Writer
 from mirror.states import State
 from mirror.suspension import SuspensionDetector
@@ -33,7 +33,7 @@ AT = TopicPartition("orders", 0)
 
 class Target:
     """A cluster of one leader, over connections that answer when they are asked to: what was sent is in `sent`, as the
-    api and what it holds, markers as how many; `over` has the purposes of its connections.
+    api and what it holds, markers by their epochs; `over` has the purposes of its connections.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ class Target:
         self.changed: list[PartitionWriter] = []
         for name, stand_in in (
             ("produce_request", lambda _version, batches, _ids: dict(batches)),
-            ("markers_request", lambda _version, _partition, stamps: len([*stamps])),
+            ("markers_request", lambda _version, _partition, stamps: [epoch for _, epoch in stamps]),
             ("list_offsets_request", lambda *_: None),
             ("read_produce", lambda answer, _ids: answer),
             ("read_markers", lambda _: None),
@@ -296,9 +296,9 @@ async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) 
         await target.flush()
     assert target.apis == [PRODUCE], "what is before them is not acknowledged"
     await target.answer(0, 0)
-    assert target.sent[1:] == [(WRITE_TXN_MARKERS, 1), (LIST_OFFSETS, None)]
+    assert target.sent[1:] == [(WRITE_TXN_MARKERS, [FENCE]), (LIST_OFFSETS, None)]
     await target.read_end(2, 11)
-    assert target.sent[3:] == [(WRITE_TXN_MARKERS, 2), (LIST_OFFSETS, None)]
+    assert target.sent[3:] == [(WRITE_TXN_MARKERS, [FENCE + 1, FENCE + 2]), (LIST_OFFSETS, None)]
     await target.read_end(4, 13)
     assert target.apis[5:] == [PRODUCE]
     assert (partition.acked, target.writer.all_counters[AT].filled) == (13, 3)
@@ -336,7 +336,7 @@ async def test_a_mirror_that_was_frozen_reads_the_logs_end_before_it_sends_marke
     await target.flush()
     assert target.apis == [LIST_OFFSETS]
     await target.read_end(0, end)
-    assert target.sent[1:2] == ([] if end else [(WRITE_TXN_MARKERS, 1)])
+    assert target.sent[1:2] == ([] if end else [(WRITE_TXN_MARKERS, [FENCE])])
     assert partition.in_doubt == ("the target's log ends at 1 behind markers up to 0" if end else "")
 
 
