@@ -77,7 +77,7 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         else [],
         "rekey": [one.to_dict() for one in topics.rekeyed] if topics else [],
         "create": [asdict(one) for one in topics.creations] if topics else [],
-        "own_topics": [one.topic for one in found.own_topics.made],
+        "own_topics": [one.topic for one in found.own_topics],
         "add_partitions": [asdict(one) for one in topics.growths] if topics else [],
         "configs": [asdict(one) for one in topics.changes] if topics else [],
         "settings_not_followed": [one._asdict() for one in found.unfollowed],
@@ -125,7 +125,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         for change in topics.changes:
             after = "the cluster's default" if change.after is None else change.after
             yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
-    for own in found.own_topics.made:
+    for own in found.own_topics:
         yield f"+ create {own.topic}: the flow's own, {_replicas(own)}"
     yield from (f"+ ACL {acl}" for acl in found.acls.missing)
     yield from (f"- ACL {acl}: the source has it no more" for acl in found.acls.revoked)

@@ -16,12 +16,12 @@ from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
 from mirror.journal.snapshot import status_of
-from mirror.kafka.admin import Admin, Span, TopicInfo
+from mirror.kafka.admin import Admin, Creation, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.names import is_legal
 from mirror.policy.remedies import allow
-from mirror.policy.rules import Severity
+from mirror.policy.rules import Finding, Severity
 from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import STANDING
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
@@ -29,7 +29,6 @@ from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import TopicPlan, begun_as, own_creations
-from mirror.topics.fitting import Creations
 from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
@@ -144,14 +143,15 @@ class FlowPlan:
     start may find that resolved. `gone`: topics that were mirrored and that
     the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
     mirrored before they are resumed. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
-    begin that have no copy yet, if that is in the future.
+    begin that have no copy yet, if that is in the future. `own_refused`: why the target would not create the flow's own
+    topics; `unfollowed`: settings that it does not take, or not with the value that was asked for.
     """
 
     flow: str
     source_id: str
     target_id: str
     topics: TopicPlan | None
-    own_topics: Creations
+    own_topics: tuple[Creation, ...]
     groups: tuple[str, ...]
     acls: AclPlan
     padding: tuple[Filling, ...]
@@ -167,19 +167,16 @@ class FlowPlan:
     start_ahead: datetime | None = None
     stops: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    own_refused: tuple[Finding, ...] = ()
+    unfollowed: tuple[Unfollowed, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the flow would not start, or would stop at once."""
         ended = (self.failed_over,) if self.failed_over else ()
         refused = (*self.topics.refusals, *self.topics.withheld.values()) if self.topics else ()
-        refused = (*refused, *self.own_topics.findings)
+        refused = (*refused, *self.own_refused)
         return (*ended, *map(str, refused), *self.recreated, *self.stops, *map(str, self.rights))
-
-    @property
-    def unfollowed(self) -> tuple[Unfollowed, ...]:
-        """Settings that the target does not take, or not with the value that was asked for."""
-        return (*(self.topics.unfollowed if self.topics else ()), *self.own_topics.unfollowed)
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -198,7 +195,7 @@ class FlowPlan:
     def has_changes(self) -> bool:
         """Something would be created or changed on the target."""
         made = self.topics is not None and not self.topics.is_empty
-        return made or bool(self.own_topics.made or self.acls.missing or self.acls.revoked or self.padding)
+        return made or bool(self.own_topics or self.acls.missing or self.acls.revoked or self.padding)
 
 
 def plan_flow(settings: Settings) -> FlowPlan:
@@ -240,14 +237,14 @@ def plan_flow(settings: Settings) -> FlowPlan:
             acls, held = acls.leaving(withheld, gate.unreadable), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
     is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
-    own_topics = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
+    own_fit = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
     done, source_id = FailedOver.standing(own.newest), source.cluster_id()
     return FlowPlan(
         flow=settings.flow,
         source_id=source_id,
         target_id=target.cluster_id(),
         topics=topics,
-        own_topics=own_topics,
+        own_topics=own_fit.made,
         groups=followed_groups(settings, source),
         acls=acls,
         padding=padding,
@@ -268,6 +265,8 @@ def plan_flow(settings: Settings) -> FlowPlan:
         start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
         stops=(*_stops(topics, settings, own.newest), *lost) if topics else (),
         stopped=tuple(stopped),
+        own_refused=own_fit.findings,
+        unfollowed=(*(topics.unfollowed if topics else ()), *own_fit.unfollowed),
     )
 
 
