@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from textwrap import wrap
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
 from mirror.policy.selection import Rekeying
-from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json
+from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size
 from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
 
 #: Copies that differ are shown one by one, up to so many.
@@ -77,15 +78,20 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         else [],
         "rekey": [one.to_dict() for one in topics.rekeyed] if topics else [],
         "create": [asdict(one) for one in topics.creations] if topics else [],
-        "own_topics": list(found.own_topics),
+        "own_topics": [one.topic for one in found.own_topics],
         "add_partitions": [asdict(one) for one in topics.growths] if topics else [],
         "configs": [asdict(one) for one in topics.changes] if topics else [],
+        "settings_not_followed": [one._asdict() for one in found.unfollowed],
         "groups": list(found.groups),
         "acls": [asdict(one) for one in found.acls.missing],
         "acls_revoked": [asdict(one) for one in found.acls.revoked],
         "beginnings": [asdict(one) for one in found.beginnings],
         "padding": [asdict(one) for one in found.padding],
+        "padding_in_all": {
+            name: sum(getattr(one, name) for one in found.padding) for name in ("offsets", "seconds", "bytes", "cpu_s")
+        },
         "paused": list(found.paused),
+        "left_out": [{"reason": reason, "topics": names} for reason, names in found.left_out.items()],
         "copies": [asdict(one) for one in found.extents],
         "gaps_at_most": [asdict(one) for one in found.gaps],
         "advice": list(found.advice),
@@ -124,14 +130,17 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         for change in topics.changes:
             after = "the cluster's default" if change.after is None else change.after
             yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
-    yield from (f"+ create {topic}: the flow's own" for topic in found.own_topics)
+    for own in found.own_topics:
+        yield f"+ create {own.topic}: the flow's own, {_replicas(own)}"
     yield from (f"+ ACL {acl}" for acl in found.acls.missing)
     yield from (f"- ACL {acl}: the source has it no more" for acl in found.acls.revoked)
     for begun in found.beginnings:
         offsets = ", ".join(map(number, begun.offsets))
         yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), decided by the first start"
-    yield from _filled("pad", found.padding, "before its first record")
+    yield from _padded(found.padding)
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
+    for reason, names in found.left_out.items():
+        yield f"left out, since {reason}: {count(len(names), 'topic')}: {first_of(names, most=10)}"
     if settings.groups.include:
         named = f": {first_of(found.groups, most=10)}" if found.groups else ""
         yield f"{count(len(found.groups), 'consumer group')} to follow{named}"
@@ -160,15 +169,34 @@ def created(creations: Sequence[Creation]) -> Iterator[str]:
     alike = set.intersection(*(set(one.configs.items()) for one in creations)) if len(creations) > 1 else set()
     for made in creations:
         own = _configs(pair for pair in made.configs.items() if pair not in alike)
-        replicas = count(made.replication_factor, "replica")
-        yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {replicas}{own and f'; {own}'}"
+        yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {_replicas(made)}{own and f'; {own}'}"
     if alike:
         shared = _configs(pair for pair in creations[0].configs.items() if pair in alike)
         yield f"+ each of these {number(len(creations))} topics with {shared}"
 
 
+def _replicas(made: Creation) -> str:
+    return "the target's default replicas" if made.replication_factor < 0 else count(made.replication_factor, "replica")
+
+
 def _configs(pairs: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name}={value}" for name, value in pairs)
+
+
+def _padded(fillings: Sequence[Filling]) -> Iterator[str]:
+    """What padding takes: a line for each topic, and one for all."""
+    topics = {topic: list(of_topic) for topic, of_topic in groupby(fillings, key=lambda one: one.topic)}
+    for topic, of_topic in topics.items():
+        yield f"~ {topic}: pad {_cost(of_topic)} before its first record"
+    if len(topics) > 1:
+        yield f"~ in all: pad {_cost(fillings)}"
+
+
+def _cost(fillings: Sequence[Filling]) -> str:
+    offsets, seconds = sum(one.offsets for one in fillings), sum(one.seconds for one in fillings)
+    cpu_s, written = sum(one.cpu_s for one in fillings), size(sum(one.bytes for one in fillings))
+    took = f"about {duration(round(seconds * 1000))}, {cpu_s:,.1f} s of broker CPU and {written} of disk for a while"
+    return f"{number(offsets)} offsets in {count(len(fillings), 'partition')}, {took},"
 
 
 def _filled(doing: str, fillings: Iterable[Filling], where: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -61,9 +62,10 @@ from mirror.segments.restore import (
     plan_restoration,
     restore_groups,
 )
-from mirror.suspension import beating
+from mirror.suspension import beating, look_again
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
+from mirror.topics.fitting import fit_changes
 from mirror.topics.history import read_history, read_own
 
 if TYPE_CHECKING:
@@ -354,7 +356,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
         report = _restored(settings, target, disks, wanted, None)
     else:
         _plan(settings, target, disks).raise_refusals()  # before the flow gets a journal
-        ensure_flow_topic(target, settings.flow)
+        ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
         with held(settings, take_over=wanted.take_over) as owner:
             report = _restored(settings, target, disks, wanted, owner)
     if as_json:
@@ -383,7 +385,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     plan.raise_refusals()
     places = {pair.source for pair in plan.pairs}
     if owner is not None:
-        apply(target, plan)
+        look_again(partial(apply, target, plan))
         rules_of(target, plan.pairs, settings.topics)  # every new topic is known to the brokers then
         made, ids = asyncio.run(_record(settings, target, plan, disks))
     else:
@@ -406,11 +408,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         report.settings = _settings(target, plan, disks, made)
         report.unset = unset_in_part(report)
         if owner is not None:
-            with beating() as detector:
-                target.may_go = detector.since()
-                may_change = _may_change(settings, owner, report)
-                unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
-                report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
+            look_again(partial(_set_if_ours, settings, target, owner, report, ids))
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
@@ -463,6 +461,15 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
     return {topic for topic, one in (seen | fresh).items() if one.made}, {
         name: info.topic_id for name, info in there.items()
     }
+
+
+def _set_if_ours(settings: Settings, target: Admin, owner: Owner, report: Report, ids: _Ids) -> None:
+    """Set what the report's plans change, unless somebody took the flow. Raises Suspended."""
+    with beating() as detector:
+        target.may_go = detector.since()
+        may_change = _may_change(settings, owner, report)
+        unset = {topic: report.taken for topic, one in (report.settings or {}).items() if one.changes}
+        report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
 
 
 def _may_change(settings: Settings, owner: Owner, report: Report) -> bool:
@@ -521,12 +528,16 @@ def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
     """Set what is to be set of topics that are there whole; of those that failed, why it was not."""
     failures: dict[str, MirrorError] = {}
     settings = report.settings or {}
-    changes = [change for topic, one in settings.items() if topic not in report.unset for change in one.changes]
+    changes, unfollowed = fit_changes(
+        target, (change for topic, one in settings.items() if topic not in report.unset for change in one.changes)
+    )
     target.alter_configs(changes, failures, ids)
     for change in changes:
         if change.topic not in failures:
             logs.get("mirror.restore").info("topic_config_changed", **asdict(change))
-    return {topic: str(problem) for topic, problem in failures.items()}
+    return {one.topic: f"{one.setting}: {one.reason}" for one in unfollowed} | {
+        topic: str(problem) for topic, problem in failures.items()
+    }
 
 
 def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsReport:

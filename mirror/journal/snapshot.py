@@ -16,12 +16,12 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import REKEYED, FirstSeen, rekeyed_in, same_id, seen_in
+from mirror.journal.entries import REKEYED, FirstSeen, Unfollowed, rekeyed_in, same_id, seen_in, unfollowed_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, Place, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import LATEST, listed
+from mirror.kafka.queries import ends_and_starts
 from mirror.observability.status import KEY as GROUPS
 from mirror.observability.status import NOT_OURS, GroupFigures, PartitionStatus
 from mirror.observability.status import PREFIX as STATE
@@ -59,7 +59,7 @@ class Status:
     which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
     `skew_ms`: how far the owner's clock is behind ours, below 0 where it is ahead; 0 where it is not known to be.
     `heard_ms`: when anything arrived of the owner, by our clock; 0 while nothing has. `is_unheard`: nothing did while
-    it was listened for.
+    it was listened for. `unfollowed`: settings of copies that do not follow their sources'.
     """
 
     flow: str
@@ -76,6 +76,7 @@ class Status:
     skew_ms: int = 0
     heard_ms: int = 0
     is_unheard: bool = False
+    unfollowed: tuple[Unfollowed, ...] = ()
 
     def age_of(self, at_ms: int) -> int:
         """How many ms ago a time of the owner's clock was, at least 0."""
@@ -127,7 +128,7 @@ class Follower:
     settings: Settings
     target: Cluster
     source: Cluster | None = None
-    _ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _ends: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     _asked: float = -math.inf
     _place: Place | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -195,19 +196,20 @@ class Follower:
         ends = self._ends
         known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
         return replace(
-            found, figures=tuple(one.with_end(known[one.key()]) if one.key() in known else one for one in found.figures)
+            found,
+            figures=tuple(one.with_end(*known[one.key()]) if one.key() in known else one for one in found.figures),
         )
 
     @staticmethod
     async def _ask(
         source: Cluster, partitions: Collection[TopicPartition], source_id: str, ids: Mapping[str, UUID | None]
-    ) -> Mapping[TopicPartition, int]:
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
         """Nothing where the source cannot be asked in time, or is another cluster than the one with this id; nor of
         topics that have other ids than these.
         """
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                ends = await listed(source, partitions, LATEST)
+                ends = await ends_and_starts(source, partitions)
             if same_id(source.cluster_id, source_id or None):
                 is_same = {at.topic: same_id(ids.get(at.topic), source.topic_id(at.topic)) for at in ends}
                 return {at: end for at, end in ends.items() if is_same[at.topic]}
@@ -259,6 +261,7 @@ def status_of(
         target_id=target_id,
         skew_ms=skew_ms,
         heard_ms=heard_ms,
+        unfollowed=tuple(one for _, every in sorted(unfollowed_in(journal).items()) for one in every),
     )
     now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
     return replace(

@@ -1,6 +1,7 @@
 """Questions that a partition's leader answers: ListOffsets, OffsetForLeaderEpoch, DescribeProducers; for one or many.
 
-All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_leader` does.
+All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_leader` does. Besides, which versions
+brokers speak.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from mirror import clock
-from mirror.errors import ClusterUnreachable, WireError
+from mirror.errors import ClusterUnreachable, ConnectionLost, WireError
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.groups import PURPOSE
-from mirror.kafka.protocol import DELETE_RECORDS, DESCRIBE_PRODUCERS, LEADER_EPOCH, LIST_OFFSETS
+from mirror.kafka.protocol import DELETE_RECORDS, DESCRIBE_PRODUCERS, LEADER_EPOCH, LIST_OFFSETS, Api
 
 # --- Small questions about one partition ------------------------------------------------------------------------------
 
@@ -195,8 +196,9 @@ async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Produc
 async def delete_records(
     cluster: Cluster, partition: TopicPartition, before: int, check: Callable[[], None] = lambda: None
 ) -> int:
-    """Delete every record below `before`, at most up to the high watermark; the new log start. `check` is called each
-    time before that is sent, and raises where it must not be.
+    """Delete every record below `before`; the new log start. The topic is known by its name, so metadata are read
+    right before, and `check` is called each time before that is sent, and raises where it must not be. Raises
+    ClusterUnreachable where the log begins before that all the same.
     """
 
     def build(version: int, _epoch: int) -> Any:
@@ -206,6 +208,7 @@ async def delete_records(
         topics = (schema.DeleteRecordsTopic(name=partition.topic, partitions=(part,)),)
         return schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=CALL_TIMEOUT))
 
+    await cluster.refresh((partition.topic,))
     part = await cluster.call_leader(
         partition,
         DELETE_RECORDS,
@@ -213,6 +216,8 @@ async def delete_records(
         read=_only_part,
         doing="DeleteRecords",
     )
+    if part.low_watermark < before:
+        raise ClusterUnreachable(f"{cluster}: {partition}: begins at {part.low_watermark}, where it was given {before}")
     return int(part.low_watermark)
 
 
@@ -270,6 +275,15 @@ async def listed(
     return found
 
 
+async def ends_and_starts(
+    cluster: Cluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The high watermark and the log start of each partition, as `listed` has them."""
+    ends = await listed(cluster, partitions, LATEST)
+    starts = await listed(cluster, list(ends), EARLIEST)
+    return {at: (ends[at], start) for at, start in starts.items()}
+
+
 async def every_listed(
     cluster: Cluster, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, int]:
@@ -296,3 +310,16 @@ async def _ask(
         for part in topic.partitions
         if not part.error_code
     }
+
+
+async def newest_version(cluster: Cluster, api: Api) -> int:
+    """The newest version of an API that one of the brokers takes, -1 where it has none: so old is the cluster, but
+    while it is upgraded. Raises ClusterUnreachable, AccessDenied.
+    """
+    lost: ConnectionLost | None = None
+    for node in cluster.nodes:
+        try:
+            return (await cluster.connection(node)).versions.ranges.get(api.key, (0, -1))[1]
+        except ConnectionLost as problem:
+            lost = problem
+    raise ClusterUnreachable(f"{cluster}: {lost}")

@@ -579,6 +579,7 @@ class Fetcher:
         if fetched.error_code:
             return self._refused(cursor, fetched)
         cursor.sees(fetched.last_stable_offset, fetched.high_watermark, asked_ms)
+        cursor.log_start = fetched.log_start
         if fetched.records:
             cursor.hollow = 0
             self._cut(cursor, fetched)

@@ -244,7 +244,7 @@ MENDS: Final = (
         about="A mirror that was frozen goes on as if nothing had happened meanwhile.",
         finds=("I8 reports went back",),
         plays="produce(a, amount=3, kind=old); live; overtake(a, amount=50)",
-        replaced={"mirror.suspension.SUSPENDED_SECONDS": value(1e9)},
+        replaced={f"mirror.suspension.{name}_SECONDS": value(1e9) for name in ("SUSPENDED", "LEASE")},
     ),
     Mend(
         name="verify_names_what_is_not_whole",
@@ -285,7 +285,7 @@ MENDS: Final = (
         timeout_s=30.0,
         replaced={
             "mirror.kafka.admin._each": _all_together,
-            "mirror.topics.apply._name_findings": always(()),
+            "mirror.topics.apply.name_findings": always(()),
         },
     ),
     Mend(

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as numbers
 from pathlib import Path
@@ -24,11 +24,12 @@ from mirror.lab.bench.workloads import Shape, create
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import Cluster
 
-PARTITIONS: Final = 2
 #: Seconds at the rate that do not count, at first; for the first record to come over; for the last one.
 WARM_S: Final = 15.0
 _FIRST_S: Final = 120.0
 _LAST_S: Final = 30.0
+#: Between two calls of a meter.
+_METER_S: Final = 0.5
 #: Upper bounds of the buckets, in ms; what is later has the largest one's as its own bound.
 BOUNDS: Final = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 _FILLER: Final = "." * 300
@@ -40,11 +41,23 @@ class Pace:
 
     rate: float = 1000.0
     seconds: float = 60.0
+    partitions: int = 2
+    codec: str = "none"
 
 
-def measured(arm: Arm, source: Cluster, target: Cluster, run: str, pace: Pace, round_: int) -> Latency:
-    """One arm, live, for as long as the pace says. Raises BenchError."""
-    shape = Shape(name="ticks", title="", codec="none", batch_bytes=1, megabytes=1, partitions=PARTITIONS)
+def measured(
+    arm: Arm,
+    source: Cluster,
+    target: Cluster,
+    run: str,
+    pace: Pace,
+    round_: int,
+    meter: Callable[[Bound], None] = lambda _: None,
+) -> Latency:
+    """One arm, live, for as long as the pace says. `meter` is called with its process some times a second, from the
+    first record that counts to the last. Raises BenchError.
+    """
+    shape = Shape(name="ticks", title="", codec=pace.codec, batch_bytes=1, megabytes=1, partitions=pace.partitions)
     with tempfile.TemporaryDirectory(prefix="mirror-bench-") as folder:
         job = Job(
             run=run,
@@ -56,12 +69,15 @@ def measured(arm: Arm, source: Cluster, target: Cluster, run: str, pace: Pace, r
             live=True,
         )
         copy = arm.target_topic(job)
-        create(source.bootstrap, job.topic, PARTITIONS)
-        create(target.bootstrap, copy, PARTITIONS)
-        direct, mirrored = Reader(source.bootstrap, job.topic), Reader(target.bootstrap, copy)
+        create(source.bootstrap, job.topic, pace.partitions)
+        create(target.bootstrap, copy, pace.partitions)
+        direct, mirrored = (
+            Reader(cluster.bootstrap, topic, pace.partitions)
+            for cluster, topic in ((source, job.topic), (target, copy))
+        )
         try:
             with arm.start(job) as process:
-                sent = _sent(source.bootstrap, job.topic, pace, process, (direct, mirrored))
+                sent = _sent(source.bootstrap, job.topic, pace, process, (direct, mirrored), meter)
         finally:
             for reader in (direct, mirrored):
                 reader.end()
@@ -108,12 +124,12 @@ def at_share(ordered: Sequence[float], share: float) -> float:
 class Reader(threading.Thread):
     """Notes when each numbered record arrives."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
         self.arrived: dict[int, float] = {}
         self._done = threading.Event()
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "mirror-bench-latency", "log_level": 0})
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         self.start()
 
     def run(self) -> None:
@@ -130,20 +146,33 @@ class Reader(threading.Thread):
         self.join()
 
 
-def _sent(bootstrap: str, topic: str, pace: Pace, process: Bound, readers: tuple[Reader, Reader]) -> dict[int, float]:
+def _sent(
+    bootstrap: str,
+    topic: str,
+    pace: Pace,
+    process: Bound,
+    readers: tuple[Reader, Reader],
+    meter: Callable[[Bound], None],
+) -> dict[int, float]:
     """When each record that counts was sent, once all of them have come to both readers."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
+    settings = {"linger.ms": 0, "compression.type": pace.codec, "log_level": 0}
+    producer = Producer({"bootstrap.servers": bootstrap} | settings)
     number = _begun(producer, topic, process, readers[1])
+    metered = 0.0
     sent: dict[int, float] = {}
     began = time.perf_counter()
     due = 0
     while (elapsed := time.perf_counter() - began) < WARM_S + pace.seconds:
+        if elapsed >= WARM_S and time.perf_counter() > metered + _METER_S:
+            meter(process)
+            metered = time.perf_counter()
         while due < elapsed * pace.rate:
             due, number = due + 1, number + 1
             if elapsed >= WARM_S:
                 sent[number] = time.perf_counter()
-            producer.produce(topic, f"{number:012d}{_FILLER}".encode(), partition=number % PARTITIONS)
+            producer.produce(topic, f"{number:012d}{_FILLER}".encode(), partition=number % pace.partitions)
         producer.poll(0.001)
+    meter(process)
     producer.flush(_LAST_S)
     deadline = time.monotonic() + _LAST_S
     while not all(sent.keys() <= reader.arrived.keys() for reader in readers):
@@ -158,7 +187,7 @@ def _begun(producer: Producer, topic: str, process: Bound, copy: Reader) -> int:
     """The number of the first record that came over; others were sent before it, once a second."""
     deadline = time.monotonic() + _FIRST_S
     for number in numbers():
-        producer.produce(topic, f"{number:012d}".encode(), partition=number % PARTITIONS)
+        producer.produce(topic, f"{number:012d}".encode(), partition=0)
         producer.flush(_LAST_S)
         waited = time.monotonic() + 1.0
         while time.monotonic() < waited:

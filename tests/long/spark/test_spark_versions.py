@@ -107,13 +107,14 @@ def test_census(flow: Flow) -> None:
     assert found["topics"][flow.topic]["batches"] == 20
 
 
-def test_kafka_batches(flow: Flow) -> None:
+def test_kafka_batches(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     if VERSION < (4, 0):
         pytest.skip("data sources in Python need Spark 4.0")
     from pyspark.sql import SparkSession
 
     from mirror.spark.datasource import records, register
 
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # else Spark runs the first python3 of the PATH
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
         register(spark)
@@ -131,10 +132,10 @@ def test_a_cluster_of_another_version_is_refused(flow: Flow, tmp_path: Path) -> 
         given = json.loads(flow.config.read_text())
         conf = {"spark.driver.host": "127.0.0.1", "spark.master.ui.port": cluster.page_port}
         flow.config.write_text(json.dumps(given | {"spark": {"master": cluster.address, "conf": conf}}))
-        told = mirror("run", flow.config, "--once", code=ExitCode.USAGE)
+        error = mirror("run", flow.config, "--once", code=ExitCode.USAGE)
     finally:
         cluster.stop()
-    assert re.search(rf"runs Spark \S+, and the mirror has PySpark {pyspark.__version__}: install pyspark==", told)
+    assert re.search(rf"runs Spark \S+, and the mirror has PySpark {pyspark.__version__}: install pyspark==", error)
     assert flow.topic not in Admin(load(flow.config).target).topic_names()
 
 
