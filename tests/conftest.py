@@ -142,7 +142,9 @@ def target_cluster(_pair: tuple[Shared, Shared]) -> Shared:
 @pytest.fixture(scope="session")
 def _own_pair() -> Iterator[tuple[Cluster, Cluster]]:
     with ExitStack() as stack:
-        specs = [Spec(name=name, config=SETTINGS) for name in ("source", "target")]
+        # a broker that was killed is not registered again before this is over; Kafka's own
+        config = {**SETTINGS, "broker.session.timeout.ms": 9_000}
+        specs = [Spec(name=name, config=config) for name in ("source", "target")]
         source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
         yield source, target
 
