@@ -217,7 +217,7 @@ class Story:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_topics([topic]).values():
             future.result(DEADLINE_S)
-        until(lambda: topic not in admin.list_topics(timeout=20).topics, lambda: f"{topic} is still there")
+        until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, lambda: f"{topic} is still there")
         make_topic(bootstrap, topic, partitions, **configs)
 
 

@@ -57,7 +57,7 @@ def read_committed(bootstrap: str, topic: str) -> list[Seen]:
         }
     )
     try:
-        numbers = sorted(consumer.list_topics(topic, 20).topics[topic].partitions)
+        numbers = sorted(consumer.list_topics(topic, DEADLINE_S).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
         found: list[Seen] = []
         open_, deadline = set(numbers), time.monotonic() + DEADLINE_S

@@ -21,7 +21,7 @@ from helpers import config_file, make_topic, produce, settings_between
 from proxied import until_one_ends
 from sparkless import run_once
 from typer.testing import CliRunner
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.cli import app
 from mirror.config import ClusterSettings, load
@@ -166,7 +166,7 @@ def source() -> Iterator[Trio]:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         for topic in (*_LED, "co-kept"):
             made = NewTopic(topic, 1, replica_assignment=[[_OLD, 2, 0]], config={"retention.ms": str(_DAY_MS)})
-            admin.create_topics([made])[topic].result(30)
+            admin.create_topics([made])[topic].result(DEADLINE_S)
         until(lambda: _in_sync(admin), lambda: "replicas are not in sync")
         for topic in _LED:
             produce(cluster.bootstrap, topic, (b"%06d" % number for number in range(100)))
@@ -185,7 +185,7 @@ def deposed(source: Trio, own_target: Cluster) -> Trio:
         produce(_live(source), topic, (b"new%06d" % number for number in range(50)))
     raised = ConfigEntry("retention.ms", str(60 * _DAY_MS), incremental_operation=AlterConfigOpType.SET)
     kept = ConfigResource(ResourceType.TOPIC, "co-kept", incremental_configs=[raised])
-    admin.incremental_alter_configs([kept])[kept].result(30)
+    admin.incremental_alter_configs([kept])[kept].result(DEADLINE_S)
     return source
 
 
@@ -204,12 +204,12 @@ def _first(source: Trio) -> str:
 
 
 def _in_sync(admin: AdminClient) -> bool:
-    topics = admin.list_topics(timeout=30).topics.values()
+    topics = admin.list_topics(timeout=DEADLINE_S).topics.values()
     return all(len(one.isrs) == 3 for topic in topics for one in topic.partitions.values())
 
 
 def _leader(admin: AdminClient, topic: str) -> int:
-    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    return int(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions[0].leader)
 
 
 def _once(source: Trio, target: Cluster, topic: str) -> PartitionStatus:
