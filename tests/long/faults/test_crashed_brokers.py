@@ -60,7 +60,7 @@ def test_a_source_that_was_cut_into_a_transaction_that_had_ended_is_truncated(
         client.begin_transaction()
         client.produce(topic_name, b"x", partition=0)
         client.flush(DEADLINE_S)  # one that is aborted would not be sent
-        end(20)
+        end(DEADLINE_S)
     assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
     crash_and_cut_all(pair[0], {at: 3}, waits=False)
     produce(source, topic_name, [b"later"] * 9)
