@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forking import Forked
+from waiting import DEADLINE_S
 
 from mirror.driver.control import ControlServer
 from mirror.driver.flow import Flow
@@ -53,13 +54,12 @@ TIMEOUT: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one process is to do. It gives up, with what it has, after `seconds`. `journal_share`: a task is handed the
-    runs that this share of the journal names, as by a driver that read no further; None for none at all.
+    """What one process is to do. `journal_share`: a task is handed the runs that this share of the journal names, as by
+    a driver that read no further; None for none at all.
     """
 
     flow: Flow
     strike: Strike | None
-    seconds: float
     journal_share: float | None
     report: Path
     log: Path
@@ -88,7 +88,6 @@ class Mirror(Forked):
         flow: Flow,
         folder: Path,
         strike: Strike | None = None,
-        seconds: float = 60.0,
         journal_share: float | None = None,
     ) -> None:
         """Start it; its report and its log go to `folder`."""
@@ -96,7 +95,6 @@ class Mirror(Forked):
         self._work = Work(
             flow=flow,
             strike=strike,
-            seconds=seconds,
             journal_share=journal_share,
             report=folder / f"{name}.json",
             log=folder / f"{name}.log",
@@ -136,7 +134,7 @@ def _main(work: Work) -> None:
 
 
 async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
-    flow, deadline = work.flow, time.time() + work.seconds
+    flow, deadline = work.flow, time.time() + DEADLINE_S
     instance = uuid.uuid4().hex[:12]
     await _patiently(lambda: _claimed(flow, instance), deadline)
     ends: dict[TopicPartition, int] = await _patiently(lambda: _ends(flow), deadline)

@@ -17,6 +17,7 @@ from typing import Final, Self, TypeVar
 from checker import Dump, Expected, Finding, check, dump
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from helpers import settings_between
+from waiting import DEADLINE_S, until
 
 from mirror.driver.flow import Flow, prepare
 from mirror.kafka.cluster import Endpoint
@@ -34,9 +35,6 @@ from .workload import Topic, admin, create
 
 T = TypeVar("T")
 
-#: Seconds within which a mirror with a fault must end by itself, and one without.
-_ROUND_SECONDS: Final = 40.0
-_LAST_SECONDS: Final = 60.0
 #: Seconds after which a topic is taken without holes, where the cleaner finds nothing to do.
 _CLEANING_SECONDS: Final = 4.0
 #: What a broker may need for what a dead client sent, or to put cleaned segments in place.
@@ -136,7 +134,7 @@ class _Play:
             for network in self._networks.values():
                 network.disturb()
             last = self._start()
-            self._finish(last, _LAST_SECONDS, "the last mirror")
+            self._finish(last, "the last mirror")
             self._judge(last.report)
         finally:
             for mirror in self._mirrors:
@@ -168,13 +166,13 @@ class _Play:
         return self._flow
 
     def _start(self, strike: Strike | None = None) -> Mirror:
-        mirror = Mirror(self._prepared(), self._folder, strike, _ROUND_SECONDS, self._journal_share)
+        mirror = Mirror(self._prepared(), self._folder, strike, journal_share=self._journal_share)
         self._mirrors.append(mirror)
         return mirror
 
-    def _finish(self, mirror: Mirror, seconds: float, who: str) -> int | None:
+    def _finish(self, mirror: Mirror, who: str) -> int | None:
         """Wait for its end; anything but a good end or a SIGKILL is a failure."""
-        code = mirror.wait(seconds)
+        code = mirror.wait(DEADLINE_S)
         self._forgotten |= code != 0
         if code not in (0, -signal.SIGKILL):
             self._fail(f"{who} ended with {code}: {mirror.log[-2000:]}")
@@ -222,7 +220,7 @@ class _Play:
         match fault:
             case Die():
                 mirror = self._start(Strike(fault.point, fault.count))
-                code = self._finish(mirror, _ROUND_SECONDS, "a mirror that was to die")
+                code = self._finish(mirror, "a mirror that was to die")
                 self._log(f"  exit {code}, mirrored {self._mirrored()}")
             case Fall():
                 self._fall(fault)
@@ -232,14 +230,14 @@ class _Play:
                 one = self._start()
                 time.sleep(fault.seconds)
                 other = self._start()
-                self._finish(one, _ROUND_SECONDS, "the first mirror")
-                self._finish(other, _ROUND_SECONDS, "the second mirror")
+                self._finish(one, "the first mirror")
+                self._finish(other, "the second mirror")
                 self._log(f"  {_outcome(one)} / {_outcome(other)}")
             case Disturb():
                 rule = Rule(fault.what, REQUESTS[fault.request], fault.count, fault.seconds, self._chance)
                 self._networks[fault.side].disturb(rule)
                 mirror = self._start()
-                self._finish(mirror, _ROUND_SECONDS, "a disturbed mirror")
+                self._finish(mirror, "a disturbed mirror")
                 self._networks[fault.side].disturb()
                 self._log(f"  {'fired' if rule.fired else 'not reached'}; {_outcome(mirror)}")
             case Hang():
@@ -260,13 +258,13 @@ class _Play:
 
     def _sleep(self, fault: Sleep) -> None:
         sleeper = self._start(Strike(fault.point, fault.count, signal.SIGSTOP))
-        _until(lambda: sleeper.is_suspended or not sleeper.is_alive, _ROUND_SECONDS)
+        until(lambda: sleeper.is_suspended or not sleeper.is_alive)
         successor = self._start()
         frozen = sleeper.is_suspended
         time.sleep(fault.seconds)
         sleeper.send(signal.SIGCONT)
-        self._finish(successor, _ROUND_SECONDS, "a successor")
-        self._finish(sleeper, _ROUND_SECONDS, "a mirror that slept")
+        self._finish(successor, "a successor")
+        self._finish(sleeper, "a mirror that slept")
         self._log(f"  {'slept' if frozen else 'not reached'}: {_outcome(sleeper)}; successor: {_outcome(successor)}")
 
     def _hang(self, fault: Hang) -> None:
@@ -278,7 +276,7 @@ class _Play:
             time.sleep(fault.seconds)
         finally:
             cluster.resume(node)
-        self._finish(mirror, _ROUND_SECONDS, "a mirror whose broker hung")
+        self._finish(mirror, "a mirror whose broker hung")
         self._log(f"  broker {node}: {_outcome(mirror)}")
 
     def _crash(self, fault: Crash) -> None:
@@ -287,14 +285,14 @@ class _Play:
         mirror = self._under_way()
         cluster.kill(node)
         cluster.restart(node)
-        self._finish(mirror, _ROUND_SECONDS + 20, "a mirror whose broker died")
+        self._finish(mirror, "a mirror whose broker died")
         self._log(f"  broker {node}: {_outcome(mirror)}")
 
     def _under_way(self) -> Mirror:
         """A mirror that has begun to copy, or is done already."""
         begun = sum(self._mirrored())
         mirror = self._start()
-        _until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive, 10)
+        until(lambda: sum(self._mirrored()) > begun or not mirror.is_alive)
         return mirror
 
     # --- the end
@@ -366,12 +364,6 @@ def _settled(read: Callable[[], T]) -> T:
         before, seen = seen, read()
         if before == seen:
             return seen
-
-
-def _until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.002)
 
 
 def _addresses(bootstrap: str) -> Iterator[tuple[str, int]]:

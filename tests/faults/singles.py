@@ -11,6 +11,7 @@ from typing import Final
 
 from checker import Expected, Finding, check, dump
 from helpers import settings_between
+from waiting import DEADLINE_S
 
 from mirror.driver.flow import Flow, prepare
 from mirror.lab.embedded import Cluster
@@ -24,7 +25,6 @@ from .workload import Topic
 
 #: Points that a mirror passes only on a topic that it begins.
 FRESH: Final = PADDING | BEGINNING
-_SECONDS: Final = 30.0
 _COALESCED: Final = 64 * 1024
 #: Steps that are reached only where the mirror before recorded all.
 _RECORDED: Final = frozenset({"before-checked-tail", "after-checked-tail"})
@@ -75,8 +75,8 @@ class Points:
             # what is passed once only is died at the first time, what a topic's first mirror does not pass by the next
             for strike in (Strike(point, count), Strike(point)):
                 self._lead_to(point, flow, topic)
-                mirror = Mirror(flow, self._folder, strike, seconds=_SECONDS)
-                code = mirror.wait(_SECONDS)
+                mirror = Mirror(flow, self._folder, strike)
+                code = mirror.wait(DEADLINE_S)
                 mirror.end()
                 if code == -9:
                     self._ran.died += 1
@@ -84,8 +84,8 @@ class Points:
                 topic.write(self._chunks())
             else:
                 self._ran.missed.append(point)
-        last = Mirror(flow, self._folder, seconds=_SECONDS)
-        code = last.wait(_SECONDS)
+        last = Mirror(flow, self._folder)
+        code = last.wait(DEADLINE_S)
         assert code == 0, f"the last mirror ended with {code}: {last.log}"
         assert all(one.is_copied for one in last.report.values()), last.report
         if moves:
@@ -97,8 +97,8 @@ class Points:
         """Let a mirror die with runs that it did not record, or end with all of them recorded, as a point needs it."""
         if point not in RETRACING | _RECORDED:
             return
-        mirror = Mirror(flow, self._folder, Strike("after-landed") if point in RETRACING else None, seconds=_SECONDS)
-        mirror.wait(_SECONDS)
+        mirror = Mirror(flow, self._folder, Strike("after-landed") if point in RETRACING else None)
+        mirror.wait(DEADLINE_S)
         mirror.end()
         topic.write(self._chunks())
 

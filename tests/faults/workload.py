@@ -6,12 +6,11 @@ import time
 from collections.abc import Sequence
 from random import Random
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from waiting import DEADLINE_S, until
 
 from .schedule import Chunk
-
-_SECONDS = 60.0
 
 
 class Topic:
@@ -37,16 +36,16 @@ class Topic:
             for _ in range(chunk.batches):
                 for _ in range(chunk.records):
                     self._produce(producer, chunk, now)
-                assert not producer.flush(_SECONDS), f"{self.name}: records were not delivered"
+                assert not producer.flush(DEADLINE_S), f"{self.name}: records were not delivered"
             if chunk.ending == "commit":
-                producer.commit_transaction(_SECONDS)
+                producer.commit_transaction(DEADLINE_S)
             elif chunk.ending:
-                producer.abort_transaction(_SECONDS)
+                producer.abort_transaction(DEADLINE_S)
 
     def trim(self, partition: int, before: int) -> None:
         """Delete the records before an offset."""
         (deleted,) = self._admin.delete_records([TopicPartition(self.name, partition, before)]).values()
-        assert deleted.result(_SECONDS).low_watermark >= before
+        assert deleted.result(DEADLINE_S).low_watermark >= before
 
     def configure(self, configs: dict[str, str]) -> None:
         """Set these of the topic's configs."""
@@ -54,7 +53,7 @@ class Topic:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()
         ]
         asked = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=entries)
-        self._admin.incremental_alter_configs([asked])[asked].result(_SECONDS)
+        self._admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
 
     def _produce(self, producer: Producer, chunk: Chunk, now: int) -> None:
         chance, number = self._chance, self._written
@@ -84,7 +83,7 @@ class Topic:
                 settings["transactional.id"] = self.name
             self._producers[kind] = Producer(settings)
             if chunk.ending:
-                self._producers[kind].init_transactions(_SECONDS)
+                self._producers[kind].init_transactions(DEADLINE_S)
         return self._producers[kind]
 
 
@@ -95,24 +94,16 @@ def admin(bootstrap: str) -> AdminClient:
 
 def create(admin: AdminClient, name: str, partitions: int, configs: dict[str, str]) -> None:
     """A topic with leaders. Raises KafkaException."""
-    admin.create_topics([NewTopic(name, partitions, -1, config=configs)])[name].result(_SECONDS)
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        try:
-            known = admin.list_topics(name, timeout=5).topics[name]
-            if len(known.partitions) == partitions and all(one.leader >= 0 for one in known.partitions.values()):
-                return
-        except KafkaException:
-            if time.monotonic() > deadline:
-                raise
-        assert time.monotonic() < deadline, f"{name} has no leaders"
-        time.sleep(0.02)
+    admin.create_topics([NewTopic(name, partitions, -1, config=configs)])[name].result(DEADLINE_S)
+
+    def has_leaders() -> bool:
+        known = admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions.values()
+        return len(known) == partitions and all(one.leader >= 0 for one in known)
+
+    until(has_leaders, lambda: f"{name} has no leaders")
 
 
 def remove(admin: AdminClient, name: str) -> None:
     """Delete a topic, and wait until it is gone."""
-    admin.delete_topics([name])[name].result(_SECONDS)
-    deadline = time.monotonic() + _SECONDS
-    while name in admin.list_topics(timeout=5).topics:
-        assert time.monotonic() < deadline, f"{name} is not deleted"
-        time.sleep(0.02)
+    admin.delete_topics([name])[name].result(DEADLINE_S)
+    until(lambda: name not in admin.list_topics(timeout=DEADLINE_S).topics, lambda: f"{name} is not deleted")
