@@ -16,7 +16,7 @@ DOCS := $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.to
 DOCS_READY := .venv-docs/.ready-$(shell cksum < requirements-docs.lock | cut -d ' ' -f 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars demo check test test-long docker-test fuzz image lint lock pack reference docs clean
+.PHONY: help setup java jars demo check test test-long test-spark docker-test fuzz image lint lock pack reference docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -52,6 +52,9 @@ test: check ## all of that, and the tests on real brokers and with Spark: for ev
 
 test-long: setup ## kills, elections, old releases, hunts: hours, or AREA=restore for one folder of tests/long
 	$(BIN)/pytest -rs --numprocesses 2 --dist loadfile tests/long/$(AREA)
+
+test-spark: setup ## what a flow needs of Spark, on each version from 3.5 to 4.3: half an hour, and 2 GB of downloads
+	@$(BIN)/python scripts/test-spark $(SPARK)
 
 image: ## the container image
 	docker build $(BUILD) --tag $(IMAGE) .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -29,6 +30,12 @@ app = typer.Typer(
 Topics = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Source topics.", show_default=False)]
 
 
+class _Shown:
+    """What an error shows."""
+
+    traces = False
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"mirror {__version__}")
@@ -40,8 +47,10 @@ def every(
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the trace of an error.")] = False,
 ) -> None:
     """Copy topics between Apache Kafka clusters without decompressing: same bytes, same offsets, exactly once."""
+    _Shown.traces = debug
 
 
 @app.command()
@@ -413,6 +422,8 @@ def main() -> NoReturn:
         app()
     except MirrorError as error:
         with contextlib.suppress(OSError, ValueError):  # stderr may be full or gone; the code still says it
+            if _Shown.traces:
+                traceback.print_exception(error)
             print(f"mirror: {error}", file=sys.stderr, flush=True)
         code = error.exit_code
     except KeyboardInterrupt:

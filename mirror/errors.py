@@ -18,6 +18,7 @@
     │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
     │   ├── MalformedFrame             bytes that do not follow the protocol's schema
     │   └── UnsupportedVersion         no common version of an API
+    ├── EngineUnavailable           6  Spark does not start; nothing was made on the target
     ├── EngineLost                  1  Spark's JVM died under us; a restart goes on where the target's log ends
     ├── MalformedBatch                 bytes that are not a record batch; becomes state CORRUPT
     ├── BadRecords                     a payload that does not decompress or decode; becomes state REFUSED
@@ -266,6 +267,12 @@ class TooManyBytes(BadRecords):
 
 class RecordTooLarge(BadRecords):
     """A record that makes a batch larger than the target takes, even alone; `offset` is its own."""
+
+
+class EngineUnavailable(MirrorError):
+    """Spark does not start: its master is away, takes nobody, or its JVM ends."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.CLUSTER
 
 
 class EngineLost(MirrorError):

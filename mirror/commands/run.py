@@ -208,6 +208,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     from mirror.driver.topic_watcher import Replanner, TopicWatcher
     from mirror.journal import ownership
     from mirror.spark.compiled import ensure_compiled
+    from mirror.spark.launch import check as check_engine
     from mirror.spark.rekey.queries import check_rules, queries_for
     from mirror.spark.session import close_context, close_in_time, end_jvm, local_master, open_context
     from mirror.spark.supervisor import Supervisor
@@ -220,11 +221,19 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         ids = flow.source.cluster_id, flow.target.cluster_id
         return TopicWatcher(Replanner(settings.keeping_to(*ids)), lambda: load().keeping_to(*ids))
 
+    context: Any = None
+
+    def start_engine(tasks: int) -> None:
+        nonlocal context
+        if context is None:
+            with _clearing_up():
+                context = open_context(settings.spark, settings.flow, tasks, evaluates=bool(settings.topics.rules))
+
     log = logs.get("mirror.run")
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
-        local_master(settings.spark.master, 1)
+        check_engine(local_master(settings.spark.master, 1), settings.spark.conf)
     is_bounded = once or until_caught_up
-    context = outcome = None
+    outcome = None
     try:
         while outcome is None:
             if not take_over:  # whoever stands by makes nothing on the target, and starts no JVM
@@ -236,12 +245,15 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
                 end_on_signals(holds_reloads=not once)
                 settings = load()  # it may have been long ago
             if settings.topics.rules:  # Spark alone knows whether their expressions will do
-                if context is None:
-                    tasks = task_count(settings.spark.tasks, MOST_TASKS)
-                    with _clearing_up():
-                        context = open_context(settings.spark, settings.flow, tasks, evaluates=True)
+                start_engine(task_count(settings.spark.tasks, MOST_TASKS))
                 check_rules(context, settings)
-            flow = prepare(settings, once=once, until_caught_up=until_caught_up, take_over=take_over)
+            flow = prepare(
+                settings,
+                once=once,
+                until_caught_up=until_caught_up,
+                take_over=take_over,
+                start_engine=start_engine,
+            )
             ensure_compiled()
             log.info(
                 "flow_prepared",
@@ -250,9 +262,6 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
                 tasks=flow.tasks,
                 rekeyed=[one.source for one in flow.rekeyed],
             )
-            if context is None:
-                with _clearing_up():
-                    context = open_context(settings.spark, flow.name, flow.tasks)
             log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
             with _watching(flow.name) as watch:
                 topic_watcher = None if once else watcher_of(settings, flow)

@@ -147,13 +147,15 @@ def prepare(
     take_over: bool = False,
     keeps: bool = False,
     refused: Callable[[Finding], None] | None = None,
+    start_engine: Callable[[int], None] | None = None,
 ) -> Flow:
     """Check both clusters, create what is missing on the target, and say what to mirror.
 
     A flow that was failed over is refused before anything is asked of the source, which may be away for good. A topic
     that is refused, or cannot be made, is left out, and `refused` is called with why; without it that is logged. Where
     nothing else is left, or the whole flow is refused, PreflightError is raised; not where `refused` is given.
-    `keeps`: no copy gets a setting by which it would keep less.
+    `keeps`: no copy gets a setting by which it would keep less. `start_engine` is called with the number of tasks once
+    the plan stands and before anything is made on the target, and may raise what keeps the flow from running.
     Both clusters are those that are found now from here on: no task, round or group follows an address to another one.
     Raises PreflightError, ClusterUnreachable, AccessDenied, MalformedBatch.
     """
@@ -178,6 +180,9 @@ def prepare(
     if refused is None and (not whole.allowed().has_topics or any(not one.topic for one in whole.refusals)):
         whole.raise_refusals()
     log_advice(settings.flow, whole.advice)
+    if start_engine is not None:
+        planned = sum(len(whole.source_topics[pair.source].partitions) for pair in whole.allowed().pairs)
+        start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
     ensure_flow_topic(target, settings.flow)
     keep_progress(target, whole.rekeyed)
     failures: dict[str, MirrorError] = {}

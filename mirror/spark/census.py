@@ -16,7 +16,7 @@ documentation lists (it leaves out the count) that is 17.5 %, of all 61 it is 16
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -26,12 +26,14 @@ from numpy.typing import NDArray
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import expr
-from pyspark.sql.pandas.functions import arrow_udf
 
 from mirror.errors import BadRecords
 from mirror.records.header import HEADER_BYTES, RawBatch, parse_header
 from mirror.records.recipe import CAP
-from mirror.spark.datasource.source import NAME, register
+from mirror.spark.compat import map_in_arrow
+from mirror.spark.datasource.options import parse
+from mirror.spark.datasource.plan import planned
+from mirror.spark.datasource.rows import DDL
 
 if TYPE_CHECKING:
     from mirror.records.columns import Records
@@ -316,32 +318,46 @@ def taken_by(
     """
     spark = SparkSession(context)
     spark.conf.set("spark.sql.shuffle.partitions", "1")  # the groups are few
-    register(spark)
-    reader = spark.read.format(NAME).options(**options)
-    groups = taken(spark, reader.load())
-    return groups, framings(reader.option("data", "true").option("uncompressed", "none").load()) if records else ()
+    groups = taken(spark, read(spark, options))
+    if not records:
+        return groups, ()
+    return groups, framings(read(spark, {**options, "data": "true", "uncompressed": "none"}))
+
+
+def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Read what `kafka-batches` would for these options, on a Spark without the Data Source API as well."""
+    asked = parse(options)
+    slices = planned(asked, asked.wanted)
+
+    def rows(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from slices[number].read()
+
+    return map_in_arrow(spark.range(0, len(slices), 1, max(1, len(slices))), rows, DDL)
 
 
 def framings(batches: DataFrame) -> tuple[Framing, ...]:
     """What the records of rows of `kafka-batches` with their `data` are made of, by topic, in one job."""
-    measured = arrow_udf(_framings, "array<bigint>")  # type: ignore[call-overload] # its kind follows from the type hints
     held = batches.where("magic = 2 AND control IS NULL AND damage IS NULL AND records > 0")
     sums = [f"coalesce(sum(found[{number}]), 0) AS {name}" for number, name in enumerate(COUNTED)]
-    rows = held.select("topic", measured("data").alias("found")).groupBy("topic")
+    rows = map_in_arrow(held.select("topic", "data"), _framings, "topic string, found array<bigint>").groupBy("topic")
     summed = rows.agg(*map(expr, ("count(IF(found IS NULL, 1, NULL)) AS unread", *sums)))
     return tuple(Framing(row[0] or "", *row[1:]) for row in summed.orderBy("topic").collect())
 
 
-def _framings(data: pa.Array) -> pa.Array:
+def _framings(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The counts of each batch; null for one that cannot be decoded."""
-    found: list[list[int] | None] = []
-    for one in data:
-        held = memoryview(one.as_buffer())
-        try:
-            found.append(list(framing(RawBatch(parse_header(held), held)).values()))
-        except BadRecords:
-            found.append(None)
-    return pa.array(found, pa.list_(pa.int64()))
+    for rows in batches:
+        found: list[list[int] | None] = []
+        for data in rows.column("data"):
+            held = memoryview(data.as_buffer())
+            try:
+                found.append(list(framing(RawBatch(parse_header(held), held)).values()))
+            except BadRecords:
+                found.append(None)
+        counts = pa.array(found, pa.list_(pa.int64()))
+        yield pa.RecordBatch.from_arrays([rows.column("topic"), counts], ["topic", "found"])
 
 
 def taken(spark: SparkSession, batches: DataFrame) -> tuple[Group, ...]:

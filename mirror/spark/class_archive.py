@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import pyarrow as pa
 import pyspark
@@ -24,6 +24,7 @@ from pyspark import SparkContext
 
 from mirror import host
 from mirror.errors import ConfigError
+from mirror.spark.compat import jvm_process
 
 #: What for: tasks alone, or re-key queries, too.
 Kind = Literal["tasks", "queries"]
@@ -83,16 +84,17 @@ def train(kind: Kind, path: Path) -> None:
         context.parallelize([1, 2], 2).mapPartitions(list).collect()
         if is_query:
             _query(context)
-    gateway: Any = SparkContext._gateway
+    jvm = jvm_process()
     context.stop()
-    gateway.proc.stdin.close()  # that ends it
-    if code := gateway.proc.wait(_TIMEOUT):
+    assert jvm.stdin is not None
+    jvm.stdin.close()  # that ends it
+    if code := jvm.wait(_TIMEOUT):
         raise SystemExit(f"Java ended with {code}")
 
 
 def _query(context: SparkContext) -> None:
     """As `rekey/driver.py` has it."""
-    from mirror.spark.rekey.expressions import map_in_arrow  # noqa: PLC0415
+    from mirror.spark.compat import map_in_arrow, partitioned_by_id  # noqa: PLC0415
     from mirror.spark.rekey.queries import session_of  # noqa: PLC0415
 
     def records(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -106,7 +108,7 @@ def _query(context: SparkContext) -> None:
 
     made = map_in_arrow(session_of(context).range(0, 100, 1, 2), records, "slot int, value binary")
     keyed = made.selectExpr("slot", "get_json_object(string(value), '$.user') as user", "value")
-    ordered = keyed.repartitionById(2, "slot").sortWithinPartitions("slot", "user")
+    ordered = partitioned_by_id(keyed, 2, "slot").sortWithinPartitions("slot", "user")
     map_in_arrow(ordered, counted, "rows bigint").collect()
 
 

@@ -13,12 +13,10 @@ from mirror.spark.archives import leave_archives
 
 leave_archives()
 
-import pyspark.daemon
-import pyspark.worker
-
 import mirror.spark.task  # noqa: F401 -- workers are forked with it
 from mirror.host import keep_what_is_freed
 from mirror.kafka.protocol import APIS, Api, preload
+from mirror.spark.compat import serve_workers
 
 
 def serve(*more: Api) -> None:
@@ -27,7 +25,7 @@ def serve(*more: Api) -> None:
     keep_what_is_freed()
     gc.collect()
     gc.freeze()
-    pyspark.daemon.manager()
+    serve_workers()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ from mirror.kafka.retry import Backoff
 from mirror.observability import logs
 from mirror.replication.assignment import Assignment
 from mirror.replication.partition_writer import PartitionCounters
-from mirror.spark.session import LOOPBACK, Engine, asked, failure_text, is_local, may_live, rows_of
+from mirror.spark.compat import rows_of
+from mirror.spark.session import LOOPBACK, Engine, asked, failure_text, is_local, may_live
 from mirror.spark.task import TaskAssignment, TaskResult, relay
 
 # --- The tasks of an epoch, as Spark takes them to its workers --------------------------------------------------------

@@ -41,7 +41,8 @@ from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica_sets import PartitionLog, load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
-from mirror.spark.session import Engine, close_context, failure_text, is_alive, open_context, rows_of, slots_of
+from mirror.spark.compat import is_alive, rows_of
+from mirror.spark.session import Engine, close_context, failure_text, open_context, slots_of
 from mirror.states import State
 from mirror.suspension import Clearance
 

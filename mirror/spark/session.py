@@ -15,30 +15,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import psutil
-from py4j.protocol import Py4JError
-from pyspark import RDD, SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
-from pyspark.serializers import CPickleSerializer
+from pyspark import SparkConf, SparkContext
 
 from mirror import clock, host
 from mirror.background import in_background
 from mirror.config import SparkSettings
-from mirror.config.security import is_secret
 from mirror.driver.scheduling import task_count
 from mirror.errors import ConfigError, EngineLost
 from mirror.observability import logs
-from mirror.spark import class_archive
+from mirror.spark import class_archive, compat, launch
+from mirror.spark.compat import is_alive
 
 # --- A SparkContext with the settings that tasks need, on this machine or under `spark-submit` ------------------------
 
@@ -73,14 +69,15 @@ def open_context(
     """Start, or join what `spark-submit` started; `evaluates`: there are expressions for Spark to evaluate. `archive`:
     what Java gets of an archive of classes, instead of where one is.
 
-    Raises ConfigError where Java is missing or too old, or slots are too few.
+    Raises ConfigError where Java is missing or too old, slots are too few, or Spark refuses its settings;
+    EngineUnavailable where it does not start.
     """
     host.find()
     # Workers must run this interpreter, or the one that was named for them: a python3 from PATH would not find our
     # packages. PySpark looks at the environment alone.
     os.environ.setdefault("PYSPARK_PYTHON", settings.conf.get("spark.pyspark.python", sys.executable))
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit started the JVM: take its settings
-        SparkContext._ensure_initialized()
+        compat.join_submitted_jvm()
     conf = SparkConf()
     submitted = conf.get("spark.master")
     master = local_master(submitted or settings.master, tasks)
@@ -112,38 +109,7 @@ def open_context(
     for key, value in (defaults | dict(settings.conf)).items():
         conf.setIfMissing(key, value)
     conf.setMaster(master)
-    _launch_jvm(conf)
-    return SparkContext(conf=conf)
-
-
-def _launch_jvm(conf: SparkConf) -> None:
-    """Start the JVM without the secrets among the settings: PySpark writes all that it is given into the JVM's command
-    line, which every user of the machine can read. SparkContext then sets them over the gateway's own connection. No-op
-    where there is a JVM.
-    """
-    public = SparkConf()
-    for key, value in conf.getAll():
-        if not is_secret(("spark", "conf", key)):
-            public.set(key, value)
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
-    # a session of its own: what a terminal sends to all its processes is for the driver to see to
-    launch: Any = launch_gateway
-    SparkContext._ensure_initialized(gateway=launch(public, {"start_new_session": True}), conf=public)
-
-
-def rows_of(context: Any, rows: Sequence[T]) -> RDD[T]:
-    """Rows for a job, one a task. Through the JVM's memory: `SparkContext.parallelize` writes them to a file in Spark's
-    scratch folder first, and these hold secrets. `context` may be what stands for one.
-    """
-    if not isinstance(context, SparkContext):
-        found: RDD[T] = context.parallelize(rows, len(rows))
-        return found
-    jvm: Any = context._jvm
-    taken, pickled = jvm.java.util.ArrayList(), CPickleSerializer()
-    for row in rows:
-        taken.add(bytearray(pickle.dumps(row, pickle.HIGHEST_PROTOCOL)))
-    return RDD(context._jsc.parallelize(taken, max(1, len(rows))), context, pickled)
+    return launch.start(conf, end_jvm)
 
 
 def is_local(context: SparkContext) -> bool:
@@ -156,14 +122,6 @@ def slots_of(context: SparkContext, settings: SparkSettings, tasks: int) -> int:
     if is_local(context):
         return task_count(settings.tasks, tasks)
     return max(1, min(tasks, settings.tasks or context.defaultParallelism))
-
-
-def is_alive(context: SparkContext) -> bool:
-    """Whether the JVM still answers and has not stopped its side."""
-    try:
-        return not context._jsc.sc().isStopped()  # no public way to ask
-    except (Py4JError, OSError):
-        return False
 
 
 def failure_text(failure: Exception) -> str:
@@ -297,10 +255,10 @@ class Scratch:
     @classmethod
     def of(cls, context: Any) -> Scratch:
         """Those of a context in local mode: one of the driver, and one for blocks beside it."""
-        own = getattr(context, "_temp_dir", None)  # .../spark-UUID/pyspark-UUID
+        own = compat.scratch_folder(context)  # .../spark-UUID/pyspark-UUID
         if own is None or not str(context.master).startswith("local"):
             return cls([])
-        spark = Path(own).parent
+        spark = own.parent
         with contextlib.suppress(OSError):
             began = spark.stat().st_mtime - _NEAR_SECONDS
             blocks = [one for one in spark.parent.glob("blockmgr-*") if one.stat().st_mtime >= began]

@@ -20,7 +20,8 @@ from pyspark import SparkContext
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import computing_task_count
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, EngineLost
-from mirror.spark.session import Engine, close_context, failure_text, open_context, rows_of, slots_of
+from mirror.spark.compat import rows_of
+from mirror.spark.session import Engine, close_context, failure_text, open_context, slots_of
 from mirror.verify.flow import Found, prove
 from mirror.verify.ranges import Share
 

@@ -36,10 +36,12 @@ class SparkCluster:
         conf: Mapping[str, str] = MappingProxyType({}),
         environment: Mapping[str, str] = MappingProxyType({}),
         within: Sequence[str] = (),
+        home: Path = _HOME,
     ) -> None:
         """The master alone. `conf`: settings of Spark's for master and workers; `environment`: variables of workers,
-        empty for none of that name; `within`: a command that a worker is started by.
+        empty for none of that name; `within`: a command that a worker is started by; `home`: PySpark's folder.
         """
+        self._home = home
         self._folder, self._workers = folder, dict[int, subprocess.Popen[bytes]]()
         self._environment, self._within = environment, within
         self._properties = folder / "daemons.conf"
@@ -47,6 +49,7 @@ class SparkCluster:
         self._properties.chmod(0o600)
         self._master = self._start("master", ["master.Master"])
         self.address = self._announced("master", r"Starting Spark master at (spark://\S+)", self._master)
+        self.page_port = self._announced("master", r"Bound MasterWebUI to .*:(\d+)", self._master)
 
     def start_worker(self, number: int) -> None:
         """Start one, and wait until the master knows it."""
@@ -101,10 +104,17 @@ class SparkCluster:
         environment: Mapping[str, str] = MappingProxyType({}),
         within: Sequence[str] = (),
     ) -> subprocess.Popen[bytes]:
-        jvm = [host.find(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{_HOME / 'jars'}/*"]
+        jvm = [
+            host.find(),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{self._home / 'jars'}/*",
+        ]
         own = ["--properties-file", str(self._properties)]
         program = [f"org.apache.spark.deploy.{command[0]}", *_ADDRESSES, *own, *command[1:]]
-        spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}
+        spark = {"SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": _HOST, "SPARK_SCALA_VERSION": "2.13"}
         wanted = {key: value for key, value in {**os.environ, **spark, **environment}.items() if value}
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen([*within, *jvm, *program], stdout=log, stderr=log, env=wanted)

@@ -5,13 +5,13 @@ An Arrow UDF and not `mapInArrow`, which asks for pandas.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.functions import arrow_udf
 
 from mirror.errors import BadRecords, ConfigError
 from mirror.policy.rules import Rules
@@ -20,6 +20,7 @@ from mirror.records.header import APPEND_TIME, DELETE_HORIZON, TRANSACTIONAL, Ra
 from mirror.records.segment import Damage
 from mirror.records.transactions import Outcome
 from mirror.replication.classifier import Action, classify
+from mirror.spark.compat import map_in_arrow
 from mirror.spark.datasource.options import Detail, Sizes
 
 if TYPE_CHECKING:
@@ -189,8 +190,8 @@ def times(milliseconds: pa.Array) -> pa.Array:
 # --- Batches to records -----------------------------------------------------------------------------------------------
 
 _DDL: Final = (
-    "array<struct<offset: bigint, timestamp: timestamp, key: binary, value: binary,"
-    " headers: array<struct<key: string, value: binary>>>>"
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary,"
+    " headers array<struct<key: string, value: binary>>"
 )
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD: Final = pa.struct(
@@ -221,20 +222,19 @@ def records(batches: DataFrame, *, committed: bool = True) -> DataFrame:
     wanted = batches.where(_HELD)
     if committed:
         wanted = wanted.where(_COMMITTED)
-    decoded = arrow_udf(_decoded, _DDL)  # type: ignore[call-overload] # its kind follows from the type hints
-    listed = wanted.select("topic", "partition", decoded("topic", "partition", "data").alias("found"))
-    return listed.selectExpr("topic", "partition", "inline(found)")
+    return map_in_arrow(wanted.select("topic", "partition", "data"), _decoded, _DDL)
 
 
-def _decoded(topics: pa.Array, partitions: pa.Array, data: pa.Array) -> pa.Array:
-    """A list of records for each batch."""
-    parts = []
-    for topic, partition, one in zip(topics, partitions, data, strict=True):
-        if not one.is_valid:
-            raise ConfigError("records() needs the bytes of batches: read them with option data=true")
-        parts.append(_records(f"{topic}-{partition}", memoryview(one.as_buffer())))
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.concat_arrays(parts or [pa.array([], _RECORD)]))
+def _decoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A row for each record of each batch."""
+    for rows in batches:
+        for topic, partition, data in zip(*rows.columns, strict=True):
+            if not data.is_valid:
+                raise ConfigError("records() needs the bytes of batches: read them with option data=true")
+            found = _records(f"{topic}-{partition}", memoryview(data.as_buffer()))
+            where = [pa.repeat(topic, len(found)), pa.repeat(partition, len(found))]
+            names = [field.name for field in _RECORD]
+            yield pa.RecordBatch.from_arrays([*where, *found.flatten()], ["topic", "partition", *names])
 
 
 def _records(where: str, data: memoryview) -> pa.Array:

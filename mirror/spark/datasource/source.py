@@ -16,26 +16,14 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import begin_since
 from mirror.policy.rules import Rules
+from mirror.spark.compat import require
 from mirror.spark.datasource.options import Options, Wanted, parse
 from mirror.spark.datasource.plan import Extent, chosen, extents, planned, rules_of, slice_of
 from mirror.spark.datasource.rows import DDL
@@ -74,38 +62,39 @@ def _to_offset(wanted: Wanted, value: int) -> Wanted:
 
 
 _OFFSETS: Final = ("base_offset", "last_offset")
-#: Which filters on which column narrow what is read. A base offset that is greater than a value has a last offset that
-#: is, too; nothing else distinguishes the two, and Spark tries again.
-_TABLE: Final[Mapping[tuple[type[Filter], str], _Narrow]] = {
-    **{(EqualTo, column): _at_offset for column in _OFFSETS},
-    **{(kind, column): _from_offset for kind in (GreaterThan, GreaterThanOrEqual) for column in _OFFSETS},
-    **{(kind, column): _to_offset for kind in (LessThan, LessThanOrEqual) for column in _OFFSETS},
+#: Which filters on which column narrow what is read, by the names of their classes, which Spark 4.0 does not have yet.
+#: A base offset that is greater than a value has a last offset that is, too; nothing else distinguishes the two, and
+#: Spark tries again.
+_TABLE: Final[Mapping[tuple[str, str], _Narrow]] = {
+    **{("EqualTo", column): _at_offset for column in _OFFSETS},
+    **{(kind, column): _from_offset for kind in ("GreaterThan", "GreaterThanOrEqual") for column in _OFFSETS},
+    **{(kind, column): _to_offset for kind in ("LessThan", "LessThanOrEqual") for column in _OFFSETS},
     **{
         (kind, column): _since
-        for kind in (EqualTo, GreaterThan, GreaterThanOrEqual)
+        for kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual")
         for column in ("max_timestamp", "max_time")
     },
     **{
         (kind, column): _until
-        for kind in (EqualTo, LessThan, LessThanOrEqual)
+        for kind in ("EqualTo", "LessThan", "LessThanOrEqual")
         for column in ("base_timestamp", "base_time")
     },
-    (EqualTo, "topic"): lambda wanted, value: wanted.of_topics(frozenset([value])),
-    (EqualTo, "partition"): lambda wanted, value: wanted.of_partitions(frozenset([value])),
-    (In, "topic"): lambda wanted, values: wanted.of_topics(frozenset(values)),
-    (In, "partition"): lambda wanted, values: wanted.of_partitions(frozenset(values)),
+    ("EqualTo", "topic"): lambda wanted, value: wanted.of_topics(frozenset([value])),
+    ("EqualTo", "partition"): lambda wanted, value: wanted.of_partitions(frozenset([value])),
+    ("In", "topic"): lambda wanted, values: wanted.of_topics(frozenset(values)),
+    ("In", "partition"): lambda wanted, values: wanted.of_partitions(frozenset(values)),
 }
 
 
-def narrowed(wanted: Wanted, filters: Iterable[Filter]) -> Wanted:
+def narrowed(wanted: Wanted, filters: Iterable[Any]) -> Wanted:
     """What is left to read where all `filters` hold; one that says nothing about that is passed over."""
     for one in filters:
         column: tuple[str, ...] = getattr(one, "attribute", ())
-        if len(column) != 1 or (narrow := _TABLE.get((type(one), column[0]))) is None:
+        if len(column) != 1 or (narrow := _TABLE.get((type(one).__name__, column[0]))) is None:
             continue
-        value = getattr(one, "value", None)
-        if isinstance(one, In):
-            value = tuple(each for each in one.value if each is not None)
+        value: Any = getattr(one, "value", None)
+        if type(one).__name__ == "In":
+            value = tuple(each for each in value if each is not None)
         if value is not None:
             wanted = narrow(wanted, value)
     return wanted
@@ -191,14 +180,8 @@ def _partition(key: str) -> TopicPartition:
 # --- What Spark calls -------------------------------------------------------------------------------------------------
 
 NAME: Final = "kafka-batches"
-#: Off in Spark 4.3 unless asked for, and while it is, a reader that takes filters is refused.
+#: Off unless asked for, and while it is, a reader that takes filters is refused.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format known to a session, and let it hand filters down to Python."""
-    spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(KafkaBatches)
 
 
 class KafkaBatches(DataSource):
@@ -216,6 +199,8 @@ class KafkaBatches(DataSource):
     def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002 -- it is ours
         """Raises ConfigError for an option that is wrong."""
         options = parse(self.options)
+        if options.pushdown:
+            require("option pushdown of kafka-batches", "4.1")
         return PushedReader(options) if options.pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> BatchStream:  # noqa: ARG002, N802 -- Spark's name, and our schema
@@ -245,7 +230,7 @@ class PushedReader(BatchReader):
     of the same DataFrame, which then lacks rows.
     """
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 -- Spark's name
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 -- Spark's name
         """Narrow what is read. Spark is to apply all filters again."""
         self._wanted = narrowed(self._wanted, filters)
         return filters

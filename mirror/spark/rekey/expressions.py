@@ -1,6 +1,4 @@
-"""A rule's expressions as columns of Spark, and functions over Arrow batches as steps of a query.
-
-PySpark asks for pandas before it builds this plan, and never uses it for one (`pandas/map_ops.py`).
+"""A rule's expressions as columns of Spark.
 
 An expression must give the same for the same record, whenever and wherever it is evaluated (R2), and look at nothing
 but the record.
@@ -10,31 +8,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, functions, types
-from pyspark.sql.udf import UserDefinedFunction
-from pyspark.util import PythonEvalType
 
 from mirror.errors import ConfigError
 from mirror.policy.selection import Rekeying
-
-# --- A function over Arrow's record batches as a step of a query ------------------------------------------------------
-
-#: Record batches of one task to those that come out of it.
-Step = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-
-def map_in_arrow(frame: DataFrame, step: Step, schema: str) -> DataFrame:
-    """The rows that `step` makes of all columns of `frame`, by a schema in Spark's DDL."""
-    made: Any = UserDefinedFunction(step, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = made(*[frame[name] for name in frame.columns])
-    # the plan node takes the function and no barrier and no resource profile
-    return DataFrame(frame._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
-
+from mirror.spark.compat import analyzed_plan, try_eval
 
 # --- A rule's expressions ---------------------------------------------------------------------------------------------
 
@@ -76,7 +58,7 @@ def used_by(session: SparkSession, rule: Rekeying) -> frozenset[str]:
             raise ConfigError(f"{where}: must give the same whenever it is asked; {literal[0]}' does not")
         try:
             column = _converted(nothing, name, functions.expr(text))
-            plan = nothing.select(column.alias(IT))._jdf.queryExecution().analyzed()
+            plan = analyzed_plan(nothing.select(column.alias(IT)))
         except PySparkException as problem:
             raise ConfigError(f"{where}: {_first_line(problem)}") from None
         except ConfigError as problem:
@@ -122,7 +104,7 @@ def judged(records: DataFrame, rule: Rekeying) -> Column:
         left = functions.struct(functions.lit(False).alias("keep"), *nothing)
         kept = functions.when(functions.expr(rule.where), kept).otherwise(left)
     # in a struct of its own: the optimizer would move what catches failures into the branches of a CASE
-    return _tried(records.sparkSession, functions.struct(kept.alias(IT)))
+    return try_eval(records.sparkSession, functions.struct(kept.alias(IT)))
 
 
 def _converted(frame: DataFrame, name: str, column: Column) -> Column:
@@ -143,16 +125,6 @@ def _converted(frame: DataFrame, name: str, column: Column) -> Column:
             f"gives {kind.simpleString()}, and must give a map, or an array of structs with key and value"
         )
     return column.cast(_HEADERS)
-
-
-def _tried(session: SparkSession, column: Column) -> Column:
-    """Null where evaluating fails, which without this fails the task. It is what `try_add` and its kin are made of;
-    Spark has no function for any expression (`TryEval`).
-    """
-    jvm: Any = session.sparkContext._jvm
-    columns = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    expression = columns.expression(column._jc)
-    return Column(columns.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)))
 
 
 def _nodes(plan: Any) -> Iterator[str]:

@@ -45,8 +45,9 @@ from mirror.records.header import APPEND_TIME, RawBatch, parse_header
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import outside
 from mirror.replication.open_transactions import held_from
+from mirror.spark.compat import map_in_arrow
 from mirror.spark.rekey.driver import slices_of
-from mirror.spark.rekey.expressions import map_in_arrow, used_by
+from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import (
     Plan,
     Stopped,

@@ -133,6 +133,7 @@ class _Writer:
         from mirror.records.columns import decode  # noqa: PLC0415 -- loads the compiler
         from mirror.spark.rekey.packing import Kind  # noqa: PLC0415 -- likewise
 
+        assert row["slot"] == self._slot, f"Spark gave slot {self._slot} what is slot {row['slot']}'s"
         kind, rule = Kind(row["kind"]), self._work.plan.rule
         if kind is Kind.COUNTERS:
             self._count(row, f"DROP/{row['reason']}", row["records"])

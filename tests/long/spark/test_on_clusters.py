@@ -179,6 +179,19 @@ def test_a_packed_environment_is_all_that_workers_need(flow: Copied, tmp_path: P
     flow.check(log)
 
 
+def test_workers_without_the_mirror_are_named_before_anything_is_made(flow: Copied, tmp_path: Path) -> None:
+    with spark_cluster(tmp_path, 1, environment={"PYTHONPATH": ""}) as spark:
+        for python, why in (
+            (Path(sys.base_prefix) / "bin" / "python3", "their Python cannot import it"),
+            (tmp_path / "none", f"{tmp_path / 'none'}: No such file or directory"),
+        ):
+            conf = {"spark.pyspark.python": str(python), "spark.pyspark.driver.python": sys.executable}
+            config = flow.config(master=spark.address, conf=TASKS | conf)
+            log = ran(sys.executable, "-m", "mirror", "run", config, "--once", code=2)
+            assert f"executors of {spark.address} cannot run the mirror: {why}" in log
+    assert not any(ends(flow.target, flow.topic).values())
+
+
 @pytest.mark.skipif(
     not shutil.which("unshare") or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0,
     reason="needs the right to make mount namespaces",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ def wrong(line: str) -> str:
     words, command = shlex.split(line.replace("[", " ").replace("]", " ").replace("...", "")), MIRROR
     if "translate" in words and words[0] == "offsets":  # the configuration may come first there
         words = ["offsets", "translate", *words[2:]]
+    own = {name for parameter in command.params for name in parameter.opts}
+    words = list(dropwhile(own.__contains__, words)) or ["plan"]  # an option of mirror itself, such as --version
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
-    if hasattr(command, "commands") and not command.invoke_without_command and words[:1] != ["--version"]:
+    if hasattr(command, "commands") and not command.invoke_without_command:
         return f"no command {words[0] if words else ''}"
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return ", ".join(word for word in words if word.startswith("--") and word not in known | {"--help", "--version"})

@@ -4,6 +4,7 @@ a module too long to read."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,14 @@ RESERVED = {"pyspark": {"spark", "lab"}, "confluent_kafka": {"kafka/admin.py", "
 PURE = {"records", "policy"}
 IMPURE = {"asyncio", "logging", "socket", "structlog", "threading", "time"}
 LONGEST = 800
+#: What is not public in PySpark: names of it, and modules that it does not document. All of it stands in one module.
+PRIVATE = re.compile(
+    r"\._(?:jvm|jsc|jdf|jc|jrdd|gateway|ensure_initialized|temp_dir)\b"
+    r"|pyspark\.(?:daemon|worker|java_gateway|serializers|util|rdd|sql\.udf|sql\.pandas|sql\.classic)"
+    r"|^(?:from|import) py4j",
+    re.MULTILINE,
+)
+PRIVATE_IN = "spark/compat.py"
 
 
 def imports(source: str) -> Iterator[str]:
@@ -60,6 +69,8 @@ def complaints(package: Path) -> Iterator[str]:
             continue
         if (length := len(text.splitlines())) > LONGEST:
             yield f"{where}: {length} lines"
+        if unit == "spark" and where.as_posix() != PRIVATE_IN and (found := PRIVATE.search(text)):
+            yield f"{where}: {found[0]} is not public in PySpark: {PRIVATE_IN} has what is not"
         for name in imports(text):
             library, _, rest = name.partition(".")
             other = rest.partition(".")[0] or "__init__"
@@ -91,6 +102,11 @@ def test_the_package_keeps_its_layers() -> None:
             "imports confluent_kafka, which is for kafka/admin.py, lab, topics/acls.py",
         ),
         ("policy/gaps.py", "from time import monotonic", "imports time, and policy is pure"),
+        (
+            "spark/task.py",
+            "import pyspark\npyspark.SparkContext._gateway",
+            "._gateway is not public in PySpark: spark/compat.py has what is not",
+        ),
         ("helpers.py", "", "helpers is in no layer"),
         ("kafka/fetch.py", "\n" * (LONGEST + 1), f"{LONGEST + 1} lines"),
     ],
