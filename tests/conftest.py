@@ -77,7 +77,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     areas = [
         Path(given).resolve().relative_to(_TESTS) for given in config.args if _TESTS in Path(given).resolve().parents
     ]
-    if not areas or areas[0].parts[0] != "long":
+    is_whole = not hasattr(config, "workerinput") and not config.option.collectonly
+    if not is_whole or not areas or areas[0].parts[0] != "long":
         return
     passed, *failed = (len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "failed", "error"))
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
