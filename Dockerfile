@@ -1,11 +1,12 @@
 # One image for `mirror`, for a Spark master and workers that run its tasks, and for executors on Kubernetes: Debian's
 # Python, a Java of the modules that Spark uses, Spark's jars as they come with PySpark, and mirror by its lock.
 #
-#     docker build --tag mirror:0.1.0 .
+#     DOCKER_BUILDKIT=1 docker build --tag mirror:0.1.0 .
 #
 # Where packages come from an index of one's own, or through a proxy with a certificate of its own:
-#     docker build --secret id=pip.conf,src=pip.conf --secret id=ca.pem,src=ca.pem --tag mirror:0.1.0 .
-# Neither is kept in the image. Such a pip.conf names the certificate as /run/secrets/ca.pem.
+#     DOCKER_BUILDKIT=1 docker build --secret id=pip.conf,src=pip.conf --secret id=ca.pem,src=ca.pem \
+#         --tag mirror:0.1.0 .
+# (containers/own-index.yaml does the same for Compose.) Neither is kept in the image. Such a pip.conf names the certificate as /run/secrets/ca.pem.
 ARG BASE=debian:12.13-slim
 
 FROM ${BASE} AS java

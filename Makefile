@@ -57,10 +57,10 @@ test-spark: setup ## what a flow needs of Spark, on each version from 3.5 to 4.3
 	@$(BIN)/python scripts/test-spark $(SPARK)
 
 image: ## the container image
-	docker build $(BUILD) --tag $(IMAGE) .
+	DOCKER_BUILDKIT=1 docker build $(BUILD) --tag $(IMAGE) .
 
 docker-test: setup image ## the tests of the image and of docker-compose.yml; five minutes, needs Docker with Compose
-	$(BIN)/pytest -m docker
+	$(BIN)/pytest -rs -m docker
 
 fuzz: setup ## hostile bytes for all that reads what brokers send, for a minute or SECONDS=600
 	$(BIN)/python fuzz/run.py --seconds $(SECONDS)

@@ -72,7 +72,7 @@ def answers(data: bytes) -> None:
             memoryview(fetched.records)
     elif found.__api_key__ == METADATA.key:
         with suppress(AccessDenied, ConnectionLost):
-            Cluster(Endpoint("a", ()))._learn(found, frozenset())
+            Cluster(Endpoint("a", ()))._learn(found, frozenset(), "a:1")
     elif found.__api_key__ == PRODUCE.key:
         list(read_produce(found, {"a": None}))
 

@@ -6,6 +6,8 @@
     ├── PartitionStop               4  data at risk: one partition stopped in a named state
     ├── ClusterError                6  a cluster could not be used
     │   ├── ClusterUnreachable      6  no broker answered
+    │   │   ├── Throttled           6  a quota of its brokers is used up for now
+    │   │   └── Suspended           6  this process did not run for a while, and nothing was done
     │   ├── AccessDenied            6  a broker answered, and refused us
     │   │   └── NotAuthenticated    6  because we could not prove who we are
     │   ├── Fenced                  6  another writer took over the transactional id of this one
@@ -14,6 +16,7 @@
     │       └── SettingRefused      6  a setting of a topic that the brokers, or a policy of theirs, do not take
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
+    │   │   ├── ClosedByPeer           closed or reset by the other side
     │   │   └── TlsRefused             one of the two will not speak TLS with the other
     │   ├── FrameTooLarge              a length beyond the limit: nothing was allocated
     │   ├── MalformedFrame             bytes that do not follow the protocol's schema
@@ -158,6 +161,16 @@ class ClusterUnreachable(ClusterError):
     """No broker of the cluster answered before the deadline."""
 
 
+class Throttled(ClusterUnreachable):
+    """A quota of the brokers is used up: they take this later."""
+
+
+class Suspended(ClusterUnreachable):
+    """This process did not run for a while, in which others may have acted: nothing was done, and who looks again may
+    go on.
+    """
+
+
 class OpenTransaction(ClusterUnreachable):
     """A leader that has all of a log shows readers of committed records less of it than `cluster` has shown before, up
     to offset `stable`: a transaction is open there that had ended.
@@ -192,7 +205,7 @@ class Fenced(ClusterError):
 
 
 class FlowLost(ClusterError):
-    """Another mirror took the flow over, it was failed over, or a process that was suspended cannot find out."""
+    """Another mirror took the flow over, or it was failed over."""
 
 
 class BrokerError(ClusterError):
@@ -215,6 +228,10 @@ class ConnectionLost(WireError):
     """Closed by the peer, reset, refused, or silent past its deadline."""
 
 
+class ClosedByPeer(ConnectionLost):
+    """The peer closed or reset it."""
+
+
 class TlsRefused(ConnectionLost):
     """No TLS with this peer, for its certificate or ours: asking it again at once is of no use."""
 
@@ -228,7 +245,12 @@ class FrameTooLarge(WireError):
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
-        super().__init__(f"the peer announced a frame of {size} bytes; the limit is {limit}")
+        begin = (size & 0xFFFFFFFF).to_bytes(4).decode("latin-1")
+        if begin.isascii() and begin.isprintable():
+            kind = ", as an HTTP server's" if begin in ("HTTP", "<!DO", "<htm", "<HTM") else ""
+            super().__init__(f"no Kafka broker listens there: its answer begins with {begin!r}{kind}")
+        else:
+            super().__init__(f"the peer announced a frame of {size} bytes; the limit is {limit}")
 
 
 class MalformedFrame(WireError):

@@ -93,6 +93,10 @@ class Remedy(Enum):
         " {target_topic} at {target}: kafka-configs.sh --bootstrap-server {source}"
         " --alter --entity-type topics --entity-name {topic} --add-config max.message.bytes={bytes}"
     )
+    RAISE_REQUEST = (
+        "Raise socket.request.max.bytes of the brokers at {target}, and what a proxy before them lets through, to more"
+        " than the record has, and restart them"
+    )
     RAISE_MEMORY = (
         "Raise limits.memory_mb and send the mirror SIGHUP: a task opens a record of up to a third of its share of that"
     )
@@ -192,6 +196,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.ACCEPT_DAMAGE, Remedy.BEGIN_ANEW, Remedy.INSPECT),
     State.REFUSED: (
         Remedy.RAISE_SIZE,
+        Remedy.RAISE_REQUEST,
         Remedy.RAISE_MEMORY,
         Remedy.FIT_TARGET,
         Remedy.ACCEPT_DAMAGE,

@@ -3,8 +3,11 @@
 Whoever was suspended does not know what others did meanwhile: another mirror took the flow over, it was failed over. A
 broker takes what is sent then as if it came in time, unless it still remembers the producer.
 
-    Z1  a process that did not run for `SUSPENDED_SECONDS` checks again before it goes on: the logs before it sends,
-        the journal before anything is appended to it, and before it moves a group
+    Z1  a process that did not run for `SUSPENDED_SECONDS` checks again before it goes on: the journal before anything
+        is sent or appended, and before it moves a group, the topics before it changes one; and after `LEASE_SECONDS`
+        the logs before it sends
+    Z2  a busy machine looks like a suspended one, so it is the check that decides, and whoever only has to look again
+        does that by itself
 
 Decision: by clocks of this machine alone, both that of the time of day and that which counts a machine's sleep, since a
 hypervisor may set neither or one. A clock that is set forward looks like a suspension, which costs one check.
@@ -15,15 +18,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Final, TypeVar
 
 from mirror import clock
+from mirror.errors import Suspended
 
-#: Less than it takes until another mirror begins (`LIVENESS_SECONDS` in `journal/ownership.py`), and longer than work
-#: that keeps an event loop from its other tasks.
+#: Longer than work that keeps an event loop from its other tasks.
 SUSPENDED_SECONDS: Final = 5.0
+#: For how long nobody takes a silent mirror for dead: less than `LIVENESS_SECONDS` without the `RESTATE_SECONDS` that
+#: its last word may be old (`journal/ownership.py`). What a task found in both logs holds good so long, unless somebody
+#: who knows that its driver is gone has claimed the flow.
+LEASE_SECONDS: Final = 10.0
 
+#: How often a command looks again before it says that this machine is too busy.
+_LOOKS: Final = 5
+
+T = TypeVar("T")
 Clocks = Callable[[], tuple[float, float]]
 
 
@@ -33,12 +44,14 @@ def clocks() -> tuple[float, float]:
 
 
 class SuspensionDetector:
-    """Beats while this process runs; `suspensions` counts how often it was found not to have run for long."""
+    """Beats while this process runs. `suspensions` counts how often it was found not to have run for
+    `SUSPENDED_SECONDS`; `lapsed` is their number when it had not run for `LEASE_SECONDS` last.
+    """
 
     def __init__(self, now: Clocks = clocks) -> None:
         self._now = now
         self._day, self._running = now()
-        self.suspensions = 0
+        self.suspensions = self.lapsed = 0
         self._beating = threading.Lock()
 
     def since(self) -> Callable[[], bool]:
@@ -62,10 +75,12 @@ class SuspensionDetector:
         """To be called every second or so, and with each request: whether the last time was too long ago."""
         with self._beating:
             day, running = self._now()
-            is_late = day - self._day > SUSPENDED_SECONDS or running - self._running > SUSPENDED_SECONDS
+            seconds = max(day - self._day, running - self._running)
             self._day, self._running = day, running
-            self.suspensions += is_late
-            return is_late
+            self.suspensions += seconds > SUSPENDED_SECONDS
+            if seconds > LEASE_SECONDS:
+                self.lapsed = self.suspensions
+            return seconds > SUSPENDED_SECONDS
 
 
 @contextmanager
@@ -92,8 +107,16 @@ async def always() -> bool:
 
 
 async def never() -> bool:
-    """For what is begun anew behind a suspension."""
-    return False
+    """For what is begun anew behind a suspension (`look_again`). Raises Suspended."""
+    raise Suspended("this process was suspended, or its machine too busy to run it: nothing was done. Run it again")
+
+
+def look_again(work: Callable[[], T]) -> T:
+    """Do some work that looks at the clusters before it acts, and do it again where it raises Suspended (Z2)."""
+    for _ in range(_LOOKS - 1):
+        with suppress(Suspended):
+            return work()
+    return work()
 
 
 class Clearance:

@@ -42,7 +42,7 @@ from mirror.replication.offset_map_recovery import looking, resume_translated
 from mirror.replication.position import Position, corrupt, located, resume
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
-from mirror.suspension import Clearance, beating, never
+from mirror.suspension import Clearance, beating, look_again, never
 from mirror.topics.adoption import not_named
 from mirror.topics.apply import ensure_flow_topic, rules_for
 from mirror.topics.history import keeping_to_known
@@ -90,12 +90,15 @@ def accept(
     Raises ConfigError for a topic or partition that is not mirrored, PreflightError for a target topic with records
     that is not the flow's copy of it, ClusterError as queries do.
     """
-    with beating() as detector:  # what was found in both logs may be so no longer behind a suspension (Z1)
-        clearance = Clearance(detector, never)
-        if is_rekeyed(topic, settings.topics):
-            found = asyncio.run(_accept_rekeyed(settings, topic, partitions, clearance))
-        else:
-            found = asyncio.run(_accept(settings, topic, partitions, clearance, unconfirmed=unconfirmed))
+
+    def accepted() -> list[Accepted]:
+        with beating() as detector:  # what was found in both logs may be so no longer behind a suspension (Z1)
+            clearance = Clearance(detector, never)
+            if is_rekeyed(topic, settings.topics):
+                return asyncio.run(_accept_rekeyed(settings, topic, partitions, clearance))
+            return asyncio.run(_accept(settings, topic, partitions, clearance, unconfirmed=unconfirmed))
+
+    found = look_again(accepted)
     stays = [one for one in found if one.stop is not None]
     if as_json:
         losses = [_as_dict(one) for one in found if one.loss is not None and one.stop is None]

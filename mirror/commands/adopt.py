@@ -26,10 +26,11 @@ from mirror.names import did_you_mean, first_of
 from mirror.policy.selection import TopicPair
 from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
-from mirror.suspension import Clearance, beating, never
+from mirror.suspension import Clearance, beating, look_again, never
 from mirror.topics.adoption import Gate, Standing, tails
-from mirror.topics.apply import TopicPlan, ensure_flow_topic, loop_finding, plan_topics
+from mirror.topics.apply import TopicPlan, ensure_flow_topic, plan_topics
 from mirror.topics.history import History, read_history, read_others, read_own
+from mirror.topics.same_cluster import loop_finding
 from mirror.verify.report import Kind, VerifyReport
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
@@ -95,26 +96,30 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
     equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
     if equal:
-        with beating() as detector:  # comparing takes long, and others may have acted meanwhile
-            clearance = Clearance(detector, never)
-            refuse_failed_over(settings.flow, asyncio.run(read_own(settings)).newest)
-            left = {
-                topic: (f"is not taken over: once it is, it {warning}. {_LET_GO}", ExitCode.PREFLIGHT)
-                for topic, warning in _shortened(settings, source, target, history, equal).items()
-            }
-            left |= {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
-            left |= {
-                topic: (f"is not taken over: flow {flow} has it since", ExitCode.PREFLIGHT)
-                for topic, flow in _claimed(settings, source, target, plan, equal).items()
-            }
-            compared = [
+
+        def taken_over() -> list[Adopted]:
+            with beating() as detector:  # comparing takes long, and others may have acted meanwhile
+                clearance = Clearance(detector, never)
+                refuse_failed_over(settings.flow, asyncio.run(read_own(settings)).newest)
+                left = {
+                    topic: (f"is not taken over: once it is, it {warning}. {_LET_GO}", ExitCode.PREFLIGHT)
+                    for topic, warning in _shortened(settings, source, target, history, equal).items()
+                }
+                left |= {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
+                left |= {
+                    topic: (f"is not taken over: flow {flow} has it since", ExitCode.PREFLIGHT)
+                    for topic, flow in _claimed(settings, source, target, plan, equal).items()
+                }
+                taken = [pair for pair in equal if pair.source not in left]
+                _record(settings, source, plan, history, taken, began_ms, clearance)
+            return [
                 replace(one, adopted=False, detail=left[one.topic][0], code=left[one.topic][1])
                 if one.topic in left
                 else one
                 for one in compared
             ]
-            taken = [pair for pair in equal if pair.source not in left]
-            _record(settings, source, plan, history, taken, began_ms, clearance)
+
+        compared = look_again(taken_over)
     found = sorted([*found, *compared], key=lambda one: one.topic)
     if as_json:
         print_json({"flow": settings.flow, "topics": [asdict(one) for one in found]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from textwrap import wrap
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
 from mirror.policy.selection import Rekeying
-from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json
+from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size
 from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
 
 #: Copies that differ are shown one by one, up to so many.
@@ -85,7 +86,11 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "acls_revoked": [asdict(one) for one in found.acls.revoked],
         "beginnings": [asdict(one) for one in found.beginnings],
         "padding": [asdict(one) for one in found.padding],
+        "padding_in_all": {
+            name: sum(getattr(one, name) for one in found.padding) for name in ("offsets", "seconds", "bytes", "cpu_s")
+        },
         "paused": list(found.paused),
+        "left_out": [{"reason": reason, "topics": names} for reason, names in found.left_out.items()],
         "copies": [asdict(one) for one in found.extents],
         "gaps_at_most": [asdict(one) for one in found.gaps],
         "advice": list(found.advice),
@@ -130,8 +135,10 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     for begun in found.beginnings:
         offsets = ", ".join(map(number, begun.offsets))
         yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), decided by the first start"
-    yield from _filled("pad", found.padding, "before its first record")
+    yield from _padded(found.padding)
     yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
+    for reason, names in found.left_out.items():
+        yield f"left out, since {reason}: {count(len(names), 'topic')}: {first_of(names, most=10)}"
     if settings.groups.include:
         named = f": {first_of(found.groups, most=10)}" if found.groups else ""
         yield f"{count(len(found.groups), 'consumer group')} to follow{named}"
@@ -169,6 +176,22 @@ def created(creations: Sequence[Creation]) -> Iterator[str]:
 
 def _configs(pairs: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{name}={value}" for name, value in pairs)
+
+
+def _padded(fillings: Sequence[Filling]) -> Iterator[str]:
+    """What padding takes: a line for each topic, and one for all."""
+    topics = {topic: list(of_topic) for topic, of_topic in groupby(fillings, key=lambda one: one.topic)}
+    for topic, of_topic in topics.items():
+        yield f"~ {topic}: pad {_cost(of_topic)} before its first record"
+    if len(topics) > 1:
+        yield f"~ in all: pad {_cost(fillings)}"
+
+
+def _cost(fillings: Sequence[Filling]) -> str:
+    offsets, seconds = sum(one.offsets for one in fillings), sum(one.seconds for one in fillings)
+    cpu_s, written = sum(one.cpu_s for one in fillings), size(sum(one.bytes for one in fillings))
+    took = f"about {duration(round(seconds * 1000))}, {cpu_s:,.1f} s of broker CPU and {written} of disk for a while"
+    return f"{number(offsets)} offsets in {count(len(fillings), 'partition')}, {took},"
 
 
 def _filled(doing: str, fillings: Iterable[Filling], where: str) -> Iterator[str]:

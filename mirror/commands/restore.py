@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -61,7 +62,7 @@ from mirror.segments.restore import (
     plan_restoration,
     restore_groups,
 )
-from mirror.suspension import beating
+from mirror.suspension import beating, look_again
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
 from mirror.topics.history import read_history, read_own
@@ -383,7 +384,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     plan.raise_refusals()
     places = {pair.source for pair in plan.pairs}
     if owner is not None:
-        apply(target, plan)
+        look_again(partial(apply, target, plan))
         rules_of(target, plan.pairs, settings.topics)  # every new topic is known to the brokers then
         made, ids = asyncio.run(_record(settings, target, plan, disks))
     else:
@@ -406,11 +407,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         report.settings = _settings(target, plan, disks, made)
         report.unset = unset_in_part(report)
         if owner is not None:
-            with beating() as detector:
-                target.may_go = detector.since()
-                may_change = _may_change(settings, owner, report)
-                unset = {topic: report.taken for topic, one in report.settings.items() if one.changes}
-                report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
+            look_again(partial(_set_if_ours, settings, target, owner, report, ids))
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
@@ -463,6 +460,15 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
     return {topic for topic, one in (seen | fresh).items() if one.made}, {
         name: info.topic_id for name, info in there.items()
     }
+
+
+def _set_if_ours(settings: Settings, target: Admin, owner: Owner, report: Report, ids: _Ids) -> None:
+    """Set what the report's plans change, unless somebody took the flow. Raises Suspended."""
+    with beating() as detector:
+        target.may_go = detector.since()
+        may_change = _may_change(settings, owner, report)
+        unset = {topic: report.taken for topic, one in (report.settings or {}).items() if one.changes}
+        report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
 
 
 def _may_change(settings: Settings, owner: Owner, report: Report) -> bool:

@@ -31,6 +31,7 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics, serving
 from mirror.observability.status import PartitionStatus, Totals
+from mirror.suspension import look_again
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
@@ -247,12 +248,15 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
             if settings.topics.rules:  # Spark alone knows whether their expressions will do
                 start_engine(task_count(settings.spark.tasks, MOST_TASKS))
                 check_rules(context, settings)
-            flow = prepare(
-                settings,
-                once=once,
-                until_caught_up=until_caught_up,
-                take_over=take_over,
-                start_engine=start_engine,
+            flow = look_again(
+                partial(
+                    prepare,
+                    settings,
+                    once=once,
+                    until_caught_up=until_caught_up,
+                    take_over=take_over,
+                    start_engine=start_engine,
+                )
             )
             ensure_compiled()
             log.info(

@@ -93,7 +93,7 @@ def _compile(value: object) -> re.Pattern[str]:
         raise ValueError(f"a pattern must be text of 1 to {MAX_PATTERN} characters; put it in quotes")
     try:
         with warnings.catch_warnings(action="error", category=FutureWarning):
-            compiled = re.compile(value)
+            compiled = re.compile(value, re.DOTALL)  # names of groups may hold line breaks
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
     except FutureWarning as warning:  # sets of sets, as Java has them
@@ -239,6 +239,11 @@ class ClusterSettings(Section):
     Without it a mirror that runs keeps to the clusters that it found at its start.
     """
 
+    differs_from: tuple[TopicPart, ...] | None = None
+    """Aliases of other clusters that have the same cluster id, as one that was made of a copy of this one's disks. Not
+    needed where topics have other ids there.
+    """
+
     @property
     def bootstrap(self) -> tuple[tuple[str, int], ...]:
         """The addresses to try first, as (host, port)."""
@@ -257,7 +262,7 @@ class ClusterSettings(Section):
     @property
     def client(self) -> dict[str, str | int]:
         """What was set, under librdkafka's names and with secrets in clear: for a constructor, never for a log."""
-        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias", "cluster_id"})
+        values = self.model_dump(by_alias=True, exclude_none=True, exclude={"alias", "cluster_id", "differs_from"})
         return {name: v.get_secret_value() if isinstance(v, SecretStr) else v for name, v in values.items()}
 
 
@@ -356,7 +361,7 @@ class TopicSettings(Section):
     """Mirror the topics whose whole name matches one of these. A name without special characters must exist on the
     source.
     """
-    exclude: tuple[Pattern, ...] = tuple(re.compile(pattern) for pattern in DEFAULT_EXCLUDE)
+    exclude: tuple[Pattern, ...] = tuple(map(_compile, DEFAULT_EXCLUDE))
     """Leave out topics that match; wins over `include`. A list of your own replaces the default."""
     naming: Annotated[Naming, BeforeValidator(_naming)] = Naming()
     """Name of the copy: `identity`, `{prefix: "eu."}` or `{rename: {orders: orders-copy}}`."""
@@ -377,8 +382,9 @@ class TopicSettings(Section):
     cannot be decoded. `skip` leaves out that batch alone and records the loss.
     """
     on_too_large: Literal["stop", "skip"] = "stop"
-    """What to do with a record that exceeds `max.message.bytes` of the target topic. `skip` leaves out that record
-    alone and records the loss, unless the mirror is about to raise that limit to the source's.
+    """What to do with a record that exceeds `max.message.bytes` of the target topic, or what the target's brokers take
+    as one request (`socket.request.max.bytes`). `skip` leaves out that record alone and records the loss, unless the
+    mirror is about to raise the topic's limit to the source's.
     """
     recompress: Literal["mirror", "target"] = "mirror"
     """Who compresses where the target topic has a `compression.type` of its own: the mirror or the target broker."""
@@ -396,7 +402,7 @@ class TopicSettings(Section):
 class GroupSettings(Section):
     """Consumer groups whose committed offsets follow to the target."""
 
-    include: tuple[Pattern, ...] = (re.compile(".*"),)
+    include: tuple[Pattern, ...] = (_compile(".*"),)
     """Synchronize the offsets of the consumer groups whose whole name matches; `[]` for none."""
     interval_s: Seconds = 1.0
     """Seconds between two synchronizations."""
@@ -421,6 +427,10 @@ class SyncSettings(Section):
     """
     deletions: Literal["keep", "delete"] = "keep"
     """`delete` deletes a copy when its source topic is deleted, if the flow made the copy and every check passes."""
+    log_start: Literal["keep", "follow"] = "keep"
+    """`follow` deletes from a copy what its source deleted below its log start (DeleteRecords, retention), never beyond
+    what was mirrored. `keep` leaves that to the copy's own retention.
+    """
     interval_s: Seconds = 5.0
     """Seconds within which a change on the source is noticed. With more than a hundred topics, a changed configuration
     may take longer.

@@ -404,6 +404,8 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
     }
     if follows(MAX_BYTES, settings.sync):
         rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
+    if settings.sync.log_start == "follow":
+        rules = {topic: replace(one, follows_log_start=one.deletes) for topic, one in rules.items()}
     for pair in plan.pairs:
         if pair.source in plan.compacted:
             rules[pair.target] = replace(rules[pair.target], tombstones_ms=plan.compacted[pair.source])

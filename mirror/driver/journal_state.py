@@ -88,7 +88,7 @@ class JournalState:
     paused: set[str] = field(default_factory=set)
     topics: dict[bytes, bytes] = field(default_factory=dict)
     runs: Indexes = field(default_factory=Indexes)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     _detector: SuspensionDetector = field(default_factory=SuspensionDetector)
     _claims: Claims = field(default_factory=Claims)
     _kept: dict[bytes, Entry] = field(default_factory=dict)
@@ -295,7 +295,7 @@ class JournalState:
             if self.is_fresh(at):
                 return figures
             figures = replace(figures, lag_ms=None)
-        return figures.with_end(self.ends.get(at))
+        return figures.with_end(*self.ends.get(at, (None,)))
 
     def is_fresh(self, at: TopicPartition) -> bool:
         """Whether a task, or the driver, reported a partition in the last `STALE_SECONDS`: else none may look at it."""
@@ -306,8 +306,10 @@ class JournalState:
         """The partitions of which no task sees where the source's log ends."""
         return [at for at, one in self.live.items() if not (one.sees_the_end and self.is_fresh(at))]
 
-    def know_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Where the source's logs end, of those that were asked for and answered; of the others nobody knows it."""
+    def know_ends(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Where the source's logs end, and begin, of those that were asked for and answered; of the others nobody knows
+        it.
+        """
         self.ends = ends
         changed = {at: self.with_end(self.live[at]) for at in self.blind}
         self.live |= changed

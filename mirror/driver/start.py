@@ -57,8 +57,8 @@ from mirror.replication.assignment import Assignment
 from mirror.replication.open_transactions import HELD
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic
 from mirror.topics.adoption import claimed, claimed_of
-from mirror.topics.apply import loop_finding
 from mirror.topics.history import Claim, History
+from mirror.topics.same_cluster import loop_finding
 
 _log = logs.get("mirror.supervisor")
 

@@ -52,7 +52,7 @@ from mirror.driver.flow import (
     refused_by,
 )
 from mirror.driver.scheduling import renewed
-from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError
+from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError, Throttled
 from mirror.journal.entries import FirstSeen, same_id, seen_in
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
@@ -200,13 +200,19 @@ class Deletions:
             seen, failures = seen_in(newest), dict[str, MirrorError]()
             ours = sorted(await asyncio.to_thread(self._made, copies, seen))
             ids = {topic: topic_id for topic in ours if (topic_id := seen[topic].target_topic_id) is not None}
+            gone = set[str]()
             for topic, topic_id in ids.items():  # each is on record before the next one goes
-                await asyncio.to_thread(self._target.delete_topics, {topic: topic_id}, failures)
+                try:
+                    await asyncio.to_thread(self._target.delete_topics, {topic: topic_id}, failures)
+                except Throttled as problem:  # the next round looks again at what is due
+                    _log.info("throttled", cluster=self._target.settings.alias, reason=str(problem))
+                    break
                 if topic not in failures:
                     entry = replace(seen[topic], deleted_ms=clock.now_ms())
                     await journal.append_all([(FirstSeen.key(topic), entry.to_json())])
+                    gone.add(topic)
         self._log_refused(settings, {topic: str(problem) for topic, problem in failures.items()})
-        return ids.keys() - failures.keys()
+        return gone
 
     def _log_refused(self, settings: Settings, refused: Mapping[str, str]) -> None:
         for topic in sorted(topic for topic, why in refused.items() if self._refused.get(topic) != why):

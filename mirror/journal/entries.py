@@ -142,6 +142,12 @@ class FirstSeen:
         """The ids of the clusters that the data came through; a record of version 0.1.0 knows of the source alone."""
         return self.origins or ((self.cluster_id,) if self.cluster_id else ())
 
+    @property
+    def hops(self) -> tuple[str, ...]:
+        """The chain, and behind it the source topic itself as `cluster id/topic id`: clusters may share an id."""
+        known = self.cluster_id and self.topic_id
+        return (*self.chain, f"{self.cluster_id}/{self.topic_id}") if known else self.chain
+
     def is_about(self, other: Self) -> bool:
         """Whether both are of one source topic's name and one target topic."""
         is_one_copy = same_id(self.target_topic_id, other.target_topic_id)

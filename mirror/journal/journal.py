@@ -55,7 +55,7 @@ from kio.records.writers import write_new_batch
 from kio.serial.errors import SerialError
 from kio.static.primitive import TZAwareMicros, i8, i16, i32, i64
 
-from mirror.errors import BadRecords, BrokerError, ClusterError, ClusterUnreachable, FlowLost
+from mirror.errors import BadRecords, BrokerError, ClusterError, ClusterUnreachable, FlowLost, Suspended
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.kafka.fetch import fetch_below
 from mirror.kafka.produce import append
@@ -158,8 +158,8 @@ class Journal:
     async def append(self, entries: Sequence[Change]) -> int:
         """Append keys and values (None: a deletion) as one batch; the offset of the first.
 
-        Raises FlowLost where the flow is no longer ours, ClusterUnreachable, AccessDenied, BrokerError; and as `follow`
-        does, where it has to be asked for.
+        Raises FlowLost where the flow is no longer ours, Suspended, ClusterUnreachable, AccessDenied, BrokerError; and
+        as `follow` does, where it has to be asked for.
         """
         try:
             while True:
@@ -170,6 +170,8 @@ class Journal:
                     return await append(
                         self.cluster, self.partition, batch, doing="append to the journal", check=self._check_clear
                     )
+        except Suspended:
+            raise
         except ClusterUnreachable as problem:
             raise ClusterUnreachable(f"{problem}; it may be written all the same") from problem
         except BrokerError as problem:

@@ -21,7 +21,7 @@ from mirror.journal.journal import ENDED, OWNER, Entry, Journal, Place, journal_
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import LATEST, listed
+from mirror.kafka.queries import ends_and_starts
 from mirror.observability.status import KEY as GROUPS
 from mirror.observability.status import NOT_OURS, GroupFigures, PartitionStatus
 from mirror.observability.status import PREFIX as STATE
@@ -127,7 +127,7 @@ class Follower:
     settings: Settings
     target: Cluster
     source: Cluster | None = None
-    _ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _ends: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     _asked: float = -math.inf
     _place: Place | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -195,19 +195,20 @@ class Follower:
         ends = self._ends
         known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
         return replace(
-            found, figures=tuple(one.with_end(known[one.key()]) if one.key() in known else one for one in found.figures)
+            found,
+            figures=tuple(one.with_end(*known[one.key()]) if one.key() in known else one for one in found.figures),
         )
 
     @staticmethod
     async def _ask(
         source: Cluster, partitions: Collection[TopicPartition], source_id: str, ids: Mapping[str, UUID | None]
-    ) -> Mapping[TopicPartition, int]:
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
         """Nothing where the source cannot be asked in time, or is another cluster than the one with this id; nor of
         topics that have other ids than these.
         """
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                ends = await listed(source, partitions, LATEST)
+                ends = await ends_and_starts(source, partitions)
             if same_id(source.cluster_id, source_id or None):
                 is_same = {at.topic: same_id(ids.get(at.topic), source.topic_id(at.topic)) for at in ends}
                 return {at: end for at, end in ends.items() if is_same[at.topic]}

@@ -18,15 +18,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
+import time
 import uuid
-import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -46,6 +43,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from mirror import clock
 from mirror.config import ClusterSettings
 from mirror.errors import (
     AccessDenied,
@@ -53,25 +51,22 @@ from mirror.errors import (
     ClusterError,
     ClusterUnreachable,
     ConfigError,
-    ConnectionLost,
     MirrorError,
     NotAuthenticated,
     PreflightError,
     SettingRefused,
-    WireError,
+    Suspended,
 )
 from mirror.kafka.cluster import (
     Cluster,
     Described,
-    Endpoint,
     TopicPartition,
     cluster_rights,
     denied,
     described,
     partition_counts,
-    refusal,
 )
-from mirror.kafka.protocol import DELETE_TOPICS, INIT_PRODUCER_ID, Api
+from mirror.kafka.protocol import INIT_PRODUCER_ID
 from mirror.kafka.queries import EARLIEST, LATEST, every_listed
 from mirror.kafka.topic_configs import (
     ConfigChange,
@@ -82,6 +77,7 @@ from mirror.kafka.topic_configs import (
     topic_configs,
     topic_configs_by_all,
 )
+from mirror.kafka.wire import DEADLINE_S, Wire, delete_topic, newest_version
 from mirror.observability import logs
 from mirror.suspension import SuspensionDetector, beating
 
@@ -176,106 +172,10 @@ def topic_info(found: Described) -> TopicInfo:
     )
 
 
-# --- A cluster by the wire, for administration ------------------------------------------------------------------------
-
-
-class _Loop:
-    """The event loop of every `Wire`, in a thread that the end of the program does not wait for."""
-
-    lock = threading.Lock()
-    running: asyncio.AbstractEventLoop | None = None
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    with _Loop.lock:
-        if _Loop.running is None:
-            made = asyncio.new_event_loop()
-            threading.Thread(target=made.run_forever, daemon=True, name="mirror-admin").start()
-            _Loop.running = made  # not where no thread is to be had
-        return _Loop.running
-
-
-def _forked() -> None:
-    """A child has no thread but its own."""
-    _Loop.lock, _Loop.running = threading.Lock(), None
-
-
-os.register_at_fork(after_in_child=_forked)
-
-
-class Wire:
-    """One cluster and the connections to it, which stay open for the next question; for use from any thread."""
-
-    def __init__(self, settings: ClusterSettings) -> None:
-        """Connects when it is asked something."""
-        self.endpoint = Endpoint.of(settings)
-        self._cluster = Cluster(self.endpoint)
-        weakref.finalize(self, _closed, self._cluster, os.getpid())
-
-    def ask(self, what: str, timeout: float, question: Callable[[Cluster], Awaitable[T]]) -> T:
-        """The answer to a question, which is asked in order to do `what`, when a broker has answered within `timeout`
-        seconds. Raises ClusterUnreachable, AccessDenied, BrokerError.
-        """
-
-        async def asked() -> T:
-            await self._cluster.refresh(timeout=timeout)
-            return await question(self._cluster)
-
-        answer = asyncio.run_coroutine_threadsafe(asked(), _loop())
-        try:
-            return answer.result()
-        except ClusterError as problem:
-            why = str(problem).removeprefix(f"{self.endpoint}: ")
-            message = f"{self.endpoint}: cannot {what}: {why}"
-            problem.args = (message,)
-            raise
-        finally:
-            answer.cancel()
-
-
-def _closed(cluster: Cluster, process: int) -> None:
-    if os.getpid() == process:  # else the connections are a parent's
-        _loop().call_soon_threadsafe(cluster.close)
-
-
-async def _delete_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, may_go: Callable[[], bool]) -> None:
-    """Any broker takes that for its controller; one without KRaft must be the controller itself."""
-    problem = "no broker is known"
-    for node in cluster.nodes:
-        try:
-            connection = await cluster.connection(node)
-            schema = DELETE_TOPICS.schema(connection.version(DELETE_TOPICS), "request")
-            one = schema.DeleteTopicState(name=None, topic_id=topic_id)
-            request = schema.DeleteTopicsRequest(topics=(one,), timeout=timedelta(seconds=DEADLINE_S))
-            (answer,) = (await connection.call(DELETE_TOPICS, request, DEADLINE_S, may_go)).responses
-        except WireError as lost:
-            problem = str(lost)
-            continue
-        if answer.error_code in _GONE:
-            return
-        if answer.error_code != _NOT_CONTROLLER:
-            raise refusal(answer.error_code, f"{cluster}: delete topic {name}")
-        problem = "it is not the controller"
-    raise ClusterUnreachable(f"{cluster}: delete topic {name}: {problem}")
-
-
-async def newest_version(cluster: Cluster, api: Api) -> int:
-    """The newest version of an API that one of the brokers takes, -1 where it has none: so old is the cluster, but
-    while it is upgraded. Raises ClusterUnreachable, AccessDenied.
-    """
-    lost: ConnectionLost | None = None
-    for node in cluster.nodes:
-        try:
-            return (await cluster.connection(node)).versions.ranges.get(api.key, (0, -1))[1]
-        except ConnectionLost as problem:
-            lost = problem
-    raise ClusterUnreachable(f"{cluster}: {lost}")
-
-
 # --- One cluster's administration, with typed results and mirror's own errors -----------------------------------------
 
-DEADLINE_S = 8.0
-"""How long one call may take, in seconds."""
+#: Longer than a quota of requests mutes a connection (`quota.window.size.seconds`): that is waited for.
+_WAITED_S: Final = 1.5
 #: How long a broker has that is asked beside the others.
 _EACH_S: Final = 5.0
 #: Topics whose configs one request describes.
@@ -291,9 +191,6 @@ Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
 
 _UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 _ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
-#: Answers of DeleteTopics (Kafka `Errors`): done, or gone before; and of a broker that is not the one to ask.
-_GONE = (0, 3, 100)
-_NOT_CONTROLLER = 41
 
 #: What is said of a setting's value, by a broker or a `create.topic.policy` and `alter.config.policy` of its.
 _SETTING_REFUSED = {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
@@ -336,6 +233,8 @@ class Admin:
         self.settings = settings
         self._wire, self._has_met = Wire(settings), False
         self._begins_at, self._librdkafka = "", self._connecting_to("")
+        #: Until when its connection is muted, and until when the brokers want nothing more to be created (monotonic).
+        self._muted_until = self._full_until = 0.0
         #: Asked right before each order is sent; false once the process was suspended since it asked whether it may.
         self.may_go: Callable[[], bool] = lambda: True
 
@@ -353,9 +252,8 @@ class Admin:
         logger = logging.Logger(f"librdkafka.{self.settings.alias}")  # outside the global tree: no other handler prints
         logger.addHandler(_ToOurLog(self.settings.alias) if addresses else logging.NullHandler())
         try:
-            return AdminClient(
-                {"client.id": "mirror", **self.settings.client, "bootstrap.servers": addresses}, logger=logger
-            )
+            client: dict[str, Any] = {"client.id": "mirror", **self.settings.client, "bootstrap.servers": addresses}
+            return AdminClient(client | {"throttle_cb": self._throttled}, logger=logger)
         except (KafkaException, ValueError) as error:
             kind = ClusterUnreachable if self.settings.uses_tls and "SASL mechanism" not in str(error) else ConfigError
             raise kind(f"cluster {self.settings.alias}: client settings refused: {error}") from error
@@ -365,32 +263,48 @@ class Admin:
         """librdkafka's. It begins at the brokers that this cluster names: at the addresses of the configuration brokers
         of another cluster may listen, too, and it would give them our orders (K3).
         """
-
-        async def named(cluster: Cluster) -> str:
-            return cluster.addresses
-
-        addresses = self._wire.ask("find the brokers", DEADLINE_S, named)
-        if addresses != self._begins_at:
+        addresses = self.addresses()
+        left = self._muted_until - clock.monotonic()
+        if 0 < left <= _WAITED_S:
+            time.sleep(left)
+        if addresses != self._begins_at or left > _WAITED_S:  # it answers on another connection
+            self._muted_until = 0.0
             self._begins_at, self._librdkafka = addresses, self._connecting_to(addresses)
         return self._librdkafka
 
+    def addresses(self) -> str:
+        """Each broker's host:port as the cluster advertises it, in order, joined by commas."""
+        return self._seen("find the brokers", lambda cluster: cluster.addresses)
+
+    def _throttled(self, event: Any) -> None:
+        """A broker answered, and reads nothing more from the connection for a while (KIP-219, KIP-599)."""
+        self._muted_until = self._full_until = clock.monotonic() + event.throttle_time
+
+    def keep_to_quota(self) -> None:
+        """Wait until the brokers' quotas let more be created: before it is looked at what there is."""
+        if (left := self._full_until - clock.monotonic()) > 0:
+            reason = "a quota of the brokers is used up, as controller_mutation_rate is by many partitions"
+            log.info("throttled", cluster=self.settings.alias, seconds=round(left, 1), reason=reason)
+            time.sleep(left)
+
     def cluster_id(self) -> str:
         """The id the cluster was formed with."""
-
-        async def known(cluster: Cluster) -> str:
-            return cluster.cluster_id or ""
-
-        return self._wire.ask("read the cluster's id", DEADLINE_S, known)
+        return self._seen("read the cluster's id", lambda cluster: cluster.cluster_id or "")
 
     def brokers(self) -> int:
         """How many brokers are alive."""
         return len(self._nodes("count the brokers"))
 
     def _nodes(self, what: str) -> tuple[int, ...]:
-        async def known(cluster: Cluster) -> tuple[int, ...]:
-            return cluster.nodes
+        return self._seen(what, lambda cluster: cluster.nodes)
 
-        return self._wire.ask(what, DEADLINE_S, known)
+    def _seen(self, what: str, part: Callable[[Cluster], T]) -> T:
+        """A part of what the cluster's metadata says now."""
+
+        async def seen(cluster: Cluster) -> T:
+            return part(cluster)
+
+        return self._wire.ask(what, DEADLINE_S, seen)
 
     def rights(self) -> frozenset[str]:
         """What we may do to the cluster itself, by Kafka's names for operations."""
@@ -483,6 +397,7 @@ class Admin:
         existed: set[str] = set()
         with _each(failures) as failed:
             for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
+                self.keep_to_quota()
                 for name, future in self._creating(some).items():
                     with _one(failed, name):
                         try:
@@ -516,6 +431,7 @@ class Admin:
         """Let topics have more partitions. `ids` as in `alter_configs`."""
         with _each(failures) as failed, beating() as detector:
             for some in portions(growths, lambda one: one.partitions):
+                self.keep_to_quota()
                 has_run = detector.since()
                 others = self._others({one.topic for one in some}, ids, failed)
                 wanted = [NewPartitions(one.topic, one.partitions) for one in some if one.topic not in others]
@@ -611,7 +527,7 @@ class Admin:
         async def deleted(cluster: Cluster) -> None:
             for name, topic_id in topics.items():
                 with _one(failed, name):
-                    await _delete_topic(cluster, name, topic_id, self.may_go)
+                    await delete_topic(cluster, name, topic_id, self.may_go)
 
         with _each(failures) as failed:
             self._wire.ask("delete topics", DEADLINE_S, deleted)
@@ -695,7 +611,7 @@ class Admin:
 
         def given(*args: Any, **options: Any) -> Asked:
             if not (self.may_go() and has_run()):
-                raise ClusterUnreachable(f"{self._wire.endpoint}: this process was suspended, and no order was given")
+                raise Suspended(f"{self._wire.endpoint}: this process was suspended, and no order was given")
             return call(*args, **options)
 
         return self._again(_found_no_controller, given, *args, **options)

@@ -45,6 +45,7 @@ from mirror.errors import (
     NotAuthenticated,
     OtherCluster,
     TlsRefused,
+    UnsupportedVersion,
     WireError,
 )
 from mirror.kafka.addresses import AllFailed, in_turns, resolved
@@ -247,6 +248,10 @@ class Cluster:
         """The brokers that the last metadata answer named, without those that lost their controllers (K4)."""
         return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
+    def address(self, node: int) -> tuple[str, int]:
+        """Where the last metadata answer has a broker; nowhere for one that it does not name."""
+        return self._brokers.get(node, ("", 0))
+
     def leader(self, partition: TopicPartition) -> Leader:
         """The leader known now; node -1 where none is."""
         topic = self.topics.get(partition.topic)
@@ -290,49 +295,48 @@ class Cluster:
             return
         before, learned = self._disowned.get(what, (-1, 0))
         now = clock.monotonic()
-        if (
-            before == node
-            and learned < self._learned
-            and now > self._suspected.get(node, float("-inf")) + _SUSPECT_SECONDS
-        ):
+        is_again = before == node and learned < self._learned
+        if is_again and now > self._suspected.get(node, float("-inf")) + _SUSPECT_SECONDS:
             self._suspected[node] = now
         self._disowned[what] = node, self._learned
 
     def is_misled(self, node: int, connection: Connection) -> bool:
-        """Whether `connection` would make an open one anew: nothing is on its way, and it may be to another broker
-        (K5).
-        """
+        """Whether `connection` would make an open one anew: it is idle, and may be to another broker (K5)."""
         return connection.is_idle and (
             self._brokers.get(node, connection.address) != connection.address
             or connection.opened_at < self._suspected.get(node, float("-inf"))
         )
 
     async def _open(self, address: tuple[str, int]) -> Connection:
-        endpoint = self.endpoint
+        of = self.endpoint
         try:
-            return await Connection.open(
-                address, endpoint.security, CONNECT_TIMEOUT, endpoint.client_id, endpoint.request_timeout
-            )
+            return await Connection.open(address, of.security, CONNECT_TIMEOUT, of.client_id, of.request_timeout)
         except NotAuthenticated as refused:
             raise NotAuthenticated(f"{self}: {refused}") from refused
 
     async def _open_known(self, address: tuple[str, int]) -> Connection:
         """The same, to a broker of this cluster for certain (K3)."""
-        connection = await self._open(address)
         try:
-            self._recognize(await connection.call(METADATA, _metadata_request(connection, ()), CONNECT_TIMEOUT))
+            connection = await self._open(address)
+        except ConnectionLost as lost:
+            if address not in self.endpoint.bootstrap:
+                lost.args = (f"{lost} (a broker of {self} advertises this address: check its advertised.listeners)",)
+            raise
+        try:
+            answer = await connection.call(METADATA, _metadata_request(connection, ()), CONNECT_TIMEOUT)
+            self._recognize(answer, connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _recognize(self, answer: Any) -> None:
+    def _recognize(self, answer: Any, where: object) -> None:
         """Raises OtherCluster for a metadata answer of another cluster than this one."""
         if None not in (self.cluster_id, answer.cluster_id) and answer.cluster_id != self.cluster_id:
             raise OtherCluster(
-                f"a broker of cluster {answer.cluster_id} answers there, and not one of {self.cluster_id}. Mend"
-                " bootstrap.servers, or the name; where that cluster was replaced on purpose, its cluster_id in the"
-                " configuration, and start the mirror again"
+                f"{where}: a broker of cluster {answer.cluster_id} answers there, and not one of"
+                f" {self.cluster_id}. Mend bootstrap.servers, the brokers' advertised.listeners, or the name; where"
+                " that cluster was replaced on purpose, its cluster_id in the configuration, and start the mirror again"
             )
         self.cluster_id = self.cluster_id or answer.cluster_id
 
@@ -415,7 +419,7 @@ class Cluster:
                 problem = problem or silence  # what is known says more
             except AllFailed as failed:
                 problem = failed.problems[-1]
-                if all(isinstance(one, TlsRefused | OtherCluster) for one in failed.problems):
+                if all(isinstance(one, TlsRefused | OtherCluster | UnsupportedVersion) for one in failed.problems):
                     raise ClusterUnreachable(f"{self}: {problem}") from problem
             if clock.monotonic() > deadline:
                 raise ClusterUnreachable(
@@ -436,7 +440,7 @@ class Cluster:
         finally:
             if not is_kept:
                 connection.close()
-        self._learn(answer, wanted)
+        self._learn(answer, wanted, connection)
         return where
 
     async def _compare(self, *, is_due: bool) -> None:
@@ -533,13 +537,13 @@ class Cluster:
             await asyncio.sleep(backoff.next())
             await self.refresh(timeout=max(0.1, deadline - clock.monotonic()))
 
-    def _learn(self, answer: Any, wanted: frozenset[str]) -> None:
+    def _learn(self, answer: Any, wanted: frozenset[str], where: object) -> None:
         code = getattr(answer, "error_code", None)  # by which it asks to begin at the bootstrap addresses (KIP-1102)
         if code:
             raise ConnectionLost(f"{self}: its metadata is of no use: {code.name}")
         if not answer.brokers:
             raise ConnectionLost(f"{self}: its metadata names no broker: the cluster is starting, or cut off")
-        self._recognize(answer)
+        self._recognize(answer, where)
         self._brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         self._denied = {topic.name for topic in answer.topics if topic.error_code in AUTHORIZATION_ERRORS}
         for topic in answer.topics:
@@ -570,6 +574,7 @@ class Cluster:
         doing: str,
         timeout: float = CALL_TIMEOUT,
         once: bool = False,
+        purpose: str = "",
     ) -> Any:
         """Ask the leader of one partition, again with fresh metadata where it moved or the connection broke.
 
@@ -589,7 +594,7 @@ class Cluster:
                 try:
                     left = max(0.1, deadline - clock.monotonic())
                     async with asyncio.timeout(left):
-                        connection = await self.connection(leader.node)
+                        connection = await self.connection(leader.node, purpose)
                     request = build(connection.version(api), leader.epoch)
                     asked = True
                     answer = await connection.call(api, request, left)

@@ -31,7 +31,16 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mirror import __version__, clock
-from mirror.errors import ConnectionLost, FrameTooLarge, MirrorError, NotAuthenticated, TlsRefused, WireError
+from mirror.errors import (
+    ClosedByPeer,
+    ConnectionLost,
+    FrameTooLarge,
+    MirrorError,
+    NotAuthenticated,
+    TlsRefused,
+    UnsupportedVersion,
+    WireError,
+)
 from mirror.kafka.addresses import Address, addresses_of, connected, served
 from mirror.kafka.auth import Plaintext, Security, authenticate, is_alert, refusal
 from mirror.kafka.protocol import API_VERSIONS, Api, Buffer, Versions, correlation_of, decode, decode_versions, encode
@@ -107,6 +116,8 @@ JOIN_BELOW: Final = 64 * 1024
 RENEWED_AFTER: Final = (0.8, 0.9)
 #: Seconds that a renewal may take.
 RENEWAL_TIMEOUT: Final = 20.0
+#: Seconds that a server of lines has to answer one.
+_LINE_SECONDS: Final = 0.5
 #: What a close may mean by the number of the request that it answers: the first asks for the versions, which every
 #: listener says.
 _WHEN_CLOSED: Final = {
@@ -190,8 +201,11 @@ class Connection(asyncio.BufferedProtocol):
                 await self._authenticate()
         except BaseException as problem:
             self._served(well=False)
+            if isinstance(problem, TimeoutError):
+                await self._end_line()
+            error = self._as_error(problem, timeout)
             self.close()
-            raise self._as_error(problem, timeout) from problem
+            raise error from problem
         self._served(well=True)
         return self
 
@@ -218,6 +232,12 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.versions = await self._put(request, loop.create_future(), decode_versions)
 
+    async def _end_line(self) -> None:
+        """End the line that a server other than Kafka's, such as an HTTP one, may wait for: its answer names it."""
+        if self._transport is not None and self._in_flight:
+            self._transport.write(b"\r\n\r\n")
+            await asyncio.sleep(_LINE_SECONDS)
+
     def _served(self, *, well: bool) -> None:
         """Remember for the next connect whether this address of the name is of use."""
         served(self.address[0], self._peer, well=well)
@@ -229,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             case NotAuthenticated():
                 return NotAuthenticated(f"{self}: {problem}")
             case TimeoutError():
-                return ConnectionLost(f"{self}: no answer within {timeout:g} s")
+                return self._lost or ConnectionLost(f"{self}: no answer within {timeout:g} s")
             case OSError() | WireError() | ValueError() | OverflowError():  # the last two: an address no socket takes
                 return ConnectionLost(f"{self}: {problem}")
             case _:
@@ -262,7 +282,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def version(self, api: Api) -> int:
         """The version of `api` spoken on this connection. Raises UnsupportedVersion."""
-        return self.versions.common(api)
+        try:
+            return self.versions.common(api)
+        except UnsupportedVersion as problem:
+            raise UnsupportedVersion(f"{self}: {problem}") from problem
 
     def send(self, api: Api, request: Any, may_go: Callable[[], bool] = lambda: True) -> asyncio.Future[Any]:
         """Send now, or as soon as the session is renewed (C4); the future holds kio's response, or ConnectionLost.
@@ -434,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         closed = exc or "closed by the broker"
         if exc is None or isinstance(exc, ConnectionResetError):  # a reset is what a broker with too many sends, too
             closed = f"{closed}{_WHEN_CLOSED.get(self._correlation_id, '')}"
-        self._break(ConnectionLost(f"{self}: {closed}"))
+        self._break(ClosedByPeer(f"{self}: {closed}"))
 
     def _answer(self, frame: memoryview) -> None:
         correlation_id = correlation_of(frame)

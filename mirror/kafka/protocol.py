@@ -334,6 +334,10 @@ def preload(apis: Iterable[Api] = APIS) -> None:
         _reader(response)
 
 
+#: The API key of Vote, which controllers alone answer.
+_VOTE: Final = 52
+
+
 @dataclass(frozen=True, slots=True)
 class Versions:
     """What one broker offers, as its ApiVersions answer says."""
@@ -342,6 +346,10 @@ class Versions:
 
     def common(self, api: Api) -> int:
         """The newest version that both sides speak. Raises UnsupportedVersion."""
+        if api.key not in self.ranges and _VOTE in self.ranges:
+            raise UnsupportedVersion(
+                f"a KRaft controller listens there, which does not answer {api.name}: use the address of a broker"
+            )
         low, high = self.ranges.get(api.key, (0, -1))
         version = min(high, api.newest)
         if version < max(low, api.oldest):

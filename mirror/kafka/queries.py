@@ -195,8 +195,9 @@ async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Produc
 async def delete_records(
     cluster: Cluster, partition: TopicPartition, before: int, check: Callable[[], None] = lambda: None
 ) -> int:
-    """Delete every record below `before`, at most up to the high watermark; the new log start. `check` is called each
-    time before that is sent, and raises where it must not be.
+    """Delete every record below `before`; the new log start. The topic is known by its name, so metadata are read
+    right before, and `check` is called each time before that is sent, and raises where it must not be. Raises
+    ClusterUnreachable where the log begins before that all the same.
     """
 
     def build(version: int, _epoch: int) -> Any:
@@ -206,6 +207,7 @@ async def delete_records(
         topics = (schema.DeleteRecordsTopic(name=partition.topic, partitions=(part,)),)
         return schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=CALL_TIMEOUT))
 
+    await cluster.refresh((partition.topic,))
     part = await cluster.call_leader(
         partition,
         DELETE_RECORDS,
@@ -213,6 +215,8 @@ async def delete_records(
         read=_only_part,
         doing="DeleteRecords",
     )
+    if part.low_watermark < before:
+        raise ClusterUnreachable(f"{cluster}: {partition}: begins at {part.low_watermark}, where it was given {before}")
     return int(part.low_watermark)
 
 
@@ -268,6 +272,15 @@ async def listed(
     if len(found) < len(partitions):
         await cluster.refresh()
     return found
+
+
+async def ends_and_starts(
+    cluster: Cluster, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The high watermark and the log start of each partition, as `listed` has them."""
+    ends = await listed(cluster, partitions, LATEST)
+    starts = await listed(cluster, list(ends), EARLIEST)
+    return {at: (ends[at], start) for at, start in starts.items()}
 
 
 async def every_listed(

@@ -24,8 +24,10 @@ COMPACTION: Final = frozenset({"min.compaction.lag.ms", "max.compaction.lag.ms",
 _BOUNDS: Final = COMPACTION.union(RETENTION)
 #: What decides together which records there are: some of these without the others may remove what all of them keep.
 KEEPING: Final = _BOUNDS | {"cleanup.policy"}
-#: What DescribeConfigs calls a topic (Kafka `ConfigResource.Type`).
-_TOPIC: Final = 2
+#: A broker's own limit, which is in effect for its topics: it closes a connection over which a larger request comes.
+MAX_REQUEST: Final = "socket.request.max.bytes"
+#: What DescribeConfigs calls a topic and a broker (Kafka `ConfigResource.Type`).
+_TOPIC, _BROKER = 2, 4
 #: Where a setting of a topic itself comes from (Kafka `ConfigSource`), and the error of a topic that is not there.
 _OF_TOPIC, _UNKNOWN_TOPIC = 1, 3
 
@@ -45,7 +47,9 @@ class Config:
 async def topic_configs(
     cluster: Cluster, topics: Iterable[str], timeout: float = CALL_TIMEOUT
 ) -> dict[str, tuple[Config, ...] | Any]:
-    """What is in effect for each of these topics, or the code of the error that a broker answers about it."""
+    """What is in effect for each of these topics, or the code of the error that a broker answers about it; with
+    `MAX_REQUEST`, where the broker shows that (DESCRIBE_CONFIGS on the cluster).
+    """
     return await _topic_configs(cluster, await some_connection(cluster, timeout), topics, timeout)
 
 
@@ -75,14 +79,24 @@ async def _topic_configs(
     cluster: Cluster, connection: Connection, topics: Iterable[str], timeout: float
 ) -> dict[str, tuple[Config, ...] | Any]:
     version = connection.version(DESCRIBE_CONFIGS)
-    schema = DESCRIBE_CONFIGS.schema(version, "request")
-    resource = partial(schema.DescribeConfigsResource, resource_type=_TOPIC, configuration_keys=None)
-    request = schema.DescribeConfigsRequest(resources=tuple(resource(resource_name=name) for name in topics))
+    resource = DESCRIBE_CONFIGS.schema(version, "request").DescribeConfigsResource
+    topic = partial(resource, resource_type=_TOPIC, configuration_keys=None)
+    broker = partial(resource, resource_type=_BROKER, configuration_keys=(MAX_REQUEST,))
+    request = DESCRIBE_CONFIGS.request(version)(
+        resources=(
+            *(topic(resource_name=name) for name in topics),
+            *(broker(resource_name=str(node)) for node in cluster.nodes if cluster.address(node) == connection.address),
+        )
+    )
     answer = await asked_of(cluster, connection, DESCRIBE_CONFIGS, request, timeout)
-    return {
-        result.resource_name: result.error_code
+    found = {
+        (result.resource_type, result.resource_name): result.error_code
         or tuple(Config(one.name, one.value, int(one.config_source)) for one in result.configs)
         for result in answer.results
+    }
+    limits = [one for (kind, _), of in found.items() if kind == _BROKER and isinstance(of, tuple) for one in of]
+    return {
+        name: (*of, *limits) if isinstance(of, tuple) else of for (kind, name), of in found.items() if kind == _TOPIC
     }
 
 

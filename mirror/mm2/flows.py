@@ -12,15 +12,19 @@ import re
 from typing import Final
 
 from mirror.config.yaml_tree import line_of
-from mirror.mm2.properties import Draft, Property
+from mirror.mm2.properties import BadProperties, Draft, Property
+from mirror.names import is_plain
 
 #: Kafka's defaults (`DefaultTopicFilter`, `DefaultGroupFilter`).
-_TOPICS_EXCLUDE: Final = r".*[\-\.]internal, .*\.replica, __.*"
+_TOPICS_EXCLUDE: Final = r"mm2.*\.internal, .*\.replica, __.*"
 _GROUPS_EXCLUDE: Final = "console-consumer-.*, connect-.*, __.*"
-#: What is left out whatever the patterns say: internal topics, and our own.
-_NEVER: Final = (r"__.*", r".*[\-\.]internal", r"mirror\..*")
+#: What is left out whatever the patterns say: internal topics, and those of mirrors.
+_NEVER: Final = (r"__.*", r"\..*", r"mirror\..*")
+_ONE_WAY: Final = "names do not say where a topic came from: mirror each in one direction only"
 #: The topic that MirrorMaker sends its heartbeats to, and mirrors. What ends in that name may be an application's.
 _HEARTBEATS: Final = "heartbeats"
+#: Kafka's own filters, whose names begin with Default.
+_FILTERS: Final = {"topic": "TopicFilter", "group": "GroupFilter", "config.property": "ConfigPropertyFilter"}
 #: What names the settings of topics that do not follow; by default these are, among others, those of timestamps.
 _EXCLUDED: Final = ("config.properties.exclude", "config.properties.blacklist")
 #: How often is looked for changes: the shortest of them holds for all here.
@@ -40,20 +44,18 @@ def add_flow(draft: Draft) -> None:
 
 def _topics(draft: Draft) -> None:
     scope = draft.scope
+    if own := _own_filter(draft, "topic"):
+        raise _refusal(own, "a filter of your own cannot be run: leave it out, and set topics to what it selects")
     include, exclude = scope.find("topics", "topics.whitelist"), scope.find("topics.exclude", "topics.blacklist")
     wanted = _patterns(include.value if include else ".*")
     draft.put(("topics", "include"), wanted, include)
     draft.put(("topics", "exclude"), [], exclude)
     asked = _patterns(exclude.value if exclude else _TOPICS_EXCLUDE)
-    prefix = _naming(draft)
-    cycles = [rf"(?:.*{re.escape(prefix[1])})?{re.escape(prefix[0])}.*"] if prefix else []
-    separator = scope.value("replication.policy.separator", default=".")
-    beats = [_HEARTBEATS, *(f"{alias}{separator}{_HEARTBEATS}" for alias in scope.clusters)]
-    left_out = [re.escape(one) for one in beats if one not in wanted]
-    draft.put(("topics", "exclude"), list(dict.fromkeys([*asked, *_NEVER, *left_out, *cycles])))
+    draft.put(("topics", "exclude"), list(dict.fromkeys([*asked, *_NEVER, *_naming(draft, wanted)])))
     draft.remark(
         ("topics", "exclude"),
-        "also what MirrorMaker never mirrors, and what it does: its heartbeats, and names that begin with `mirror.`",
+        "also what MirrorMaker never mirrors, its heartbeats, and names that begin with `mirror.`; `mirror plan` lists"
+        " what this leaves out",
     )
     draft.put(("topics", "offsets"), "translate")
     draft.remark(
@@ -85,23 +87,65 @@ def _times(draft: Draft) -> None:
     )
 
 
-def _naming(draft: Draft) -> tuple[str, str] | None:
-    """Set the target's names; where names say so, what those begin with that came from the target, the separator."""
+def _naming(draft: Draft, include: list[str]) -> list[str]:
+    """Set the names of copies; return patterns for what MirrorMaker mirrors under no name, or another than these."""
     scope = draft.scope
-    policy = scope.find("replication.policy.class")
-    separator = scope.value("replication.policy.separator", default=".")
-    name = policy.value.strip().rpartition(".")[2] if policy else "DefaultReplicationPolicy"
-    if name == "IdentityReplicationPolicy":
-        draft.put(("topics", "naming"), "identity", policy)
-        draft.remark(
-            ("topics", "naming"), "names do not say where a topic came from: mirror each in one direction only"
-        )
-        return None
-    draft.put(("topics", "naming"), {"prefix": f"{scope.source}{separator}"}, policy)
-    if policy is not None and name != "DefaultReplicationPolicy":
-        why = "a class of your own cannot be run; names were made as DefaultReplicationPolicy does: check topics.naming"
-        scope.explain(policy, why)
-    return f"{scope.target}{separator}", separator
+    policy = scope.find("replication.policy.class") or Property(
+        "replication.policy.class", "DefaultReplicationPolicy", 0
+    )
+    given = scope.find("replication.policy.separator")
+    separator = given.value if given else "."  # as it stands: MirrorMaker keeps blanks at its end
+    source, target = scope.alias("source"), scope.alias("target")
+    is_own = scope.value("replication.policy.internal.topic.separator.enabled", default="true").lower() == "true"
+    mark = re.escape(separator if is_own else ".")
+    internal = [f"mm2.*{mark}internal", f".*{mark}checkpoints{mark}internal"]
+    prefix, cycles = source + separator, _cycles(target, separator)
+    match policy.value.strip().rpartition(".")[2]:
+        case "DefaultReplicationPolicy":
+            draft.put(("topics", "naming"), {"prefix": prefix} if prefix else "identity", given or policy)
+            beats = [_HEARTBEATS, *(f"{alias}{separator}{_HEARTBEATS}" for alias in (*scope.clusters, source, target))]
+            left_out = [re.escape(one) for one in beats if not {one, re.escape(one)} & set(include)]
+        case "IdentityReplicationPolicy":
+            if source == target:
+                raise _refusal(policy, f"with equal aliases ({source!r}) it makes MirrorMaker mirror no topic")
+            named = [one for one in include if is_plain(one) and one.endswith(_HEARTBEATS)]
+            kept = [one for one in named if not any(re.fullmatch(pattern, one) for pattern in cycles)]
+            renamed = {"rename": {one: prefix + one for one in kept}} if kept else "identity"
+            draft.put(("topics", "naming"), renamed, policy)
+            if not all(map(is_plain, include)):
+                why = f"names that end in `{_HEARTBEATS}`, which it changes to {prefix}NAME, are left out unless listed"
+                scope.explain(policy, why)
+            left_out = ["".join((*(rf"(?!{re.escape(one)}\Z)" for one in kept), ".*", _HEARTBEATS))]
+            cycles = []
+        case _:
+            raise _refusal(policy, "a class of your own cannot be run: set one of Kafka's that gives the same names")
+    if draft.values["topics", "naming"] != {"prefix": prefix}:
+        draft.remark(("topics", "naming"), _ONE_WAY)
+    return [*internal, *left_out, *cycles]
+
+
+def _refusal(found: Property, why: str) -> BadProperties:
+    return BadProperties(found.line, f"{found.key}: cannot be taken over: {why}")
+
+
+def _own_filter(draft: Draft, kind: str) -> Property | None:
+    """The property that names a filter other than Kafka's, if any."""
+    found = draft.scope.find(f"{kind}.filter.class")
+    return found if found and not found.value.strip().endswith(".mirror.Default" + _FILTERS[kind]) else None
+
+
+def _cycles(target: str, separator: str) -> list[str]:
+    """The pattern of names that hold the target's alias before a separator (`MirrorSourceConnector.isCycle`).
+
+    Java's split leaves out empty parts at the end. By an empty separator it gives single characters.
+    """
+    if not separator:
+        return [f".*{re.escape(target)}.+"] if len(target) == 1 else []
+    if (target + separator).find(separator) < len(target):
+        return []  # a part is never the alias
+    mark = re.escape(separator)
+    before = f"(?:.*[^{mark[-1]}])?(?:{mark})+" if len(set(separator)) == 1 else f".*{mark}"
+    return [rf"(?:{before})?{re.escape(target)}{mark}(?!(?:{mark})*\Z).*"]
 
 
 def _groups(draft: Draft) -> None:
@@ -109,20 +153,19 @@ def _groups(draft: Draft) -> None:
     include, exclude = scope.find("groups", "groups.whitelist"), scope.find("groups.exclude", "groups.blacklist")
     wanted = _patterns(include.value if include else ".*")
     refused = "|".join(_patterns(exclude.value if exclude else _GROUPS_EXCLUDE))
-    patterns = [f"(?!(?:{refused})$){f'(?:{one})' if '|' in one else one}" if refused else one for one in wanted]
+    patterns = [rf"(?!(?:{refused})\Z){f'(?:{one})' if '|' in one else one}" if refused else one for one in wanted]
     follow = scope.find("sync.group.offsets.enabled")
     seconds = scope.find("sync.group.offsets.interval.seconds")
-    if follow is not None and follow.value.strip().lower() == "true":
+    own = _own_filter(draft, "group")
+    if follow is not None and follow.value.strip().lower() == "true" and own is None:
         draft.put(("groups", "include"), patterns, include or exclude)
         if seconds is not None:
             _put_seconds(draft, ("groups", "interval_s"), seconds)
         return
     draft.put(("groups", "include"), [])
-    remark = (
-        f"MirrorMaker set no group's offsets (sync.group.offsets.enabled); to have them follow: {line_of(patterns)}"
-    )
-    draft.remark(("groups", "include"), remark)
-    for one in (follow, seconds):
+    why = f"{own.key} cannot be run" if own else "MirrorMaker set no group's offsets (sync.group.offsets.enabled)"
+    draft.remark(("groups", "include"), f"{why}; to have them follow: {line_of(patterns)}")
+    for one in (own, follow, seconds):
         if one is not None:
             scope.explain(one, "no group follows: see groups.include")
 
@@ -132,6 +175,8 @@ def _sync(draft: Draft) -> None:
     for name, key in (("sync.topic.configs.enabled", "configs"), ("sync.topic.acls.enabled", "acls")):
         given = scope.find(name) or Property(name, "true", 0)  # Kafka's default
         draft.put(("sync", key), given.value.strip().lower() == "true", given)
+    if (own := _own_filter(draft, "config.property")) and draft.values["sync", "configs"]:
+        raise _refusal(own, "a filter of your own cannot be run: leave it out, and set config.properties.exclude")
     excluded = scope.find(*_EXCLUDED)
     if excluded is not None:
         draft.put(("sync", "configs_exclude"), _patterns(excluded.value), excluded)

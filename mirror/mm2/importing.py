@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,9 +56,6 @@ _TABLE: Final[dict[str, tuple[str, ...]]] = {
     "`mirror status` and the metrics show whether the flow lives": (r"(emit\.heartbeats|heartbeats\.replication)\..*",),
     "groups are looked for at each check: groups.interval_s": (r"refresh\.groups\..*",),
     "new topics are always looked for": (r"refresh\.topics\.enabled",),
-    "a filter of your own cannot be run; check include and exclude": (
-        r"(topic|group|config\.property)\.filter\.class",
-    ),
     "docs/topics.md lists which of a topic's settings follow; `mirror plan` shows them": (
         r"use\.(defaults\.from|incremental\.alter\.configs)",
     ),
@@ -186,7 +184,6 @@ def printable(text: str) -> str:
 
 # --- From a `mm2.properties` to one configuration of ours for each of its flows ---------------------------------------
 
-_FLOW: Final = re.compile(r"(.+)->(.+)\.enabled", re.DOTALL)
 #: Without these the mirror copies the same records to the same topics, or fails to log in, and says so.
 _SPARE: Final = frozenset({"groups", "sync"})
 #: But for what follows by default, and would delete records of copies.
@@ -216,15 +213,18 @@ def imported(data: bytes, origin: str, folder: Path = Path()) -> list[Imported]:
     except BadProperties as problem:
         raise ConfigError(f"{origin}:{problem.line}: {problem}") from problem
     values = {one.key: one.value for one in properties}
-    clusters = list(dict.fromkeys(part.strip() for part in values.get("clusters", "").split(",") if part.strip()))
+    clusters = _clusters(values)
     if not clusters:
         raise ConfigError(f"{origin}: names no clusters: is it a configuration of MirrorMaker 2?")
-    enabled = [pair for pair in _pairs(values) if set(pair) <= set(clusters) and pair[0] != pair[1]]
+    enabled = _pairs(values, clusters)
     if not enabled:
         raise ConfigError(
             f"{origin}: enables no flow between {printable(', '.join(clusters))}: set A->B.enabled = true"
         )
-    found = [_flow(properties, values, clusters, pair, origin, folder) for pair in enabled]
+    try:
+        found = [_flow(properties, values, clusters, pair, origin, folder) for pair in enabled]
+    except BadProperties as problem:
+        raise ConfigError(f"{origin}:{problem.line}: {problem}") from problem
     return _named_apart(found, origin)
 
 
@@ -232,9 +232,9 @@ def strays(data: bytes) -> list[Note]:
     """Keys of flows that are not enabled, and of clusters in no flow: part of no file."""
     properties = parse(data)
     values = {one.key: one.value for one in properties}
-    clusters = {part.strip() for part in values.get("clusters", "").split(",")}
-    enabled = {pair for pair in _pairs(values) if set(pair) <= clusters}
-    lone = clusters - {alias for pair in enabled for alias in pair} - {""}
+    clusters = _clusters(values)
+    enabled = _pairs(values, clusters)
+    lone = set(clusters).difference(*enabled)
     notes = []
     for one in properties:
         if "->" in one.key:
@@ -245,9 +245,17 @@ def strays(data: bytes) -> list[Note]:
     return notes
 
 
-def _pairs(values: Mapping[str, str]) -> list[tuple[str, str]]:
-    found = ((_FLOW.fullmatch(key), value) for key, value in values.items())
-    return [(flow[1], flow[2]) for flow, value in found if flow and value.strip().lower() == "true"]
+def _clusters(values: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in values.get("clusters", "").split(",") if part.strip()))
+
+
+def _pairs(values: Mapping[str, str], clusters: Sequence[str]) -> list[tuple[str, str]]:
+    """The enabled flows; `enabled` without a flow before it holds for each that says nothing."""
+    found = (
+        (pair, values.get(f"{pair[0]}->{pair[1]}.enabled", values.get("enabled", "")))
+        for pair in permutations(clusters, 2)
+    )
+    return [pair for pair, value in found if value.strip().lower() == "true"]
 
 
 def _flow(

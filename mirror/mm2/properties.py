@@ -51,7 +51,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BadProperties(ValueError):
-    """Text that Java would refuse, too; `line` counts from 1."""
+    """Text that Java would refuse, too, or a choice that cannot be taken over; `line` counts from 1."""
 
     def __init__(self, line: int, what: str) -> None:
         self.line = line
@@ -230,6 +230,14 @@ class Scope:
         """The same as text without blanks around it."""
         found = self.find(*names)
         return found.value.strip() if found else default
+
+    def alias(self, side: Side) -> str:
+        """What MirrorMaker calls a cluster in the names of topics: its alias, unless a key gives another, or none."""
+        alias = self.source if side == "source" else self.target
+        keys = (f"{self.source}->{self.target}.{side}.cluster.alias", f"{alias}.alias", f"{side}.cluster.alias")
+        given = [self._last[key] for key in keys if key in self._last]
+        self._used |= {one.key for one in given}
+        return given[0].value.strip() if given else alias
 
     def client(self, side: Side, key: str, *, common: bool = True) -> Property | None:
         """What holds for one of a cluster's clients; `common` where one setting may stand for all clusters."""

@@ -148,20 +148,20 @@ NO_CONTACT: Final = Contact()
 class PartitionStatus:
     """One partition, now.
 
-    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end
-    as last seen, -1 where it never was. `lag_records`: up to the source's end of now, None where nobody knows that:
-    a partition that is paused, waits or stopped does not read its source, so whoever asks the source fills it in
-    (`with_end`). `lag_ms`: the latency of the last batch that the target acknowledged, from its newest record's
-    timestamp to the ack; 0 when caught up, None if unknown. `records`, `batches`, `bytes`, `filled` (offsets that
-    control markers took), `lost` (those among them that the source had lost), `target_lost` (records that the
-    target had acknowledged and lost), `verdicts` (batches, keyed `VERDICT/reason`), `verdict_bytes` (the bytes of
-    those: written, or left out for DROP) and `latency` (of each acknowledged batch whose records have timestamps,
-    as in `lag_ms`) count since this instance started. `at_ms`: wall clock of the report, Unix ms. `caught_up_ms`:
-    when the copy last had all that the source had; 0 where that is not known. `contact_ms`: the time of `contact`,
-    which every report carries on, whatever its state: the journal keeps the newest one alone. `tombstones_ms`: how long
-    the source has kept tombstones since, at the least; None where it was not compacted. `verified`: since the task
-    began, the copy's last records were found to be the source's. `presumed`: the state is a stop that was known before,
-    and the task has not looked at the partition yet.
+    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
+    last seen, -1 where it never was. `lag_records`: offsets that the source holds up to its end of now, markers and
+    holes among them, None where nobody knows that: a partition that is paused, waits or stopped does not read its
+    source, so whoever asks the source fills it in (`with_end`). `lag_ms`: the latency of the last batch that the target
+    acknowledged, from its newest record's timestamp to the ack; 0 when caught up, None if unknown. `records`,
+    `batches`, `bytes`, `filled` (offsets that control markers took), `lost` (those among them that the source had
+    lost), `target_lost` (records that the target had acknowledged and lost), `verdicts` (batches, keyed
+    `VERDICT/reason`), `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each
+    acknowledged batch whose records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall
+    clock of the report, Unix ms. `caught_up_ms`: when the copy last had all that the source had; 0 where that is not
+    known. `contact_ms`: the time of `contact`, which every report carries on, whatever its state: the journal keeps the
+    newest one alone. `tombstones_ms`: how long the source has kept tombstones since, at the least; None where it was
+    not compacted. `verified`: since the task began, the copy's last records were found to be the source's. `presumed`:
+    the state is a stop that was known before, and the task has not looked at the partition yet.
     """
 
     flow: str
@@ -215,15 +215,15 @@ class PartitionStatus:
             return Contact(self.log_end, self.contact_ms)
         return Contact.of(self.log_end, self.at_ms, self.lag_ms) if self.sees_the_end else None
 
-    def with_end(self, end: int | None) -> PartitionStatus:
-        """The same, where the source ends at `end` by now; None where nobody knows.
+    def with_end(self, end: int | None, start: int = 0) -> PartitionStatus:
+        """The same, where the source ends at `end` by now, and begins at `start`; None where nobody knows.
 
         Not of a partition whose source topic is another one by now: what that holds is no lag of this copy. Nor of one
         that ends below what was copied: it lost records, and how many others it holds in their place nobody knows.
         """
         if end is None or not 0 <= self.next_offset <= end or self.state is State.RECREATED:
             return self if self.lag_records is None else replace(self, lag_records=None)
-        return replace(self, log_end=end, lag_records=max(0, end - self.next_offset))
+        return replace(self, log_end=end, lag_records=max(0, end - max(start, self.next_offset)))
 
     def key(self) -> builtins.bytes:
         """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""

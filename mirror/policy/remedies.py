@@ -45,7 +45,11 @@ class Fix(Enum):
         "put topics.naming back as it was; to leave that copy as it is, and to begin another one, name that one for"
         " this topic in topics.naming.rename"
     )
-    OTHER_CLUSTER = "check bootstrap.servers of both"
+    OTHER_CLUSTER = (
+        "check bootstrap.servers of both; where these are two clusters, one made of a copy of the other's disks, name"
+        " the source's alias in target.differs_from"
+    )
+    OTHER_ADDRESS = "check bootstrap.servers, and advertised.listeners of the brokers, of both"
     OTHER_SOURCE = (
         "check bootstrap.servers of the source; give this flow another name where two flows have this one; and where"
         " that cluster took the place of the other for good, end this flow with `mirror failover`, and let one of"
@@ -56,7 +60,10 @@ class Fix(Enum):
         " that cluster took the place of the other for good, end this flow with `mirror failover`, and let one of"
         " another name re-key these topics into others (topics.naming)"
     )
-    END_LOOP = "exclude it, or end that flow with `mirror failover`"
+    END_LOOP = (
+        "exclude it, or end that flow with `mirror failover`; where another cluster with the target's cluster id is"
+        " meant, name its alias in target.differs_from"
+    )
     ADOPT = (
         "where it is a copy of that, `mirror adopt CONFIG {source}` compares both and takes it over; else give the copy"
         " another name (topics.naming), or exclude its source"

@@ -8,10 +8,11 @@ it works and costs something the user should know about.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
+from mirror.kafka.topic_configs import MAX_REQUEST
 from mirror.policy.remedies import Fix
 from mirror.policy.selection import TopicPair
 
@@ -24,6 +25,8 @@ AFTER_MAX, BEFORE_MAX = "message.timestamp.after.max.ms", "message.timestamp.bef
 MAX_BYTES = "max.message.bytes"
 CODEC_IDS: Mapping[str, int] = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
+#: Bytes of a Produce request with one batch besides that batch: a topic's name has up to 249, a client id some dozens.
+AROUND_A_BATCH = 1024
 _DEFAULT_MAX_MESSAGE = 1_048_588
 _DEFAULT_SEGMENT = 1 << 30
 _DEFAULT_RETENTION_MS = 604_800_000
@@ -68,22 +71,26 @@ class Rules:
     """What the classifier knows besides a batch's header; one value per partition pair.
 
     `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
-    takes. `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes
-    on behind records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are
-    damaged in the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records
-    that are too large for the target. `size_follows`: `max.message.bytes` of the target is set to what the source
-    has. `codec`: the id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in
-    a row are joined up to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far
-    ahead of and behind the broker's clock a record may be, in ms. `tombstones_ms`: how long the source, which is
-    compacted, keeps tombstones, at least; None for another one. `mistimes`: the target would give records times of
-    its own, and nobody asked for these. `may_stamp`: records of the copy may have such times, from when its source's
-    had (`topics.append_time` is target).
+    takes. `max_request_bytes`: the largest request that its brokers take, where they show that. `max_record_bytes`: the
+    largest batch of a single record where others are to be smaller, since nobody says what the target takes; else 0.
+    `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on behind
+    records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are damaged in
+    the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records that are too
+    large for the target. `size_follows`: `max.message.bytes` of the target is set to what the source has. `codec`: the
+    id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in a row are joined up
+    to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the
+    broker's clock a record may be, in ms. `tombstones_ms`: how long the source, which is compacted, keeps tombstones,
+    at least; None for another one. `mistimes`: the target would give records times of its own, and nobody asked for
+    these. `may_stamp`: records of the copy may have such times, from when its source's had (`topics.append_time` is
+    target). `follows_log_start`: the copy's log start is to follow its source's.
     """
 
     offsets: Offsets = "preserve"
     producer_id: bool = True
     target_append_time: bool = False
     max_message_bytes: int = _DEFAULT_MAX_MESSAGE
+    max_request_bytes: int = NO_LIMIT
+    max_record_bytes: int = 0
     compacted: bool = False
     deletes: bool = True
     continues_on_loss: bool = False
@@ -97,11 +104,27 @@ class Rules:
     tombstones_ms: int | None = None
     mistimes: bool = False
     may_stamp: bool = False
+    follows_log_start: bool = False
 
     @property
     def translates(self) -> bool:
         """Offsets move."""
         return self.offsets == "translate"
+
+    @property
+    def bound_by_requests(self) -> bool:
+        """No setting of the topic lets its brokers take a larger batch."""
+        return self.max_message_bytes + AROUND_A_BATCH >= self.max_request_bytes
+
+    def below(self, cut_bytes: int) -> Rules:
+        """The rules for a target that takes no batch of `cut_bytes`, and does not say what it takes: half of that is
+        tried, and of one record, which cannot be halved, anything less.
+        """
+        return replace(
+            self,
+            max_message_bytes=min(self.max_message_bytes, cut_bytes // 2),
+            max_record_bytes=min(self.max_message_bytes, cut_bytes - 1),
+        )
 
     def may_take_more(self, source: Mapping[str, str], target: Mapping[str, str]) -> bool:
         """Whether the target takes larger batches than these rules know, by both topics' configs of now, or is about to
@@ -136,12 +159,13 @@ class Rules:
             offsets=offsets,
             target_append_time=is_stamped(target),
             max_message_bytes=_largest_batch(target),
+            max_request_bytes=_number(target, MAX_REQUEST, NO_LIMIT),
             compacted="compact" in _policies(target),
             deletes="delete" in _policies(target),
             continues_on_loss=continues_on_loss,
             skips_damage=skips_damage,
             skips_too_large=skips_too_large,
-            codec=_codec(target) if recompress == "mirror" else None,
+            codec=codec_of(target) if recompress == "mirror" else None,
             coalesce_bytes=coalesce_bytes or 0,
             timestamp_after_max_ms=_number(target, AFTER_MAX, skew),
             timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
@@ -212,7 +236,7 @@ def _refusals_of_any(source: Mapping[str, str], target: Mapping[str, str], topic
 
 def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offsets) -> Iterator[str]:
     rules = Rules.from_configs(target)
-    if rules.codec is not None and rules.codec != _codec(source):
+    if rules.codec is not None and rules.codec != codec_of(source):
         yield (
             f"has compression.type={target['compression.type']}: batches of another codec are recompressed, at a cost;"
             " compression.type=producer keeps them as they are"
@@ -220,10 +244,13 @@ def _advice(source: Mapping[str, str], target: Mapping[str, str], offsets: Offse
     largest = _largest_batch(source)
     if rules.max_message_bytes < largest:
         key = "segment.bytes" if _number(target, "segment.bytes", _DEFAULT_SEGMENT) < largest else MAX_BYTES
+        more = f"set {key} to {largest} or more"
+        if rules.bound_by_requests:
+            more = f"set {MAX_REQUEST} of its brokers, {rules.max_request_bytes}, to {largest + AROUND_A_BATCH} or more"
         yield (
             f"takes batches of {rules.max_message_bytes} bytes, its source of {largest}: larger ones are split, at a"
             " cost, and a record that is larger alone stops its partition, or is left out where topics.on_too_large is"
-            f" skip; set {key} to {largest} or more"
+            f" skip; {more}"
         )
     if old := _old_format(source):
         yield f"its source stores the old format {old}: every batch is rewritten"
@@ -281,6 +308,21 @@ def _advice_on_replicas(target: Mapping[str, str], replicas: int) -> Iterator[st
         )
 
 
+def grows(configs: Mapping[str, str], topic: str, begin: int) -> str:
+    """What is to be said of a copy that keeps what somebody deletes from its source, a topic without retention that
+    begins at an offset; empty where nobody does, as far as that shows. Streams applications name and purge some so.
+    """
+    if min(_kept_ms(configs), _kept_bytes(configs)) < NO_LIMIT or is_compacted(configs):
+        return ""
+    if not begin and not topic.endswith("-repartition"):
+        return ""
+    return (
+        f"grows for ever: its source has no retention and begins at offset {begin}, since records are deleted there by"
+        " request (DeleteRecords, as a Streams application does of its repartition topics), and the copy keeps them;"
+        " set sync.log_start to follow, or exclude it where the application can make it anew"
+    )
+
+
 def shortened(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """What is to be said of a copy that gets other settings and with them deletes more than it did; empty where it does
     not: nobody else may hold what its source deleted.
@@ -311,7 +353,7 @@ def tombstones_kept_ms(configs: Mapping[str, str]) -> int | None:
     return _number(configs, "delete.retention.ms", _DEFAULT_TOMBSTONES_MS)
 
 
-def _codec(configs: Mapping[str, str]) -> int | None:
+def codec_of(configs: Mapping[str, str]) -> int | None:
     """The one codec that batches get; None where they keep theirs."""
     return CODEC_IDS.get(configs.get("compression.type", "producer"))
 
@@ -363,9 +405,10 @@ def _old_format(configs: Mapping[str, str]) -> str:
 
 
 def _largest_batch(configs: Mapping[str, str]) -> int:
-    """A batch must fit into a message and into a segment (Kafka `UnifiedLog.append`)."""
+    """A batch must fit into a message and into a segment (Kafka `UnifiedLog.append`), and into a request."""
     message = _number(configs, MAX_BYTES, _DEFAULT_MAX_MESSAGE)
-    return min(message, _number(configs, "segment.bytes", _DEFAULT_SEGMENT))
+    request = _number(configs, MAX_REQUEST, NO_LIMIT) - AROUND_A_BATCH
+    return min(message, _number(configs, "segment.bytes", _DEFAULT_SEGMENT), request)
 
 
 def _number(configs: Mapping[str, str], key: str, default: int) -> int:

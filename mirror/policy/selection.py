@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, Self
 
 from mirror import names
@@ -192,7 +192,8 @@ class Selection:
 
     `missing`: include patterns without special characters, so meant as a name, that no topic has and nothing excludes.
     `illegal`: source topics whose target name no broker would accept.
-    `internal`: topics that the patterns ask for and that are left out all the same.
+    `internal`: topics that the patterns ask for and that are left out all the same. `excluded`: by topic, the pattern
+    of `exclude` that leaves out what `include` matches.
     """
 
     pairs: tuple[TopicPair, ...]
@@ -200,6 +201,20 @@ class Selection:
     clashes: tuple[Clash, ...]
     illegal: tuple[TopicPair, ...]
     internal: tuple[str, ...]
+    excluded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The topics that `include` matches and that are not mirrored, by the reason."""
+        reasons = {topic: f'topics.exclude has "{pattern}"' for topic, pattern in self.excluded.items()}
+        for topic in self.internal:
+            is_own = topic.startswith(names.OWN_PREFIX)
+            owner, itself = ("mirrors keep", "themselves") if is_own else ("Kafka keeps", "itself")
+            reasons[topic] = f"{owner} topics with such names for {itself}"
+        found: dict[str, list[str]] = {}
+        for topic, reason in sorted(reasons.items()):
+            found.setdefault(reason, []).append(topic)
+        return found
 
 
 def selects(topic: str, patterns: Patterns) -> bool:
@@ -229,6 +244,11 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
         clashes=tuple(Clash(target=t, sources=tuple(s)) for t, s in sorted(by_target.items()) if len(s) > 1),
         illegal=tuple(pair for pair in pairs if not names.is_legal(pair.target)),
         internal=tuple(topic for topic in wanted if topic.startswith(_NEVER)),
+        excluded={
+            topic: next(one.pattern for one in patterns.exclude if one.fullmatch(topic))
+            for topic in sorted(topics)
+            if topic not in wanted and any(one.fullmatch(topic) for one in patterns.include)
+        },
     )
 
 

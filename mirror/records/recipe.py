@@ -26,7 +26,8 @@ def opened_by(memory_bytes: int) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Records below `first_offset` are left out: they are mirrored already. `codec`: an id for all batches, None keeps
-    each one's own. `max_bytes`: what the target takes as one batch. `portion`: bytes of records, without compression,
+    each one's own. `max_bytes`: what the target takes as one batch; `max_record_bytes`: as one of a single record,
+    where that is more. `portion`: bytes of records, without compression,
     that are opened at a time, and the most that one batch is made of; more only where one record has more. `cap`: bytes
     that such a record may have, and what a compressed set of magic 0 or 1, which is opened whole, may decompress to.
     """
@@ -34,5 +35,6 @@ class Recipe:
     first_offset: int = 0
     codec: int | None = None
     max_bytes: int = 2**31 - 1
+    max_record_bytes: int = 0
     portion: int = PORTION
     cap: int = LARGEST_RECORD

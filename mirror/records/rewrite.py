@@ -36,6 +36,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
@@ -219,7 +220,7 @@ def rewritten(
     for every in _together(raws, recipe):
         wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
         for run in (wanted,) if closes_up else dense(wanted):
-            yield from fitting(run, codec, recipe.max_bytes)
+            yield from fitting(run, codec, recipe.max_bytes, recipe.max_record_bytes)
 
 
 class Unfit(NamedTuple):
@@ -299,15 +300,15 @@ def dense(every: Records) -> Iterator[Records]:
         at += count
 
 
-def fitting(run: Records, codec: int, max_bytes: int) -> Iterator[tuple[RawBatch, Int64s]]:
+def fitting(run: Records, codec: int, max_bytes: int, max_record_bytes: int = 0) -> Iterator[tuple[RawBatch, Int64s]]:
     """Cut where a batch would be too large, each time after as many records as fit."""
     while len(run):
-        fits, batch = _longest(run, codec, max_bytes)
+        fits, batch = _longest(run, codec, max_bytes, max_record_bytes)
         yield batch, run.offsets[:fits]
         run = run.rows(fits, len(run))
 
 
-def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
+def _longest(run: Records, codec: int, max_bytes: int, max_record_bytes: int) -> tuple[int, RawBatch]:
     """The longest prefix that fits, and how many records it has. The next length to try follows from the size of the
     last one, kept between what fits and what does not; after `_GUESSES` of them the range is halved each time, since
     records may be chosen so that no guess comes near.
@@ -319,11 +320,11 @@ def _longest(run: Records, codec: int, max_bytes: int) -> tuple[int, RawBatch]:
     while True:
         made = build(run.rows(0, tried), codec)
         size = made.header.size
-        if size <= max_bytes:
+        if size <= max_bytes or (tried == 1 and size <= max_record_bytes):
             fits, batch = tried, made
         elif tried == 1:
-            offset = int(run.offsets[0])
-            raise RecordTooLarge(f"a record takes {size} bytes alone, more than the {max_bytes} of a batch", offset)
+            offset, most = int(run.offsets[0]), max(max_bytes, max_record_bytes)
+            raise RecordTooLarge(f"a record takes {size} bytes alone, more than the {most} of a batch", offset)
         else:
             fails = tried
         if batch is not None and fails - fits == 1:
@@ -387,10 +388,18 @@ def padding(first: int, next_offset: int, *, codec: int | None, max_bytes: int) 
     """
     count = min(next_offset - first, MOST)
     while True:
-        made = build(_nothing(first, count), ZSTD if codec is None else codec)
+        made = _padding(count, ZSTD if codec is None else codec)
         if made.header.size <= max_bytes or count == 1:
-            return made
+            return made.at(first)
         count = max(1, min(count // 2, count * max_bytes // made.header.size))
+
+
+@lru_cache(maxsize=2)
+def _padding(count: int, codec: int) -> RawBatch:
+    """So many offsets of padding: wherever they lie, their bytes are the same, and to make them costs half as much CPU
+    as a broker needs to append them. Those that are too large, and those that fit, are asked for in turn.
+    """
+    return build(_nothing(0, count), codec)
 
 
 def is_padding(raw: RawBatch) -> bool:

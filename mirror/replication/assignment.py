@@ -67,6 +67,10 @@ class LastPosition:
         """Its offset on the target is not the one on the source."""
         return self.source_next != self.target_end
 
+    def held_none(self, end: int) -> bool:
+        """A copy whose empty log ends at this offset never held a record: what it held below was padding."""
+        return self.batch is None and not self.was_accepted and end <= self.begins
+
     def is_of(self, source_topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
         """It is about these two topics, not of others by their names."""
         return (self.source_topic_id, self.target_topic_id) == (source_topic_id, target_topic_id)

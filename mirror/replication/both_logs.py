@@ -82,12 +82,7 @@ class Logs:
 
     @property
     def begin(self) -> int:
-        """The first offset of the source that is to be mirrored, whether or not the source still has it."""
-        return self.since or self.start
-
-    @property
-    def furthest_begin(self) -> int:
-        """The highest offset at which the copy may have been made to begin, as sources begin ever later."""
+        """Where a copy without a record begins: where the flow began in the source, or the source begins by now."""
         return max(self.since, self.start)
 
     @property
@@ -97,10 +92,12 @@ class Logs:
 
     @property
     def is_unaligned(self) -> bool:
-        """The target holds nothing, or nothing but padding, and is to begin behind that."""
-        if self.tail is None:  # it may have deleted padding by itself
-            return self.end == 0 < self.begin or self.end < self.since
-        return self.end <= self.begin and is_our_padding(self.tail, self.own)
+        """The target holds nothing, or nothing but padding, never held more, and is to begin behind that."""
+        if self.tail is not None:
+            return self.end <= self.begin and is_our_padding(self.tail, self.own)
+        # Deleted padding leaves an empty log, as expired records do: the journal distinguishes both.
+        held_none = self.end == 0 or (self.last is not None and self.last.held_none(self.end))
+        return self.end < self.begin and (held_none or self.end < self.since)
 
     @property
     def tail_is_ours(self) -> bool:
@@ -152,7 +149,7 @@ class Logs:
         if self.last is not None and self.last.batch is not None:
             return True
         if self.tail is None:
-            return self.end > self.furthest_begin
+            return self.end > self.begin
         return not is_our_padding(self.tail, self.own)
 
     def check_way(self) -> None:
@@ -224,8 +221,8 @@ class Logs:
 
     def padded_twice(self, end: int) -> PartitionStop:
         """The stop for padding over records that were never mirrored, as two mirrors at a time may leave it."""
-        detail = f"the target has padding up to offset {end}, and the source has records from {self.furthest_begin} on"
-        return self.stop(State.DIVERGED, self.furthest_begin, detail, Remedy.BEGIN_ANEW)
+        detail = f"the target has padding up to offset {end}, and the source has records from {self.begin} on"
+        return self.stop(State.DIVERGED, self.begin, detail, Remedy.BEGIN_ANEW)
 
     def truncated(self, at: int, detail: str) -> PartitionStop:
         """The stop for a source that was cut back below what was mirrored."""

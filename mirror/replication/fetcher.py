@@ -113,7 +113,7 @@ class Cursor:
     to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
     (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it
     out (monotonic, R8). `hollow`: how many answers in a row held nothing though it ends further on
-    (R9).
+    (R9). `log_start`: where the source's log began by its last answer.
     """
 
     partition: TopicPartition
@@ -137,6 +137,7 @@ class Cursor:
     epochless: int | None = None
     unheard_at: float | None = None
     hollow: int = 0
+    log_start: int = 0
     backoff: Backoff = field(default_factory=Backoff)
     not_before: float = 0.0
 
@@ -624,6 +625,7 @@ class Fetcher:
         if fetched.error_code:
             return self._refused(cursor, fetched)
         cursor.sees(fetched.last_stable_offset, fetched.high_watermark, asked_ms)
+        cursor.log_start = fetched.log_start
         if fetched.records:
             cursor.hollow = 0
             self._cut(cursor, fetched)

@@ -2,11 +2,19 @@
 
 A log's offsets begin at 0, and no request moves them; but a log may begin later, once its first records were deleted.
 So a source that begins at offset S, or is mirrored from there on, is given an equal target by S records of nothing, in
-large compressed batches, and DeleteRecords up to S. Padding is sent like data, by the partition's own producer and at
-the position in the log, so whoever is interrupted goes on where the log ends (P2 to P4 in `replication/position.py`).
+large compressed batches, and DeleteRecords up to S. All but the newest batch is deleted as it goes: brokers keep the
+files of a few segments, and the newest batch shows whoever goes on that what the log held was padding. Padding is sent
+like data, by the partition's own producer and at the position in the log, so whoever is interrupted goes on where the
+log ends (P2 to P4 in `replication/position.py`).
+
+Decision: padding is compressed as it always was. A broker looks through every record, so that no codec costs it less
+CPU, smaller batches cost more, and partitions that are padded at a time take as long in all as one after the other
+(`python -m tests.bench.offsets --padding`). The best level of zstd takes a tenth less of the disk.
 
     A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
-        broker crashed and brought it back (`replication/position.py`), it is deleted again before more data follows
+        broker crashed and brought it back (`replication/position.py`), it is deleted again before more data follows.
+        A copy that holds no record, and never held one by its journal, is padded again where its source's log start
+        moved: what was deleted there was never asked for
     A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
         leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
         end says whether it is there
@@ -19,8 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from mirror.errors import BrokerError, ClusterUnreachable, PartitionStop
+from mirror.errors import BrokerError, PartitionStop
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.produce import ACK_TIMEOUT, append
 from mirror.kafka.queries import delete_records
@@ -29,6 +38,9 @@ from mirror.records.header import restamp
 from mirror.records.rewrite import padding
 from mirror.replication.position import Position
 from mirror.states import Remedy, State
+
+#: Bytes of padding behind which what lies below the newest batch is deleted: less than two segments of most topics.
+DELETE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,7 @@ async def align(
     if not what.rules.deletes:
         detail = f"the copy begins at offset {what.begin}, and a compacted target topic begins at 0 for ever"
         raise _stop(what, State.REFUSED, detail, Remedy.ALLOW_DELETION)
-    at, stamp = position.next_offset, position.stamp
+    at, stamp, size = position.next_offset, position.stamp, 0
     while at < what.begin:
         raw = padding(at, what.begin, codec=what.rules.codec, max_bytes=what.rules.max_message_bytes)
         check()  # beats: many that make padding in a row would look like a suspension, and begin anew for ever
@@ -70,12 +82,12 @@ async def align(
         if landed != at:
             detail = f"padding for offset {at} landed at offset {landed}"
             raise _stop(what, State.FENCED, detail, Remedy.END_WRITER)
-        at, stamp = raw.header.next_offset, stamp.after(raw.header.last_offset_delta)
+        at, stamp, size = raw.header.next_offset, stamp.after(raw.header.last_offset_delta), size + raw.header.size
         on_move(at)
-    await cluster.refresh((what.target.topic,))
-    begins = await delete_records(cluster, what.target, what.begin, check)
-    if begins < what.begin:
-        raise ClusterUnreachable(f"{cluster}: {what.target}: begins at {begins}, where it was given {what.begin}")
+        if size >= DELETE_BYTES and at < what.begin:
+            size = 0
+            await delete_records(cluster, what.target, landed, check)
+    await delete_records(cluster, what.target, what.begin, check)
 
 
 def _stop(what: Alignment, state: State, detail: str, remedy: Remedy) -> PartitionStop:

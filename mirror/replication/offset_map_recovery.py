@@ -217,6 +217,7 @@ async def _resumed(
         last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
         stamped=logs.is_stamped,
         is_empty=logs.is_empty,
+        log_start=logs.start,
     )
     return position, offset_map
 
@@ -435,7 +436,7 @@ async def _retrace_from_the_first(
     compared = 0
     if origin is not None or logs.start:  # it may be one that the source has deleted since
         compared = await _retrace(offset_map, logs, source, target, target_partition)
-    if offset_map.runs.next_source <= max(origin or 0, logs.begin, logs.start):
+    if offset_map.runs.next_source <= max(origin or 0, logs.begin):
         detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
         raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", *ANOTHER_COPY)
     return compared

@@ -11,16 +11,19 @@ from uuid import UUID
 from mirror import clock
 from mirror.errors import PartitionStop
 from mirror.observability.status import Contact, PartitionStatus
+from mirror.policy.rules import Rules
 from mirror.records.header import RawBatch
 from mirror.replication.assignment import STANDING, Assignment, KnownStop, LastPosition, Loss
 from mirror.replication.fetcher import Cursor
 from mirror.replication.open_transactions import held_note
-from mirror.replication.partition_writer import PartitionCounters, PartitionWriter
+from mirror.replication.partition_writer import CutOff, PartitionCounters, PartitionWriter
 from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.states import State
 
 #: Seconds for which a partition's report names what its target lost.
 NOTED_SECONDS: Final = 600.0
+#: Seconds for which a quota may keep a partition from the target without that being named.
+MUTED_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +32,11 @@ class PartitionTask:
     is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
     acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
     met, and `lifted` one that was known and does not stand any more.
+    `cut_bytes`: size of the smallest batch that the target closed a connection over, again and again; 0 for none.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
+    `begins` is where the copy was made to begin, -1 where it was not. `followed` is the target offset below which it
+    was deleted since, as its source was.
     """
 
     assignment: Assignment
@@ -42,7 +48,8 @@ class PartitionTask:
     in_doubt: asyncio.Event = field(default_factory=asyncio.Event)
     doubts: int = 0
     stopped_at: int = -1
-    aligned_to: int = -1
+    begins: int = -1
+    followed: int = 0
     is_new: bool = True
     presumes: bool = False
     finished: bool = False
@@ -51,6 +58,7 @@ class PartitionTask:
     last: LastPosition | None = None
     stop: KnownStop | None = None
     lifted: bool = False
+    cut_bytes: int = 0
     target_topic_id: UUID | None = None
     left_out: list[tuple[int, int]] = field(default_factory=list)
     read_until: int = -1
@@ -97,6 +105,12 @@ class PartitionTask:
         if rules.skips_too_large if loss.reason == "too_large" else rules.skips_damage:
             return True
         return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
+
+    def cuts(self, batch: CutOff | None) -> Rules:
+        """The rules to go on by, once the target closed connections over a batch (W16 in `writer.py`)."""
+        if batch is not None and batch.is_too_large:
+            self.cut_bytes = min(batch.size, self.cut_bytes or batch.size)
+        return self.assignment.rules.below(self.cut_bytes) if self.cut_bytes else self.assignment.rules
 
     @property
     def losses(self) -> tuple[tuple[int, int], ...]:
@@ -168,6 +182,21 @@ class PartitionTask:
         known = self.assignment.stop
         self.lifted = known is not None and known.stands
 
+    def log_start(self, recorded: LastPosition | None) -> int:
+        """The target offset at which the copy is to begin by now, as its source does: not behind the position that is
+        `recorded`, nor where it is not known which offset that is. -1 where nothing is to be deleted.
+        """
+        writer, cursor = self.partition_writer, self.cursor
+        if recorded is None or writer is None or cursor is None or not writer.rules.follows_log_start:
+            return -1
+        runs, begin = writer.offset_map.runs if writer.offset_map is not None else None, cursor.log_start
+        if begin >= recorded.source_next:
+            begin = recorded.target_end
+        elif runs is not None:
+            begin = runs.to_target(begin) if runs.source_begin <= begin else -1
+        is_sound = self.state in (State.MIRRORING, State.CAUGHT_UP) and not writer.in_doubt
+        return begin if is_sound and begin > self.followed else -1
+
     def add_note(self, note: str) -> None:
         """Have a note reported beside the state for a while."""
         self.note, self.noted_until = note, clock.monotonic() + NOTED_SECONDS
@@ -185,7 +214,7 @@ class PartitionTask:
     def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, partition_writer, cursor = self.assignment, self.partition_writer, self.cursor
-        acked = partition_writer.acked if partition_writer else max(self.stopped_at, self.aligned_to)
+        acked = max(partition_writer.acked if partition_writer else self.stopped_at, self.begins)
         end = cursor.readable_until if cursor else -1
         if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
             end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
@@ -195,6 +224,9 @@ class PartitionTask:
         ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         parts = [detail, advice, self.note if clock.monotonic() < self.noted_until else ""]
+        muted_s = partition_writer.muted_until - clock.monotonic() if partition_writer is not None else 0.0
+        if state is State.MIRRORING and muted_s > MUTED_SECONDS:
+            parts.append(f"a quota of the target's brokers (producer_byte_rate) takes nothing for {muted_s:.0f} s")
         is_held = False
         if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
             is_held = True

@@ -35,6 +35,10 @@ from mirror.states import RESOLVED_BY, Remedy, State
 LONGEST_GAP: Final = 1_000_000
 
 
+#: So often a broker closes a connection over a batch that goes alone before that is not sent any more (W16).
+CLOSINGS: Final = 2
+
+
 class Unwritable(PartitionStop):
     """The stop for records that the target will not take, or nobody can read; `loss`: what is left out to go on."""
 
@@ -53,6 +57,22 @@ class Suspect:
     offset: int
     answer: str
     refusal: PartitionStop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """The batch at source offset `offset`, of `size` bytes, which was on its way when the target closed the connection;
+    `alone`: how often, while nothing else was on that connection (W16 in `writer.py`).
+    """
+
+    offset: int
+    size: int
+    alone: int = 0
+
+    @property
+    def is_too_large(self) -> bool:
+        """The target does not take a batch of that size."""
+        return self.alone >= CLOSINGS
 
 
 @dataclass(slots=True)
@@ -124,19 +144,20 @@ class Gap:
 class PartitionWriter:
     """Where a partition is written, from one position on.
 
-    The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be
-    appended at `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose
-    offsets move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch
-    that is gone. `mistimed`: an ack named another time than the batch has. `unconfirmed`: batches sent whose fate only
-    the log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, and
-    `heard_at` when its position was read, or what was acknowledged last was sent (both monotonic). What
-    is in flight went to broker `node`, over the one of its connections named `connection`. `landed_at` is where the
-    target's log ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches
-    up to `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open
-    before the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
+    The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be appended at
+    `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
+    move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch that is
+    gone. `mistimed`: an ack named another time than the batch has. `unconfirmed`: batches sent whose fate only the
+    log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, and
+    `heard_at` when its position was read, or what was acknowledged last was sent (both monotonic). What is in flight
+    went to broker `node`, over the one of its connections named `connection`. `landed_at` is where the target's log
+    ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches up to
+    `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open before
+    the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
     `opens`: bytes that a record to be rewritten may have without compression. `suspensions`: how often the process had
     been suspended when the position was read. `suspect`: the batch whose contents may be what the target refused, here
-    or through the partition writer before.
+    or through the partition writer before; `cut_off` likewise, the one whose size may be why the target closed a
+    connection. `muted_until`: when a quota of the target lets more through (monotonic).
     """
 
     source: TopicPartition
@@ -176,6 +197,8 @@ class PartitionWriter:
     topic_id: UUID | None = None
     losses: deque[Loss] = field(default_factory=deque)
     suspect: Suspect | None = None
+    cut_off: CutOff | None = None
+    muted_until: float = 0.0
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset
@@ -207,6 +230,22 @@ class PartitionWriter:
             return False
         return not self.in_flight or (self.known and isinstance(self.queue[0], PendingBatch))
 
+    def goes_alone(self, cut_bytes: int) -> bool:
+        """Return True if a target may close the connection over what is sent next; it did over `cut_bytes`."""
+        first = self.queue[0]
+        if not isinstance(first, PendingBatch):
+            return False
+        is_same = self.cut_off is not None and self.cut_off.offset == first.raw.header.base_offset
+        return is_same or bool(self.rules.max_record_bytes) or len(first.raw.data) >= cut_bytes
+
+    def closed_on(self, *, is_alone: bool) -> CutOff:
+        """The target closed the connection while the first batch in flight may have been what it read."""
+        raw, known = self.in_flight[0].raw, self.cut_off
+        offset = raw.header.base_offset
+        alone = known.alone if known is not None and known.offset == offset else 0
+        self.cut_off = CutOff(offset, len(raw.data), alone + is_alone)
+        return self.cut_off
+
     @property
     def mean_size(self) -> float:
         """Bytes of a batch, on the average of those that are not acknowledged yet."""
@@ -219,6 +258,7 @@ class PartitionWriter:
             first_offset=self.next_offset,
             codec=self.rules.codec,
             max_bytes=self.rules.max_message_bytes,
+            max_record_bytes=self.rules.max_record_bytes,
             cap=self.opens,
         )
 

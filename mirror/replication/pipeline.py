@@ -46,7 +46,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import replicated_end
+from mirror.kafka.queries import delete_records, replicated_end
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
@@ -56,7 +56,16 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
 from mirror.records.recipe import opened_by
 from mirror.records.transactions import Aborted
-from mirror.replication.assignment import TOMBSTONES, Assignment, KnownStop, LastPosition, Loss, OnLoss, log_loss
+from mirror.replication.assignment import (
+    TOMBSTONES,
+    Assignment,
+    KnownStop,
+    LastPosition,
+    Loss,
+    OnLoss,
+    log_loss,
+    outside,
+)
 from mirror.replication.classifier import Verdict, classify
 from mirror.replication.damage import Damaged, may_take_more
 from mirror.replication.fetcher import Arrival, Cursor, Fetcher
@@ -150,6 +159,7 @@ class Pipeline:
         self._writer = Writer(target, self._changed, self._spawn, share)
         self.detector = self._writer.detector
         self._clearance = Clearance(self.detector, may_go_on)
+        self._writer.may_go = lambda: not self._clearance.is_due
         self._writer.all_counters.update(deepcopy(dict(so_far or {})))
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
@@ -225,11 +235,16 @@ class Pipeline:
         return True
 
     async def _watch_for_suspensions(self) -> None:
-        """Doubt all partitions where the process was suspended (W13): each reads its position again."""
+        """Where the process was suspended, ask whether it may go on (L3), and doubt all partitions where that was for
+        long (W13): each reads its position again.
+        """
         while True:
             await asyncio.sleep(_BEAT_SECONDS)
             if self._clearance.is_due:
                 self._writer.check_leaders()
+                with contextlib.suppress(ClusterError, WireError):  # asked again: nothing is sent until then
+                    await self._awake()
+                    self._writer.flush()
 
     async def _awake(self) -> int:
         """How often the process was suspended by now. Raises ClusterUnreachable where it may not go on (L3), and as
@@ -261,6 +276,26 @@ class Pipeline:
             if one.partition_writer is not None
         )
         return [(target, last) for target, last in known if last is not None]
+
+    async def follow_log_starts(self, recorded: Iterable[tuple[TopicPartition, LastPosition]]) -> None:
+        """Delete from copies what their sources have deleted, where that is asked for, up to the positions that are on
+        record: whoever reads both logs after a kill finds no more missing than that. What fails is noted.
+        """
+        positions = dict(recorded)
+
+        async def follow(partition_task: PartitionTask) -> None:
+            mine, partition_writer = partition_task.assignment, partition_task.partition_writer
+            begin = partition_task.log_start(positions.get(mine.target))
+            if partition_writer is None or begin < 0:
+                return
+            try:
+                await delete_records(self._target, mine.target, begin, partial(self._writer.check, partition_writer))
+            except (ClusterError, WireError) as problem:
+                partition_task.add_note(f"the copy keeps what its source deleted (sync.log_start): {problem}")
+            else:
+                partition_task.followed = begin
+
+        await asyncio.gather(*map(follow, tuple(self._partition_tasks.values())))
 
     def last_of(self, source: TopicPartition) -> LastPosition | None:
         """The last position of a partition that is known to be acknowledged, whether or not it was begun here."""
@@ -503,22 +538,24 @@ class Pipeline:
             what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, offset_map = await self._position(partition_task)
-        target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
-        gone = await self._gone(partition_task, position)
+        target_lost, found_end, cut_off = position.target_lost, position.end, former and former.cut_off
         made = partial(
             PartitionWriter,
             mine.source,
             mine.target,
-            rules=mine.rules,
+            rules=partition_task.cuts(cut_off),
             opens=self._opens,
             suspensions=suspensions,
             session=session,
             topic_id=partition_task.target_topic_id,
             suspect=former.suspect if former is not None else None,
+            cut_off=None if cut_off is None or cut_off.is_too_large else cut_off,
         )
+        gone = await self._gone(partition_task, position)
         while position.begin >= 0:
             await self._align(partition_task, made(position))
             position, offset_map = await self._position(partition_task)
+            gone = gone or await self._gone(partition_task, position)
         if self._target.leader(mine.target).node != node:
             raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
         partition_writer = made(position, offset_map=offset_map)
@@ -539,7 +576,12 @@ class Pipeline:
         partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
         partition_task.cursor = Cursor(
-            mine.source, mine.topic_id, partition_writer.next_offset, position.last_epoch, mine.until
+            mine.source,
+            mine.topic_id,
+            partition_writer.next_offset,
+            position.last_epoch,
+            mine.until,
+            log_start=position.log_start,
         )
         partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
         partition_task.resumed(
@@ -566,9 +608,12 @@ class Pipeline:
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
-        and when the log begins there, nothing shows that it was copied.
+        and when the log begins there, nothing shows that it was copied. What a source deleted behind `topics.start`
+        before the first record was copied goes on record, too, and stops nothing.
         """
         mine, lost = partition_task.assignment, position.target_lost
+        if lost is None and position.is_empty and mine.since:
+            await self._begins_later(partition_task, max(position.begin, position.next_offset))
         if lost is None or lost[0] >= position.begin:
             return None
         ids = mine.topic_id, partition_task.target_topic_id
@@ -576,6 +621,18 @@ class Pipeline:
         if self._on_loss is not None:
             await self._on_loss(gone)
         return gone
+
+    async def _begins_later(self, partition_task: PartitionTask, begin: int) -> None:
+        """Put on record what the source deleted between the flow's start in it and where its copy begins."""
+        mine = partition_task.assignment
+        ids = mine.topic_id, partition_task.target_topic_id
+        for first, until in outside(partition_task.losses, mine.since, begin):
+            loss = Loss(mine.source, mine.target, first, until, "retention", "", *ids)
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+            self._writer.all_counters.setdefault(mine.source, PartitionCounters()).lost += until - first
+            partition_task.leaves_out(loss)
+            log_loss(loss)
 
     def _target_lost(
         self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
@@ -647,16 +704,22 @@ class Pipeline:
         position = partition_writer.position
 
         def moved(at: int) -> None:
-            partition_task.detail, partition_task.aligned_to = (
-                f"padding up to offset {position.begin}, where the copy begins",
-                at,
-            )
+            where = f"padding up to offset {position.begin}, where the copy begins"
+            partition_task.detail = f"{where}: {at} offsets so far"
 
-        partition_task.state = State.PADDING
+        partition_task.state, partition_task.begins = State.PADDING, position.begin
         moved(position.next_offset)
         mine = partition_task.assignment
         alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
         await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
+        if position.is_empty and position.target_lost is None:  # the log alone would not show that it held nothing else
+            partition_task.last = LastPosition(
+                source_next=position.begin,
+                target_end=position.begin,
+                source_topic_id=mine.topic_id,
+                target_topic_id=partition_writer.topic_id,
+                begins=position.begin,
+            )
 
     def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""

@@ -109,7 +109,8 @@ class Position:
     at `next_offset`, the source's. `target_lost` are the source offsets, from and to before, of records that the target
     had acknowledged and has no more. `target_epoch` is the target's leader epoch in which this was read. `last` is what
     was found of the copy, as the journal is to keep it; without the topics' ids. `stamped`: the target's last batch is
-    ours, and has its broker's time. `is_empty`: the target holds no record, whatever the journal says.
+    ours, and has its broker's time. `is_empty`: the target holds no record, whatever the journal says. `log_start`:
+    where the source's log begins.
     """
 
     next_offset: int
@@ -124,6 +125,7 @@ class Position:
     last: LastPosition | None = None
     stamped: bool = False
     is_empty: bool = False
+    log_start: int = 0
 
     @property
     def end(self) -> int:
@@ -215,7 +217,7 @@ async def _found(
             target_epoch=logs.target_epoch,
             is_empty=True,
         )
-    if tail is not None and end > logs.furthest_begin and is_our_padding(tail, own):
+    if tail is not None and end > logs.begin and is_our_padding(tail, own):
         raise logs.padded_twice(end)
     if end < start and not is_accepted:
         logs.check_end(end)
@@ -234,7 +236,7 @@ async def _found(
     begin = target_start
     if target_start < logs.begin:
         begin = await _padding_end(target, target_partition, target_start, own)
-    if begin > max(target_start, logs.furthest_begin):
+    if begin > max(target_start, logs.begin):
         raise logs.padded_twice(begin)
     found = found_position(logs, end, stamp, batch, epoch, target_start)
     return Position(
@@ -249,6 +251,7 @@ async def _found(
         last=found,
         stamped=logs.is_stamped,
         is_empty=logs.is_empty,
+        log_start=start,
     )
 
 

@@ -32,27 +32,33 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W12 times are data: where a broker says that it put its own into a batch, nothing more is sent; nor where it says
         that it did not, and the source's broker had, so that the copy shows the producers' times. The answer to a
         repetition has the time of the batch that it repeats (Kafka `UnifiedLog.append`), which is ours
-    W13 nothing is sent by a process that was suspended before it has read the position again: another mirror may have
-        copied all of it meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
+    W13 nothing is sent by a process that was suspended before it knows that the flow is still its own, nor, where that
+        was for longer than its lease, before it has read the position again: another mirror may have copied all of it
+        meanwhile, and of old data a leader has forgotten the producer, so that it would take it twice
     W14 what was in flight behind a batch that failed must not be in the log. A leader that forgot the producer in
         between took it, where the failed one belonged: the copy is spoilt, and that stop stands. The check of the last
         batch alone would not see it where batches are alike
     W15 a batch that goes as it is stored, and that the target answers with an error which may be about its contents, is
         read once before it is sent again, or refused. Where its records cannot be read, no setting lets the target take
         them: it is damage of the source, and may be left out like any
+    W16 a broker closes a connection, and says nothing, over which a request comes that is larger than it takes
+        (`socket.request.max.bytes`). So a batch in a request that was on its way then, and is larger than any that this
+        broker has answered, goes alone over a connection of its own, where it is nobody else's trouble; after
+        `CLOSINGS` closings there the batch is what the target does not take. One that has several records is split
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from mirror import clock
 from mirror.errors import (
     AccessDenied,
     BadRecords,
+    ClosedByPeer,
     ClusterUnreachable,
     PartitionStop,
     RecordTooLarge,
@@ -67,12 +73,14 @@ from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
 from mirror.kafka.queries import LATEST, list_offsets_request
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant, grant_markers
+from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.replication.assignment import Loss
 from mirror.replication.both_logs import unstamped
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.fetcher import Spawn
 from mirror.replication.partition_writer import (
+    CLOSINGS,
     Gap,
     PartitionCounters,
     PartitionWriter,
@@ -86,6 +94,10 @@ from mirror.suspension import SuspensionDetector
 
 # --- A connection to one target broker, opened when there is something to send ----------------------------------------
 
+#: Connections to a leader that partitions with large batches are spread over, and the one for batches that go alone.
+CONNECTIONS: Final = 2
+ALONE: Final = CONNECTIONS
+
 
 def channel_purpose(number: int) -> str:
     """What a cluster knows the connection by over which batches go to a broker; each has a few."""
@@ -97,6 +109,7 @@ class Channel:
 
     def __init__(self, target: Cluster, node: int, number: int) -> None:
         self._target, self.node, self._purpose = target, node, channel_purpose(number)
+        self.is_alone = number == ALONE
         self._opening: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
         self.in_flight = 0
@@ -130,8 +143,10 @@ REQUEST_BYTES: Final = 1024 * 1024
 UNSENT_BYTES: Final = REQUEST_BYTES
 #: Batches of this many bytes and more, on the average of those that wait, are large.
 LARGE: Final = 128 * 1024
-#: Connections to a leader that partitions with large batches are spread over.
-CONNECTIONS: Final = 2
+#: Bytes of a partition in a request besides its batch, at most: a topic's name has up to 249.
+AROUND: Final = 300
+#: Requests up to this size are taken by any broker.
+ANY_TAKES: Final = 64 * 1024
 #: Longer than the leader may wait for its followers.
 ANSWER_TIMEOUT: Final = ACK_TIMEOUT + 10
 
@@ -146,6 +161,7 @@ _DOUBTFUL: Final = frozenset({-1, 2})
 _ABOUT_CONTENTS: Final = _DOUBTFUL | {42, _INVALID_RECORD}
 
 
+_SUSPENDED: Final = "this process was suspended, and the position is read again"
 #: Seconds that a read of the log's end holds good for sending markers.
 FRESH: Final = 2.0
 
@@ -155,6 +171,9 @@ class Writer:
     acknowledged, stopped, or came in doubt with nothing in flight. `took` has the seconds from each produce request
     to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs.
     """
+
+    #: By a broker's address, bytes of the smallest batch over which it closed connections (W16), for tasks to come.
+    _cut: ClassVar[dict[tuple[str, int], int]] = {}
 
     def __init__(
         self, target: Cluster, on_change: Callable[[PartitionWriter], None], spawn: Spawn, partition_bytes: int
@@ -168,10 +187,13 @@ class Writer:
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
+        self._taken: dict[int, int] = {}  # by broker, bytes of the largest request since it last closed a connection
         self.all_counters: dict[TopicPartition, PartitionCounters] = {}
         self.took, self.throttled_s = Histogram(), 0.0
         self._finished = False
         self.detector = SuspensionDetector()
+        #: Asked behind each suspension; nothing is sent while it says no, and `flush` is to be called when it does not.
+        self.may_go: Callable[[], bool] = lambda: True
         self._flushed_at = 0  # how often the process had been suspended when partition writers were looked through last
 
     def begin(self, partition_writer: PartitionWriter) -> None:
@@ -279,10 +301,7 @@ class Writer:
         except TooManyBytes as large:
             raise partition_writer.refuse(partition_writer.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
         except RecordTooLarge as record:
-            remedies = Remedy.RAISE_SIZE, Remedy.ACCEPT_DAMAGE
-            raise partition_writer.unwritable(
-                record.offset, record.offset + 1, "too_large", record.detail, *remedies
-            ) from record
+            raise _too_large(partition_writer, record) from record
         except BadRecords as damage:
             number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
             if number:
@@ -330,6 +349,8 @@ class Writer:
             return
         self.detector.beat()
         self._flushed_at = self.detector.suspensions
+        if not self.may_go():
+            return
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
         in_doubt: list[PartitionWriter] = []
         self._queued = {
@@ -349,9 +370,7 @@ class Writer:
                     in_doubt.append(partition_writer)
                     continue
                 if not partition_writer.in_flight:  # W7
-                    partition_writer.connection = (
-                        self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
-                    )
+                    partition_writer.connection = self._connection_for(partition_writer, leader)
                 waiting.setdefault((node, partition_writer.connection), []).append(partition_writer)
         for key, partition_writers in waiting.items():
             channel = self._channels.get(key)
@@ -364,11 +383,17 @@ class Writer:
             for partition_writer in partition_writers:
                 if isinstance(partition_writer.queue[0], Gap):
                     self._fill(partition_writer, partition_writer.queue[0], channel, connection)
-            while channel.in_flight < IN_FLIGHT and connection.unsent < UNSENT_BYTES:
+            most = 1 if channel.is_alone else IN_FLIGHT
+            while channel.in_flight < most and connection.unsent < UNSENT_BYTES:
                 if not self._send(channel, connection, partition_writers):
                     break
         for partition_writer in in_doubt:
             self._on_change(partition_writer)
+
+    def _connection_for(self, partition_writer: PartitionWriter, leader: Leader) -> int:
+        if partition_writer.goes_alone(self._cut.get(self._target.address(leader.node), NO_LIMIT)):
+            return ALONE
+        return self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
 
     def _is_awake(self) -> bool:
         """Asked at the last moment: what was made before a suspension is not sent behind it (W13)."""
@@ -378,13 +403,15 @@ class Writer:
     def check(self, partition_writer: PartitionWriter) -> None:
         """Raises ClusterUnreachable where the position has to be read again before anything is sent."""
         self.detector.beat()
-        if moved := self._moved(partition_writer, self._target.leader(partition_writer.target)):
+        is_old = partition_writer.suspensions != self.detector.suspensions
+        moved = self._moved(partition_writer, self._target.leader(partition_writer.target))
+        if moved := _SUSPENDED if is_old else moved:
             raise ClusterUnreachable(f"{self._target}: {partition_writer.target}: {moved}")
 
     def _moved(self, partition_writer: PartitionWriter, leader: Leader) -> str:
         """Why nothing may be sent to the leader known now before the position was read again (W7, W11, W13)."""
-        if partition_writer.suspensions != self.detector.suspensions:
-            return "this process was suspended, and the position is read again"
+        if partition_writer.suspensions < self.detector.lapsed:
+            return _SUSPENDED
         if leader.node < 0:
             return "the target partition has no leader"
         if partition_writer.in_flight and leader.node != partition_writer.node:
@@ -414,7 +441,7 @@ class Writer:
 
     def check_leaders(self) -> None:
         """Doubt every partition writer whose topic or leader, by what is known now, is not what it was when its
-        position was read (W11), and all where the process was suspended since (W13).
+        position was read (W11), and all where the process was suspended for long since (W13).
         """
         for partition_writer in tuple(self._partition_writers.values()):
             leader = self._target.leader(partition_writer.target)
@@ -440,17 +467,20 @@ class Writer:
         """
         batches: dict[TopicPartition, tuple[Any, ...]] = {}
         sent: list[PartitionWriter] = []
-        size = 0
+        size, most = 0, 0 if channel.is_alone else REQUEST_BYTES
         for partition_writer in partition_writers:
             out = partition_writer.queue[0] if partition_writer.may_send else None
-            if not isinstance(out, PendingBatch) or (size and size + len(out.raw.data) > REQUEST_BYTES):
+            if not isinstance(out, PendingBatch):
+                continue
+            most = min(most, partition_writer.rules.max_request_bytes)
+            if size and size + len(out.raw.data) + AROUND > most:
                 continue
             partition_writer.queue.popleft()
             partition_writer.in_flight.append(out)
             partition_writer.node = channel.node
             partition_writer.sent = out.end
             batches[partition_writer.target] = (out.header, out.raw.records)
-            size += len(out.raw.data)
+            size += len(out.raw.data) + AROUND
             sent.append(partition_writer)
         if not sent:
             return False
@@ -467,10 +497,17 @@ class Writer:
         def answered(answer: asyncio.Future[Any]) -> None:
             channel.in_flight -= 1
             if problem := answer.exception():
+                if isinstance(problem, ClosedByPeer):
+                    self._closed(channel, connection, sent, size)
                 self._lost(sent, str(problem), in_flight=True)
             else:
+                self._taken[channel.node] = max(size, self._taken.get(channel.node, ANY_TAKES))
+                if size > self._cut.get(connection.address, NO_LIMIT):
+                    del self._cut[connection.address]
                 self.took.add(clock.monotonic() - now)
-                self.throttled_s += throttled_seconds(answer.result())
+                self.throttled_s += (muted_s := throttled_seconds(answer.result()))
+                for waiting in sent:
+                    waiting.muted_until = clock.monotonic() + muted_s
                 by_target = {partition_writer.target: partition_writer for partition_writer in sent}
                 for ack in read_produce(answer.result(), topic_ids):
                     if partition_writer := by_target.pop(ack.partition, None):
@@ -480,6 +517,16 @@ class Writer:
 
         future.add_done_callback(answered)
         return True
+
+    def _closed(self, channel: Channel, connection: Connection, sent: Iterable[PartitionWriter], size: int) -> None:
+        """The broker closed the connection over which a request of `size` bytes was on its way (W16)."""
+        if size <= self._taken.pop(channel.node, ANY_TAKES):
+            return
+        for partition_writer in sent:
+            if not partition_writer.in_doubt:  # else an earlier batch of its was on its way, too
+                batch = partition_writer.closed_on(is_alone=channel.is_alone)
+                if batch.is_too_large:
+                    self._cut[connection.address] = min(batch.size, self._cut.get(connection.address, NO_LIMIT))
 
     def _fill(self, partition_writer: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
@@ -691,6 +738,22 @@ def _unreadable(partition_writer: PartitionWriter, raw: RawBatch, detail: str) -
     # a compressed set of magic 0 or 1 has its last offset alone
     first = max(partition_writer.next_offset, header.base_offset) if header.magic == 2 else partition_writer.next_offset
     return partition_writer.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
+
+
+def _too_large(partition_writer: PartitionWriter, record: RecordTooLarge) -> PartitionStop:
+    """The stop for a record that is larger alone than the target takes."""
+    rules, detail = partition_writer.rules, record.detail
+    remedies: tuple[Remedy, ...] = Remedy.RAISE_SIZE, Remedy.ACCEPT_DAMAGE
+    if rules.max_record_bytes:
+        detail = (
+            f"{detail.partition(',')[0]}, and the target closed the connection {CLOSINGS} times over a request of"
+            f" {rules.max_record_bytes + 1} that was alone on it, as brokers do beyond socket.request.max.bytes"
+        )
+        remedies = (Remedy.RAISE_REQUEST,)
+    elif rules.bound_by_requests:
+        detail += f", since its brokers have socket.request.max.bytes={rules.max_request_bytes}"
+        remedies = Remedy.RAISE_REQUEST, Remedy.ACCEPT_DAMAGE
+    return partition_writer.unwritable(record.offset, record.offset + 1, "too_large", detail, *remedies)
 
 
 def _of(partition: TopicPartition, answer: Any) -> Any:

@@ -13,10 +13,13 @@ E3  folders of Spark's scratch space that are gone are made again before an epoc
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import re
+import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -57,6 +60,8 @@ _QUICK_JVM: Final = f"-XX:TieredStopAtLevel=1 {_SERIAL}"
 _YOUNG: Final = "-Xms48m -Xmn24m"
 #: Where it evaluates expressions, it has: with the second compiler a record takes six tenths of the CPU. Ten times the
 #: usual thresholds keep that compiler, which is dear, away from whatever runs at the start alone.
+#: How a scratch folder's name begins that is of one process alone.
+_SCRATCH: Final = "mirror-scratch-"
 _EVALUATING_JVM: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
     f" -XX:Tier4BackEdgeThreshold=400000 {_SERIAL}"
@@ -100,6 +105,9 @@ def open_context(
         "spark.executor.extraJavaOptions": jvm,
     }
     if master.startswith("local"):
+        if "SPARK_LOCAL_DIRS" not in os.environ:
+            parents = conf.get("spark.local.dir") or settings.conf.get("spark.local.dir") or tempfile.gettempdir()
+            os.environ["SPARK_LOCAL_DIRS"] = _own_scratch(parents)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # the UI binds to it
         defaults |= {
             "spark.driver.host": LOOPBACK,
@@ -110,6 +118,16 @@ def open_context(
         conf.setIfMissing(key, value)
     conf.setMaster(master)
     return launch.start(conf, end_jvm)
+
+
+def _own_scratch(parents: str) -> str:
+    """Make a scratch folder of this process in each of these, which end with it: in one place Spark's folders do not
+    show which mirror's they are.
+    """
+    folders = [tempfile.mkdtemp(prefix=_SCRATCH, dir=parent) for parent in parents.split(",") if Path(parent).is_dir()]
+    for folder in folders:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return ",".join(folders) or parents
 
 
 def is_local(context: SparkContext) -> bool:
@@ -254,16 +272,14 @@ class Scratch:
 
     @classmethod
     def of(cls, context: Any) -> Scratch:
-        """Those of a context in local mode: one of the driver, and one for blocks beside it."""
+        """Those of a context in local mode: one of the driver, and one for blocks beside it, where both are in a folder
+        of this process; in one that others use (SPARK_LOCAL_DIRS), the driver's alone.
+        """
         own = compat.scratch_folder(context)  # .../spark-UUID/pyspark-UUID
         if own is None or not str(context.master).startswith("local"):
             return cls([])
         spark = own.parent
-        with contextlib.suppress(OSError):
-            began = spark.stat().st_mtime - _NEAR_SECONDS
-            blocks = [one for one in spark.parent.glob("blockmgr-*") if one.stat().st_mtime >= began]
-            return cls([spark, *(one for one in blocks if one.stat().st_uid == os.geteuid())])
-        return cls([spark])
+        return cls([spark.parent if spark.parent.name.startswith(_SCRATCH) else spark])
 
     def mend(self) -> int:
         """Make again what was there and is not; how many that were. One thread does, and none waits for it."""
@@ -281,10 +297,6 @@ class Scratch:
         finally:
             self._mending.release()
         return made
-
-
-#: Spark's folders of one start are made within so many seconds.
-_NEAR_SECONDS: Final = 60.0
 
 
 def end_jvm() -> None:

@@ -62,7 +62,7 @@ from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
 from mirror.journal.ownership import FailedOver, Garbled, Owner, Taken
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, ends_and_starts, listed
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics
@@ -737,11 +737,11 @@ class Supervisor:
 
     async def _ask_ends(self) -> None:
         """One question to each leader of the source; of what is not answered in time, nobody knows the lag."""
-        ends: Mapping[TopicPartition, int] = {}
+        ends: Mapping[TopicPartition, tuple[int, int]] = {}
         if blind := self._journal_state.blind:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
-                    ends = await listed(self._source, blind, LATEST)
+                    ends = await ends_and_starts(self._source, blind)
         ids = {one.source_topic: one.topic_id for one in rekeyed_in(self._journal_state.topics).values()}
         ids |= {one.source.topic: one.topic_id for one in self._assignments}
         self._journal_state.know_ends(

@@ -315,3 +315,4 @@ async def _write(
         entries += [(task.key(), task.to_json()), *((one.key(), one.to_json()) for one in figures)]
     await journal.append_all(entries)
     standing.written(positions, stops)
+    await pipeline.follow_log_starts(positions)

@@ -28,7 +28,7 @@ from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
 from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Endpoint
-from mirror.kafka.topic_configs import ConfigChange, ConfigValue, plain_values
+from mirror.kafka.topic_configs import MAX_REQUEST, ConfigChange, ConfigValue, plain_values
 from mirror.names import INTERNAL_PREFIX, OWN_PREFIX, did_you_mean, first_of
 from mirror.observability import logs
 from mirror.policy.remedies import DENIAL_FIRST, Fix, allow, set_configs
@@ -50,12 +50,14 @@ from mirror.policy.selection import Rekeying, Selection, TopicPair, select, sele
 from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, wanted
 from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
 from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
+from mirror.topics.same_cluster import circle_findings, same_cluster
 
 _BROKER_NAMES: Mapping[str, str] = {
     AFTER_MAX: "log.message.timestamp.after.max.ms",
     BEFORE_MAX: "log.message.timestamp.before.max.ms",
     "min.insync.replicas": "min.insync.replicas",
     "segment.bytes": "log.segment.bytes",
+    MAX_REQUEST: MAX_REQUEST,
 }
 
 #: A day of heartbeats is some megabytes.
@@ -203,7 +205,7 @@ def plan_topics(
     findings = [
         *_source_findings(source_id, target, settings, history, target_topics),
         *_selection_findings(selection, source_topics, settings),
-        *_loop_findings(selection, settings, history, source_id == target.cluster_id()),
+        *circle_findings(selection, settings, history, same_cluster(source, target, source_topics, target_topics)),
         *([] if may_fill else [_advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
         *_name_findings(selection, target_topics),
         *_moved(selection, settings, history, source_id, target_topics),
@@ -450,6 +452,7 @@ def asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], No
     with target.beating() as detector:
 
         def ask() -> None:
+            target.keep_to_quota()
             target.may_go = detector.since()
             check()
 
@@ -716,16 +719,6 @@ def naming_findings(selection: Selection) -> Iterator[Finding]:
         yield refused(pair.source, f"its name on the target, {pair.target}, is not legal", Fix.NAME_COPY)
 
 
-def refuse_same(source: Admin, target: Admin) -> None:
-    """`PreflightError` where both are one cluster: its topics are no copies of themselves."""
-    if source.cluster_id() == target.cluster_id():
-        raise PreflightError(str(_same_cluster()))
-
-
-def _same_cluster() -> Finding:
-    return refused("", "source and target are the same cluster, by its id", Fix.OTHER_CLUSTER)
-
-
 def _source_findings(
     source_id: str, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
 ) -> Iterator[Finding]:
@@ -743,30 +736,6 @@ def _source_findings(
             clusters = first_of(sorted({others[name] for name in held}))
             text = f"{first_of(held)}: {made} from cluster {clusters}, and the source is cluster {source_id}"
             yield refused("", text, fix)
-
-
-def loop_finding(source: str, target_alias: str, history: History) -> Finding | None:
-    """The refusal of a source topic whose records came through the target, if they did."""
-    if (origin := history.loops.get(source)) is None:
-        return None
-    others = [one for one in origin.clusters if one != history.target_id]
-    by_way = f" by way of {first_of(others)}" if others else ""
-    return refused(
-        source,
-        f"comes from cluster {target_alias}{by_way}: flow {origin.flow} mirrors it, and to mirror it back would be a"
-        " loop",
-        Fix.END_LOOP,
-    )
-
-
-def _loop_findings(selection: Selection, settings: Settings, history: History, is_same: bool) -> Iterator[Finding]:
-    if is_same:
-        yield _same_cluster()
-    for pair in selection.pairs:
-        if (finding := loop_finding(pair.source, settings.target.alias, history)) is not None:
-            yield finding
-    for text in history.unread:
-        yield _advise("", text)
 
 
 def _advise(topic: str, text: str) -> Finding:

@@ -34,7 +34,7 @@ from typing import Final, Literal
 
 from mirror.config import Settings, SyncSettings
 from mirror.kafka.admin import Admin
-from mirror.kafka.topic_configs import COMPACTION, KEEPING, RETENTION, ConfigChange, ConfigValue
+from mirror.kafka.topic_configs import COMPACTION, KEEPING, MAX_REQUEST, RETENTION, ConfigChange, ConfigValue
 from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT, Finding, Severity
 from mirror.policy.selection import TopicPair
 
@@ -83,6 +83,7 @@ NEVER: Final = frozenset(
         "remote.storage.enable",
         "local.retention.ms",
         "local.retention.bytes",
+        MAX_REQUEST,
     }
 )
 

@@ -55,7 +55,9 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Of a copy on our source: the flow that makes it, and the ids of the clusters that its records came through."""
+    """Of a copy on our source: the flow that makes it, and the ids of the clusters that its records came through, each
+    also as `cluster id/topic id` with the topic that they were read from.
+    """
 
     flow: str
     clusters: tuple[str, ...]
@@ -85,7 +87,8 @@ class History:
     as it was when the flow started. `origins`: by source topic, where a copy comes from. `claims`: by target topic,
     which other flow writes to it. `target_id`: the id of the target's cluster, None where it is not known. `unread`:
     journals that cannot be read, with what is not known therefore; `silent`: what of that is about journals that are
-    there. `has_run`: a mirror of the flow has reported before.
+    there. `has_run`: a mirror of the flow has reported before. `target_topics`: the ids of the target's topics where
+    another cluster has its cluster id; else None.
     """
 
     seen: Mapping[str, FirstSeen] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class History:
     silent: tuple[str, ...] = ()
     has_run: bool = False
     rekeyed: Mapping[str, FirstSeen] = field(default_factory=dict)
+    target_topics: frozenset[str] | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -105,7 +109,13 @@ class History:
     @property
     def loops(self) -> Mapping[str, Origin]:
         """The source topics whose records came through the cluster that they would go to."""
-        return {topic: one for topic, one in self.origins.items() if self.target_id in one.clusters}
+        return {topic: one for topic, one in self.origins.items() if self._came_through(one)}
+
+    def _came_through(self, origin: Origin) -> bool:
+        if self.target_id not in origin.clusters or self.target_topics is None:
+            return self.target_id in origin.clusters
+        hops = {one.partition("/")[2] for one in origin.clusters if one.startswith(f"{self.target_id}/")}
+        return not hops or not hops.isdisjoint(self.target_topics)  # unknown hops may be the target's
 
     def chain(self, topic: str) -> tuple[str, ...]:
         """The ids of the clusters that a source topic's records came through before they were on the source."""
@@ -218,7 +228,7 @@ async def read_history(
     unread: list[str] = []
     silent: list[str] = []
     where = settings.source.alias, settings.target.alias
-    (towards, is_source_hidden), (beside, is_target_hidden) = await asyncio.gather(
+    (towards, is_source_hidden, source_id), (beside, is_target_hidden, _) = await asyncio.gather(
         _standing(Endpoint.of(settings.source), None if source_topics is None else flows_of(source_topics)),
         _standing(Endpoint.of(settings.target), [one for one in flows_of(target_topics) if one != settings.flow]),
     )
@@ -240,13 +250,15 @@ async def read_history(
         named = (making_in(journal), seen_in(journal), rekeyed_in(journal))
         for topic, seen in (item for found in named for item in found.items()):
             before = origins[topic].clusters if topic in origins else ()
-            origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.chain))))
+            origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.hops))))
     for flow, journal in beside.items():
         if journal is None:
             text = "cannot be read, so it is not known which topics that flow writes to"
             silent.append(f"{journal_topic(flow)} on cluster {where[1]} {text}")
             continue
         _add_claims(claims, flow, journal, target_topics)
+    is_shared = source_id == own.cluster_id or settings.target.differs_from
+    is_asked = is_shared and any(own.cluster_id in one.clusters for one in origins.values())
     return History(
         seen=seen_in(own.newest),
         origins=origins,
@@ -256,7 +268,14 @@ async def read_history(
         silent=tuple(silent),
         has_run=has_reports(own.newest),
         rekeyed=rekeyed_in(own.newest),
+        target_topics=await _topic_ids(Endpoint.of(settings.target), target_topics) if is_asked else None,
     )
+
+
+async def _topic_ids(where: Endpoint, names: Collection[str]) -> frozenset[str]:
+    async with Cluster(where) as cluster:
+        await cluster.learn(names)
+        return frozenset(str(cluster.topic_id(name)) for name in names)
 
 
 def read_others(settings: Settings, source: Admin, target: Admin) -> History:
@@ -336,12 +355,12 @@ def flows_of(topics: Iterable[str]) -> list[str]:
 
 async def _standing(
     where: Endpoint, flows: Sequence[str] | None
-) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool]:
-    """The journals of flows that were not failed over, None for one that cannot be read; and whether there may be
-    others, since the cluster does not list topics by such names. Nobody is asked for None.
+) -> tuple[dict[str, Mapping[bytes, bytes] | None], bool, str | None]:
+    """The journals of flows that were not failed over, None for one that cannot be read; whether there may be others,
+    since the cluster does not list topics by such names; and the cluster's id. Nobody is asked for None.
     """
     if flows is None:
-        return {}, False
+        return {}, False, None
     at_once = asyncio.Semaphore(_AT_ONCE)
     async with Cluster(where) as cluster:
 
@@ -366,4 +385,4 @@ async def _standing(
             for flow, journal in journals
             if journal is None or not isinstance(FailedOver.standing(journal), FailedOver)
         }
-        return found, cluster.is_denied(_ANY)
+        return found, cluster.is_denied(_ANY), cluster.cluster_id

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Final
+from typing import Final, Self
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
@@ -20,11 +20,12 @@ from mirror.journal.snapshot import status_of
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
+from mirror.kafka.topic_configs import plain_values
 from mirror.names import is_legal
 from mirror.policy.remedies import allow
-from mirror.policy.rules import Severity
+from mirror.policy.rules import Severity, codec_of, grows
 from mirror.policy.selection import TopicPair, select
-from mirror.replication.assignment import STANDING
+from mirror.replication.assignment import STANDING, LastPosition
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
@@ -93,16 +94,34 @@ def _copies(plan: TopicPlan) -> Iterator[Copy]:
 #: Measured with one broker (docs/benchmarks.md): padding, and control markers one after another.
 PADDING_PER_SECOND: Final = 2_500_000
 MARKERS_PER_SECOND: Final = 10_000
+#: Of each offset of padding: bytes by the codec that the target topic asks for (None: any), and seconds of a broker's
+#: CPU, which looks through each (`python -m tests.bench.offsets --padding`).
+_PADDING_BYTES: Final[Mapping[int | None, float]] = {None: 0.82, 0: 9.0, 1: 1.42, 2: 4.0, 3: 4.0, 4: 0.82}
+_PADDING_CPU_S: Final = 0.2e-6
+#: Offsets of padding of a flow from which on another way is named: some minutes.
+_MUCH_PADDING: Final = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Offsets of a target partition that are to be taken without a record, at most, and what that takes in seconds."""
+    """Offsets of a target partition that are to be taken without a record, at most, and what that takes.
+
+    `bytes`: of padding, on the disk of each replica until its segments are full, and deleted. `cpu_s`: seconds of a
+    broker's CPU for padding, for each replica less than this.
+    """
 
     topic: str
     partition: int
     offsets: int
     seconds: float
+    bytes: int = 0
+    cpu_s: float = 0.0
+
+    @classmethod
+    def padding(cls, topic: str, partition: int, offsets: int, codec: int | None) -> Self:
+        """What padding takes, which the target compresses with a codec of its own, or None."""
+        size, cpu_s = round(offsets * _PADDING_BYTES[codec]), offsets * _PADDING_CPU_S
+        return cls(topic, partition, offsets, offsets / PADDING_PER_SECOND, size, cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +162,10 @@ class FlowPlan:
     `stops`: why partitions would stop in others as they begin; `stopped`: why they did when a mirror ran last, where a
     start may find that resolved. `gone`: topics that were mirrored and that
     the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
-    mirrored before they are resumed. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
-    begin that have no copy yet, if that is in the future.
+    mirrored before they are resumed. `left_out`: topics that topics.include matches and that are not mirrored, by the
+    reason. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
+    begin that have no copy yet, if that is in the future. `growing`: copies that keep what is deleted from their
+    sources by request, and why.
     """
 
     flow: str
@@ -167,6 +188,8 @@ class FlowPlan:
     start_ahead: datetime | None = None
     stops: tuple[str, ...] = ()
     stopped: tuple[str, ...] = ()
+    left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    growing: tuple[str, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -186,7 +209,12 @@ class FlowPlan:
             f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in self.paused
         )
         advised = (str(one) for one in findings if one.severity is Severity.ADVISE)
-        return (*ahead, *paused, *advised, *blocker, *self.gone, *self.held, *self.stopped)
+        much = (
+            f"{len(self.padding)} partitions begin at high offsets, and padding up to there costs what is said above; a"
+            " flow of its own with topics.offsets: translate copies such topics without any"
+        )
+        padded = (much,) if sum(one.offsets for one in self.padding) >= _MUCH_PADDING else ()
+        return (*ahead, *paused, *padded, *advised, *self.growing, *blocker, *self.gone, *self.held, *self.stopped)
 
     @property
     def has_changes(self) -> bool:
@@ -216,13 +244,16 @@ def plan_flow(settings: Settings) -> FlowPlan:
     extents: tuple[Extent, ...] = ()
     starts: dict[TopicPartition, int] = {}
     lost, stopped = list[str](), list[str]()
+    growing: tuple[str, ...] = ()
     if topics:
         spans = source.spans(topics.source_topics.values()), target.spans(topics.target_topics.values())
         extents = tuple(_extents(*spans, topics, is_equal=settings.topics.offsets == "preserve"))
         starts = asyncio.run(planned_starts(settings, topics, history))
         lost, stopped = _reported(topics, settings, own.newest, spans[0])
         if settings.topics.offsets == "preserve":
-            padding, gaps = _fillings(*spans, topics, starts)
+            padding, gaps = _fillings(*spans, topics, starts, standing_in(own.newest).positions)
+        if settings.sync.log_start == "keep":
+            growing = tuple(_growing(topics, spans[0]))
         if settings.sync.acls:
             principals = settings.sync.acl_principals
             pairs, given = topics.allowed().pairs, given_in(own.newest)
@@ -245,6 +276,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         topics=topics,
         own_topics=tuple(topic for topic in own_topics if topic not in existing),
         groups=followed_groups(settings, source),
+        left_out=select(dict.fromkeys(names, 0), settings.topics).left_out,
         acls=acls,
         padding=padding,
         gaps=gaps,
@@ -264,6 +296,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
         stops=(*_stops(topics, settings, own.newest), *lost) if topics else (),
         stopped=tuple(stopped),
+        growing=growing,
     )
 
 
@@ -358,23 +391,36 @@ def _extents(
         )
 
 
+def _growing(plan: TopicPlan, ours: Mapping[tuple[str, int], Span]) -> Iterator[str]:
+    for pair in plan.pairs:
+        starts = [span.start for number in range(pair.partitions) if (span := ours.get((pair.source, number)))]
+        configs = plain_values(plan.source_configs.get(pair.source, {}))
+        if why := grows(configs, pair.source, max(starts, default=0)):
+            yield f"{pair.target}: {why}"
+
+
 def _fillings(
     ours: Mapping[tuple[str, int], Span],
     theirs: Mapping[tuple[str, int], Span],
     plan: TopicPlan,
     starts: Mapping[TopicPartition, int],
+    positions: Mapping[TopicPartition, LastPosition],
 ) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
     padding: list[Filling] = []
     gaps: list[Filling] = []
+    known = {one.topic: one.configs for one in plan.creations}
+    known |= {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
+    codecs = {topic: codec_of(configs) for topic, configs in known.items()}
     for pair in plan.pairs:
         for number in range(pair.partitions):
             span = ours.get((pair.source, number), Span(start=0, end=0))
             reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
-            begin = since or span.start
+            begin, last = max(since, span.start), positions.get(TopicPartition(pair.target, number))
             # a copy that ends elsewhere before its source begins has lost records: its task reports it
-            if (offsets := begin - reached) > 0 and (not reached or reached < since):
-                padding.append(Filling(pair.target, number, offsets, offsets / PADDING_PER_SECOND))
+            holds_none = reached < since or (last is not None and last.held_none(reached))
+            if (offsets := begin - reached) > 0 and (not reached or holds_none):
+                padding.append(Filling.padding(pair.target, number, offsets, codecs.get(pair.target)))
             left = span.end - max(reached, begin)
             if left > 0 and pair.source in plan.compacted:
                 gaps.append(Filling(pair.target, number, left, left / MARKERS_PER_SECOND))
@@ -400,7 +446,8 @@ def _target_rights(
         needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
         needed |= {"ALTER"} if topic in grown else set()
         needed |= {"ALTER_CONFIGS"} if topic in changed else set()
-        needed |= {"DELETE"} if topic in padded or settings.sync.deletions == "delete" else set()
+        follows = settings.sync.deletions == "delete" or settings.sync.log_start == "follow"
+        needed |= {"DELETE"} if topic in padded or follows else set()
         yield from _lacking(endpoint, needed, info, topic)
     if (acls.missing or acls.revoked) and "ALTER" not in target.rights():
         yield MissingRight(endpoint.alias, "ALTER", "", allow(endpoint, "ALTER"))

@@ -249,7 +249,7 @@ MENDS: Final = (
         about="A mirror that was frozen goes on as if nothing had happened meanwhile.",
         finds=("I8 reports went back",),
         plays="produce(a, amount=3, kind=old); live; overtake(a, amount=50)",
-        replaced={"mirror.suspension.SUSPENDED_SECONDS": value(1e9)},
+        replaced={f"mirror.suspension.{name}_SECONDS": value(1e9) for name in ("SUSPENDED", "LEASE")},
     ),
     Mend(
         name="verify_names_what_is_not_whole",

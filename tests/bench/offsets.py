@@ -6,6 +6,7 @@ each; both are copied turn and turn about, without Spark, the latter with equal 
 begins at a high offset.
 
     python -m tests.bench.offsets [--rounds 3] [--begin 100_000_000]
+    python -m tests.bench.offsets --padding     # the last of these alone, and what other batches would cost
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 from confluent_kafka import Producer
 
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, list_offset
+from mirror.lab.bench.measuring import BrokerCpu, on_disk
 from mirror.lab.bench.workloads import Shape, create, fill, records
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
@@ -31,11 +36,43 @@ from mirror.replication.both_logs import producer_id
 from mirror.replication.log_start import Alignment, align
 from mirror.replication.position import Position
 
-from .against import ROOT, copied, fill_small
-
+#: Copies two small topics first: one so that imports and connections are made, and one for what a start takes.
+CHILD = """
+import gc, json, sys, time
+from helpers import mirror_once
+from mirror import host
+host.keep_what_is_freed()  # as Spark's workers have it
+source, target, topic, prefix, offsets = sys.argv[1:]
+def spent(name):
+    cpu = time.process_time()
+    every = mirror_once(source, target, [name], naming={"prefix": prefix}, offsets=offsets).values()
+    assert not any(found.lag_records for found in every), every
+    return time.process_time() - cpu
+spent("warm")
+gc.freeze()  # likewise: what was imported is looked through no more
+start = spent("small")
+began = time.monotonic()
+cpu = spent(topic)
+print(json.dumps({"wall": time.monotonic() - began, "cpu": cpu - start}))
+"""
+ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 2
 #: By name: bytes of a transaction, uncompressed, and MB in all.
 WORKLOADS = {"1 MB": (1_000_000, 400), "50 KB": (50_000, 100)}
+
+ALIGNED = Rules()
+CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
+
+
+def copied(source: str, target: str, topic: str, prefix: str, offsets: str) -> dict[str, float]:
+    """Seconds and CPU seconds of one copy, in a process of its own, without Spark, to a topic with a prefix."""
+    command = [sys.executable, "-c", CHILD, source, target, topic, prefix, offsets]
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "support")))
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the copy failed:\n{done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def fill_with_transactions(bootstrap: str, topic: str, *, size: int, megabytes: int) -> int:
@@ -64,19 +101,50 @@ def fill_with_transactions(bootstrap: str, topic: str, *, size: int, megabytes: 
     return count
 
 
-async def aligned(target: Cluster, begin: int) -> float:
-    """Seconds to let a new topic begin at `begin`."""
-    topic = TopicPartition("aligned", 0)
-    create(target.bootstrap, topic.topic, 1)
+async def aligned(
+    target: Cluster, begin: int, name: str = "aligned", partitions: int = 1, rules: Rules = ALIGNED
+) -> dict[str, float]:
+    """Seconds, and CPU-seconds of the broker and of this process, to let each partition of a new topic begin at an
+    offset, and the bytes of its log, each for a million offsets.
+    """
+    topics = [TopicPartition(name, number) for number in range(partitions)]
+    create(target.bootstrap, name, partitions)
     host, _, port = target.bootstrap.partition(":")
     async with Wire(Endpoint("target", ((host, int(port)),))) as cluster:
-        await cluster.refresh([topic.topic])
-        position = Position(0, ProducerState(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
-        began = time.monotonic()
-        await align(cluster, Alignment(topic, topic, Rules(), begin), position, lambda _: None)
-        took = time.monotonic() - began
-        assert await list_offset(cluster, topic, EARLIEST) == await list_offset(cluster, topic, LATEST) == begin
-        return took
+        await cluster.refresh([name])
+
+        async def one(topic: TopicPartition) -> None:
+            position = Position(0, ProducerState(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
+            await align(cluster, Alignment(topic, topic, rules, begin), position, lambda _: None)
+            assert await list_offset(cluster, topic, EARLIEST) == await list_offset(cluster, topic, LATEST) == begin
+
+        await asyncio.gather(*(list_offset(cluster, topic, LATEST) for topic in topics))  # waits for its leader
+        began, cpu, broker = time.monotonic(), time.process_time(), BrokerCpu(target)
+        await asyncio.gather(*map(one, topics))
+        found = {
+            "seconds": time.monotonic() - began,
+            "broker_cpu_s": broker.used,
+            "mirror_cpu_s": time.process_time() - cpu,
+            "megabytes": on_disk(target, name) / 1e6,
+        }
+    return {key: round(value / (begin * partitions / 1e6), 3) for key, value in found.items()}
+
+
+def compared(target: Cluster, rounds: int, begin: int = 2 << 20) -> dict[str, dict[str, float]]:
+    """The same by what could make padding cheaper: medians, turn and turn about, so that the ratios say something."""
+    ways: dict[str, tuple[Rules, int]] = {
+        "as it is: zstd, 1 Mi records": (ALIGNED, 1),
+        "two partitions at a time": (ALIGNED, 2),
+        **{f"{name}, 1 Mi records": (Rules(codec=id_, max_message_bytes=16 << 20), 1) for name, id_ in CODECS.items()},
+        **{f"zstd, batches of {size // 1000} KB": (Rules(max_message_bytes=size), 1) for size in (10_000, 100_000)},
+    }
+    turns: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    for turn in range(-1, rounds):  # the first warms the broker up
+        for number, (name, (rules, partitions)) in enumerate(ways.items()):
+            found = asyncio.run(aligned(target, begin, f"padded-{turn + 1}-{number}", partitions, rules))
+            turns[name] += [found] if turn >= 0 else []
+            print(turn, name, found, file=sys.stderr, flush=True)
+    return {name: {key: statistics.median(one[key] for one in of) for key in of[0]} for name, of in turns.items()}
 
 
 def main() -> None:
@@ -84,15 +152,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--begin", type=int, default=100_000_000)
+    parser.add_argument("--padding", action="store_true", help="measure padding alone, and what would be cheaper")
     options = parser.parse_args()
     result: dict[str, object] = {}
     with ExitStack() as stack:
-        source, target = (stack.enter_context(one) for one in start_many([Spec(name="source"), Spec(name="target")]))
-        fill_small(source.bootstrap)
+        large = {"message.max.bytes": str(16 << 20)}
+        specs = [Spec(name="source"), Spec(name="target", config=large)]
+        source, target = (stack.enter_context(one) for one in start_many(specs))
+        if options.padding:
+            json.dump(compared(target, options.rounds), sys.stdout, indent=2)
+            return
+        for name in ("warm", "small"):
+            fill(source.bootstrap, name, Shape(name=name, megabytes=1, partitions=1, keyed=0))
 
         def copy(topic: str, turn: int, offsets: str = "preserve") -> dict[str, float]:
-            more = json.dumps({"offsets": offsets})
-            return copied(ROOT, source.bootstrap, target.bootstrap, topic, f"{turn}-{offsets}-", more)
+            return copied(source.bootstrap, target.bootstrap, topic, f"{turn}-{offsets}-", offsets)
 
         for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
             plain, transactions = f"plain-{number}", f"transactions-{number}"
@@ -115,8 +189,7 @@ def main() -> None:
                     for at, mode in ((1, "preserve"), (2, "translate"))
                 },
             }
-        took = asyncio.run(aligned(target, options.begin))
-        result["alignment"] = {"begin": options.begin, "seconds": round(took, 1)}
+        result["padding, for a million offsets"] = asyncio.run(aligned(target, options.begin))
     json.dump(result, sys.stdout, indent=2)
     print()
 

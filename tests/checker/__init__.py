@@ -9,7 +9,7 @@ compares the positions of consumer groups; `translation` judges topics whose off
     C2  what an uncommitted reader of the target sees: just the committed records, nothing of what was aborted
     C3  where the logs start and end
     C4  no transaction of the target hangs: the last stable offset is the high watermark
-    C5  offsets that no reader sees: the same on both sides, and declared gaps are the real ones
+    C5  offsets that no reader sees: the same on both sides
     C6  positions of groups: never ahead, never behind by more than what is allowed
 
 and where offsets move, besides C4 and C6:
@@ -23,11 +23,10 @@ and where offsets move, besides C4 and C6:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import partial
 
-from .comparing import Expected, compare, joined
+from .comparing import compare, joined
 from .findings import Finding, Kind
 from .groups import compare_groups
 from .reading import Dump, Record, dump
@@ -46,7 +45,6 @@ from .translation import (
 
 __all__ = [
     "Dump",
-    "Expected",
     "Finding",
     "Kind",
     "Pair",
@@ -63,31 +61,15 @@ __all__ = [
 ]
 
 
-def check(
-    source: str,
-    target: str,
-    topic: str,
-    *,
-    target_topic: str = "",
-    groups: Iterable[str] = (),
-    expected: Expected | None = None,
-    before: Mapping[int, Dump] | None = None,
-) -> list[Finding]:
+def check(source: str, target: str, topic: str) -> list[Finding]:
     """Everything in which a target topic is not what its source topic is; `source` and `target` are bootstrap.servers.
 
-    `before` holds dumps of the source by partition, taken before it deleted its oldest records; they are laid under
-    what the source still holds. Raises kafka-python's errors where a side cannot be read at all.
+    Raises kafka-python's errors where a side cannot be read at all.
     """
-    name = target_topic or topic
-    theirs, mine = dump(source, topic, uncommitted=False), dump(target, name)
-    found = [
-        Finding(Kind.PARTITIONS, name, -1, -1, -1, f"the source has {len(theirs)} partitions, the target {len(mine)}")
-    ] * (theirs.keys() != mine.keys())
+    theirs, mine = dump(source, topic, uncommitted=False), dump(target, topic)
+    found = _partitions(topic, theirs, mine)
     for partition in sorted(theirs.keys() & mine.keys()):
-        known = theirs[partition].over(before[partition]) if before else theirs[partition]
-        found += compare(known, mine[partition], name, partition, expected or Expected())
-    for group in groups:
-        found += compare_groups(source, target, group, {topic: name})
+        found += compare(theirs[partition], mine[partition], topic, partition)
     return found
 
 
@@ -97,48 +79,30 @@ def check_translated(
     topic: str,
     journal: str,
     *,
-    target_topic: str = "",
     groups: Iterable[str] = (),
-    expected: Expected | None = None,
-    history: Mapping[int, Sequence[Record]] | None = None,
-    declared: Mapping[int, Sequence[tuple[int, int]]] | None = None,
     translations: Mapping[int, Translation] | None = None,
 ) -> list[Finding]:
     """Everything that is wrong where offsets move; `journal` is the name of the topic that says where to.
 
-    `history` holds, by partition and in offset order, what the source had of records that are mirrored or were lost;
-    what the source holds behind them is to be mirrored too. Where there is none, it is what the source holds now.
-    `declared` are losses that another journal names; `translations`, somebody's by partition, are judged besides the
-    checker's own. Raises as `check` does.
+    `translations`, somebody's by partition, are judged besides the checker's own. Raises as `check` does.
     """
-    name = target_topic or topic
-    theirs, mine = dump(source, topic, uncommitted=False), dump(target, name)
+    theirs, mine = dump(source, topic, uncommitted=False), dump(target, topic)
     entries = [record for one in dump(target, journal).values() for record in one.uncommitted]
-    found = [
-        Finding(Kind.PARTITIONS, name, -1, -1, -1, f"the source has {len(theirs)} partitions, the target {len(mine)}")
-    ] * (theirs.keys() != mine.keys())
+    found = _partitions(topic, theirs, mine)
     places: dict[int, Places] = {}
     for partition in sorted(theirs.keys() & mine.keys()):
-        reported = read_recorded(entries, name, partition)
-        reported = replace(reported, losses=(*reported.losses, *(declared or {}).get(partition, ())))
-        before = (history or {}).get(partition, ())
-        pairs, differences = compare_translated(
-            theirs[partition], mine[partition], reported, expected or Expected(), before
-        )
+        reported = read_recorded(entries, topic, partition)
+        pairs, differences = compare_translated(theirs[partition], mine[partition], reported)
         places[partition] = Places(pairs)
         if not differences and partition in (translations or {}):
             differences += compare_translation((translations or {})[partition], pairs, theirs[partition].end)
-        found += joined(differences, partial(_finding, name, partition))
+        found += joined(differences, partial(_finding, topic, partition))
     for group in groups:
-        found += compare_groups(
-            source, target, group, {topic: name}, moved=lambda _, partition, at: places[partition].between(at)
-        )
+        found += compare_groups(source, target, group, topic, lambda partition, at: places[partition].between(at))
     return found
 
 
-def compare_translated(
-    source: Dump, target: Dump, message: Recorded, expected: Expected, history: Sequence[Record] = ()
-) -> tuple[list[Pair], list[tuple[Kind, int, str]]]:
+def compare_translated(source: Dump, target: Dump, message: Recorded) -> tuple[list[Pair], list[tuple[Kind, int, str]]]:
     """Which record is which, and what is wrong with one partition (pure). Whatever is wrong hides what follows from it:
     claims are judged where the records are right, and translations where the claims are.
     """
@@ -150,17 +114,20 @@ def compare_translated(
     if target.stable != target.end:
         found.append((Kind.HANGING, target.stable, f"the high watermark is {target.end}"))
     found += compare_dense(target)
-    behind = history[-1].offset if history else -1
-    known = [*history, *(record for record in source.committed if record.offset > behind)]
-    held = {record.offset for record in source.committed}
-    expected = replace(expected, gaps=(*expected.gaps, *message.losses))
-    pairs, differences = paired(known, target.committed, expected, held)
+    pairs, differences = paired(source.committed, target.committed, message.losses)
     found += differences
     if not found:
         found += compare_claims(message, pairs)
     if not found:
         found += compare_translation(Lookup(message), pairs, source.end)
     return pairs, found
+
+
+def _partitions(topic: str, theirs: Mapping[int, Dump], mine: Mapping[int, Dump]) -> list[Finding]:
+    if theirs.keys() == mine.keys():
+        return []
+    detail = f"the source has {len(theirs)} partitions, the target {len(mine)}"
+    return [Finding(Kind.PARTITIONS, topic, -1, -1, -1, detail)]
 
 
 def _finding(topic: str, partition: int, kind: Kind, first: int, last: int, detail: str) -> Finding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 from .findings import Finding, Kind
@@ -15,31 +14,7 @@ Differences = Iterable[tuple[Kind, int, str]]
 _FIELDS = {"key": Kind.KEY, "value": Kind.VALUE, "headers": Kind.HEADERS, "timestamp": Kind.TIMESTAMP}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What need not be equal, and why.
-
-    `gaps` are ranges [from, to) that the mirror declared as lost before it could copy them. `same_start` is False where
-    the source deleted records after they were mirrored: the target may then begin earlier, never later. `same_end` is
-    False for a partition that stopped. `own_times`: the target topic has LogAppendTime, and its broker's clock counts.
-    `timestamp_types` is False where the topics' types differ on purpose. `forgotten`, where offsets move: it was not
-    recorded what is mirrored, so what the source deleted since may have been declared as lost by somebody who could not
-    know better.
-    """
-
-    gaps: tuple[tuple[int, int], ...] = ()
-    same_start: bool = True
-    same_end: bool = True
-    own_times: bool = False
-    timestamp_types: bool = True
-    forgotten: bool = False
-
-    def declares(self, offset: int) -> bool:
-        """Whether the mirror said that it has not got this offset."""
-        return any(first <= offset < end for first, end in self.gaps)
-
-
-def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Expected) -> list[Finding]:
+def compare(source: Dump, target: Dump, topic: str, partition: int) -> list[Finding]:
     """Every difference, with runs of the same kind shown as one."""
 
     def finding(kind: Kind, first: int, last: int, detail: str) -> Finding:
@@ -50,17 +25,14 @@ def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Ex
         for side, item in (("source", source), ("target", target))
         if item.error
     ]
-    if target.start > source.start or (target.start < source.start and expected.same_start):
+    if target.start != source.start:
         found.append(finding(Kind.LOG_START, target.start, target.start, f"the source's log starts at {source.start}"))
-    if target.end > source.end or (target.end < source.end and expected.same_end):
+    if target.end != source.end:
         found.append(finding(Kind.LOG_END, target.end, target.end, f"the source's log ends at {source.end}"))
     if target.stable != target.end:
         detail = f"the last stable offset is {target.stable}, the high watermark {target.end}"
         found.append(finding(Kind.HANGING, target.stable, target.stable, detail))
-    end = source.end if expected.same_end else target.end
-    start = source.start if expected.same_start else min(source.start, target.start)
-    asked = [record for record in source.committed if start <= record.offset < end]
-    found += joined(_differences(asked, target.committed, expected), finding)
+    found += joined(_differences(source.committed, target.committed), finding)
     if [r.offset for r in target.uncommitted] != [r.offset for r in target.committed if r.offset < target.end]:
         seen = {record.offset for record in target.uncommitted} ^ {record.offset for record in target.committed}
         detail = "offsets that one kind of reader of the target sees and the other does not"
@@ -68,7 +40,7 @@ def compare(source: Dump, target: Dump, topic: str, partition: int, expected: Ex
     return found
 
 
-def _differences(source: list[Record], target: Iterable[Record], expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+def _differences(source: Iterable[Record], target: Iterable[Record]) -> Iterator[tuple[Kind, int, str]]:
     """Differences by offset, in their order: (kind, offset on the target, what)."""
     mine: dict[int, Record] = {}
     for record in target:
@@ -81,10 +53,10 @@ def _differences(source: list[Record], target: Iterable[Record], expected: Expec
     theirs = {record.offset: record for record in source}
     places: dict[object, int] = {}
     for record in source:
-        places.setdefault(named(record, expected), record.offset)
+        places.setdefault(named(record), record.offset)
     last = max(mine, default=-1)
     for offset in sorted(theirs.keys() | mine.keys()):
-        yield from _difference(offset, theirs, mine, places, last, expected)
+        yield from _difference(offset, theirs, mine, places, last)
 
 
 def _difference(
@@ -93,25 +65,20 @@ def _difference(
     mine: Mapping[int, Record],
     places: Mapping[object, int],
     last: int,
-    expected: Expected,
 ) -> Iterator[tuple[Kind, int, str]]:
     wanted, got = theirs.get(offset), mine.get(offset)
     if got is None:
-        if not expected.declares(offset):
-            yield (Kind.TAIL_LOST if offset > last else Kind.LOST), offset, "the source has a record here"
+        yield (Kind.TAIL_LOST if offset > last else Kind.LOST), offset, "the source has a record here"
         return
-    if expected.declares(offset):
-        yield Kind.GAP_UNTRUE, offset, "declared as lost, and there it is"
+    if wanted is not None and named(wanted) == named(got):
+        yield from type_differences(wanted, got)
         return
-    if wanted is not None and named(wanted, expected) == named(got, expected):
-        yield from type_differences(wanted, got, expected)
-        return
-    home = places.get(named(got, expected))
+    home = places.get(named(got))
     if home is not None and home != offset:
         at_home = mine.get(home)
-        if at_home is not None and named(at_home, expected) == named(got, expected):
+        if at_home is not None and named(at_home) == named(got):
             yield Kind.REPEATED, offset, f"this record is at offset {home} too"
-        elif at_home is not None and wanted is not None and named(at_home, expected) == named(wanted, expected):
+        elif at_home is not None and wanted is not None and named(at_home) == named(wanted):
             yield Kind.SWAPPED, offset, f"the source has this record at offset {home}, and there is this offset's"
         else:
             yield (
@@ -123,28 +90,25 @@ def _difference(
     if wanted is None:
         yield Kind.EXTRA, offset, "the source has no record here"
         return
-    yield from field_differences(wanted, got, expected)
+    yield from field_differences(wanted, got)
 
 
-def field_differences(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+def field_differences(wanted: Record, got: Record) -> Iterator[tuple[Kind, int, str]]:
     """In what two records differ that should be the same."""
     for name, kind in _FIELDS.items():
-        if getattr(wanted, name) != getattr(got, name) and not (name == "timestamp" and expected.own_times):
+        if getattr(wanted, name) != getattr(got, name):
             yield kind, got.offset, "another than the source's"
 
 
-def type_differences(wanted: Record, got: Record, expected: Expected) -> Iterator[tuple[Kind, int, str]]:
+def type_differences(wanted: Record, got: Record) -> Iterator[tuple[Kind, int, str]]:
     """Whether the timestamps of two equal records are of the same type."""
-    if expected.own_times:
-        if got.timestamp_type != 1:
-            yield Kind.TIMESTAMP_TYPE, got.offset, f"{got.timestamp_type}, not LogAppendTime"
-    elif expected.timestamp_types and wanted.timestamp_type != got.timestamp_type:
+    if wanted.timestamp_type != got.timestamp_type:
         yield Kind.TIMESTAMP_TYPE, got.offset, f"{got.timestamp_type}, the source's is {wanted.timestamp_type}"
 
 
-def named(record: Record, expected: Expected) -> object:
+def named(record: Record) -> object:
     """What makes a record the same record, wherever it is."""
-    return record[3:] if expected.own_times else (record.timestamp, *record[3:])
+    return record.timestamp, *record[3:]
 
 
 def joined(differences: Differences, finding: Callable[[Kind, int, int, str], Finding]) -> Iterator[Finding]:

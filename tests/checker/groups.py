@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from .findings import Finding, Kind
 
-#: A source topic, partition and position -> the first and the last position on the target that stand for the same.
-Moved = Callable[[str, int, int], tuple[int, int]]
-
 
 def compare_groups(
-    source: str,
-    target: str,
-    group: str,
-    topics: Mapping[str, str],
-    *,
-    allowed_lag: int = 0,
-    moved: Moved = lambda _topic, _partition, position: (position, position),
+    source: str, target: str, group: str, topic: str, moved: Callable[[int, int], tuple[int, int]]
 ) -> list[Finding]:
-    """How a group's positions on the target differ from what they must be; where offsets are equal on both sides, the
-    source's.
+    """How a group's positions on the target differ from what they must be. `moved`: partition and position on the
+    source to the first and the last position on the target that stand for the same.
 
-    `topics` maps source names to target names; `allowed_lag` is in records. A position before the target's log start or
-    behind its end is wrong whatever the source says.
+    A position behind the target's end is wrong whatever the source says.
     """
     theirs, mine = _positions(source, group), _positions(target, group)
     found: list[Finding] = []
-    ends = _ends(target, [TopicPartition(topics[at.topic], at.partition) for at in theirs if at.topic in topics])
-    for at, wanted in theirs.items():
-        if at.topic not in topics:
-            continue
-        there = TopicPartition(topics[at.topic], at.partition)
-        got = mine.get(there)
-        lowest, highest = moved(at.topic, at.partition, wanted)
+    ends = _ends(target, [at for at in theirs if at.topic == topic])
+    for at in ends:
+        wanted, got = theirs[at], mine.get(at)
+        lowest, highest = moved(at.partition, wanted)
 
-        def finding(kind: Kind, position: int, detail: str, there: TopicPartition = there) -> Finding:
-            return Finding(kind, there.topic, there.partition, position, position, f"{group}: {detail}")
+        def finding(kind: Kind, position: int, detail: str, at: TopicPartition = at) -> Finding:
+            return Finding(kind, at.topic, at.partition, position, position, f"{group}: {detail}")
 
         if got is None:
             found.append(finding(Kind.GROUP_MISSING, -1, f"is at {wanted} on the source"))
-        elif got > ends[there]:
-            found.append(finding(Kind.GROUP_BEYOND, got, f"the log ends at {ends[there]}"))
+        elif got > ends[at]:
+            found.append(finding(Kind.GROUP_BEYOND, got, f"the log ends at {ends[at]}"))
         elif got > highest:
             found.append(finding(Kind.GROUP_AHEAD, got, f"is at {wanted} on the source"))
-        elif got < min(lowest, ends[there]) - allowed_lag:
+        elif got < min(lowest, ends[at]):
             found.append(finding(Kind.GROUP_BEHIND, got, f"is at {wanted} on the source"))
     return found
 

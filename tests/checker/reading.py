@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -43,20 +43,6 @@ class Dump:
     committed: tuple[Record, ...]
     uncommitted: tuple[Record, ...]
     error: str = ""
-
-    def over(self, before: Dump) -> Dump:
-        """This dump, with the oldest records from one that was taken before they were deleted.
-
-        The log's start stays that of now.
-        """
-        return Dump(
-            start=self.start,
-            end=self.end,
-            stable=self.stable,
-            committed=_over(self.committed, before.committed, self.start),
-            uncommitted=_over(self.uncommitted, before.uncommitted, self.start),
-            error=self.error,
-        )
 
 
 def dump(bootstrap: str, topic: str, *, uncommitted: bool = True) -> dict[int, Dump]:
@@ -105,10 +91,6 @@ def _dumped(bootstrap: str, topic: str, uncommitted: bool) -> dict[int, Dump]:
 class _Read:
     records: list[Record] = field(default_factory=list)
     error: str = ""
-
-
-def _over(now: Sequence[Record], before: Sequence[Record], start: int) -> tuple[Record, ...]:
-    return (*(record for record in before if record.offset < start), *now)
 
 
 @contextmanager

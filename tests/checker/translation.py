@@ -1,12 +1,9 @@
 """Where offsets moved to: what the journal says of it, read here anew, against what both sides hold (pure).
 
-    recorded = read_recorded(journal_records, "orders", 0)         # records `runs/...` and `loss/...` that are in force
-    pairs, found = paired(source_records, target_records)  # which record is which, and what is wrong with the rest
-    found += compare_claims(recorded, pairs)               # what the journal says
-    found += compare_translation(Lookup(recorded), pairs, end) # every offset, both ways
-
-A record that the source has deleted since it was mirrored may have come from any offset that is free between those that
-are left, and must lie between them.
+recorded = read_recorded(journal_records, "orders", 0)         # records `runs/...` and `loss/...` that are in force
+pairs, found = paired(source_records, target_records)  # which record is which, and what is wrong with the rest
+found += compare_claims(recorded, pairs)               # what the journal says
+found += compare_translation(Lookup(recorded), pairs, end) # every offset, both ways
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from .comparing import Differences, Expected, field_differences, named, type_differences
+from .comparing import Differences, field_differences, named, type_differences
 from .findings import Kind
 from .reading import Dump, Record
 
@@ -82,19 +79,17 @@ class Lookup:
 
 
 class Pair(NamedTuple):
-    """The same record on both sides; `held` says that the source still holds it."""
+    """The same record on both sides."""
 
     source: int
     target: int
-    held: bool = True
 
 
 class Places:
     """Where source offsets are on the target, by pairs in offset order."""
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
-        held = [pair for pair in pairs if pair.held]
-        self._sources, self._targets = [pair.source for pair in held], [pair.target for pair in held]
+        self._sources, self._targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
         self._end = pairs[-1].target + 1 if pairs else 0
 
     def between(self, offset: int) -> tuple[int, int]:
@@ -149,13 +144,13 @@ def _claim(expected: dict[str, object], begin: int) -> Claim:
 
 
 def paired(
-    source: Sequence[Record], target: Sequence[Record], expected: Expected, held: Iterable[int] | None = None
+    source: Sequence[Record], target: Sequence[Record], losses: Sequence[tuple[int, int]]
 ) -> tuple[list[Pair], Differences]:
     """Which record of the target is which of the source, in the order of both, and what is wrong elsewhere, by target
-    offset. `held` are the offsets that the source holds still; None for all.
+    offset. Records of the source in `losses`, from and to before, are not missed.
     """
-    present = None if held is None else frozenset(held)
-    theirs, ours = [named(one, expected) for one in source], [named(one, expected) for one in target]
+    theirs, ours = [named(one) for one in source], [named(one) for one in target]
+    lost = {offset for first, end in losses for offset in range(first, end)}
     homes: dict[object, int] = {}
     for index, name in enumerate(theirs):
         homes.setdefault(name, index)
@@ -166,13 +161,12 @@ def paired(
     while i < len(source) and j < len(target):
         wanted, got = source[i], target[j]
         if theirs[i] == ours[j]:
-            is_held = present is None or wanted.offset in present
-            if expected.declares(wanted.offset) and (is_held or not expected.forgotten):
+            if wanted.offset in lost:
                 found.append((Kind.GAP_UNTRUE, got.offset, f"source offset {wanted.offset} is declared as lost"))
-            pairs.append(Pair(wanted.offset, got.offset, is_held))
-            found += type_differences(wanted, got, expected)
+            pairs.append(Pair(wanted.offset, got.offset))
+            found += type_differences(wanted, got)
             i, j = i + 1, j + 1
-        elif expected.declares(wanted.offset):
+        elif wanted.offset in lost:
             i += 1
         elif theirs[i + 1 : i + 2] == ours[j : j + 1] and theirs[i : i + 1] == ours[j + 1 : j + 2]:
             found.append((Kind.SWAPPED, got.offset, f"source offset {wanted.offset} comes behind it"))
@@ -190,10 +184,10 @@ def paired(
             found.append((Kind.SHIFTED, got.offset, f"it is at source offset {source[homes[ours[j]]].offset}"))
             i += 1
         else:
-            found += field_differences(wanted, got, expected)
+            found += field_differences(wanted, got)
             i, j = i + 1, j + 1
     for record in source[i:]:
-        if not expected.declares(record.offset) and expected.same_end:
+        if record.offset not in lost:
             at = len(target)
             found.append((Kind.TAIL_LOST, at, f"source offset {record.offset} and what follows are missing"))
             break
@@ -242,17 +236,17 @@ def compare_translation(translation: Translation, pairs: Sequence[Pair], end: in
             yield Kind.TRANSLATION, got, f"source offset {offset} is translated to it, and not to {wanted}"
     for pair in pairs:
         source = translation.to_source(pair.target)
-        if source is None or (pair.held and source != pair.source):
+        if source != pair.source:
             yield Kind.TRANSLATION, pair.target, f"it is translated to source offset {source}, and not {pair.source}"
 
 
 def _lies(claim: Claim, truth: Mapping[int, Pair]) -> Iterator[tuple[Kind, int, str]]:
     for target, source in enumerate(claim.sources, claim.begin):
         pair = truth.get(target)
-        if pair is not None and pair.held and pair.source != source:
+        if pair is not None and pair.source != source:
             detail = f"source offset {source} by the runs from {claim.begin} on, and it is {pair.source}"
             yield Kind.RUNS_WRONG, target, detail
     following = truth.get(claim.begin + len(claim.sources))
-    if following is not None and following.held and following.source < claim.until:
+    if following is not None and following.source < claim.until:
         detail = f"nothing below source offset {claim.until} is left, it says, and {following.source} is"
         yield Kind.RUNS_WRONG, following.target, detail

@@ -1,7 +1,4 @@
-"""The independent judge of copies (`tests/checker`) finds the faults that are planted on brokers, and no others.
-
-What it makes of what it has read is in `tests/pure/test_checker_tables.py`.
-"""
+"""The independent judge of copies (`tests/checker`) finds the faults that are planted on brokers, and no others."""
 
 from __future__ import annotations
 

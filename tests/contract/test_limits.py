@@ -1,21 +1,34 @@
-"""What bounds a copy: the flow's own limit, and quotas of brokers."""
+"""What bounds a copy: the flow's own limit, quotas of brokers, and what these take as one request."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import watchedtask
 from copies import Pair
 from helpers import make_topic, produce
+from livemirror import LiveMirror
 from pair import Shared
+from proxy import Proxy
 from quotas import quota
-from waiting import MovableClock
+from samerecords import assert_same_records
+from waiting import MovableClock, until
 from watchedtask import WatchedTask
 
+from mirror.config import ClusterSettings
+from mirror.kafka import admin
 from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.states import State
+from mirror.policy.rules import Rules
+from mirror.states import Remedy, State
+
+#: Bytes of the largest request that a target takes.
+MOST = 400_000
 
 
 @pytest.fixture
@@ -63,3 +76,129 @@ def test_a_quota_that_lets_nothing_through_is_named(
             found = task.until(at, lambda one: one.state is State.UNAVAILABLE)
     assert "consumer_byte_rate" in found.detail
     assert (found.next_offset, found.lag_records) == (1, None)
+
+
+@pytest.mark.proves("never-silent", "MIRRORING")
+def test_a_quota_of_the_target_is_named_while_it_is_waited_for(
+    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = TopicPartition(topic_name, 0)
+    monkeypatch.setattr(watchedtask, "Endpoint", partial(Endpoint, client_id=topic_name))
+    for bootstrap in pair:
+        make_topic(bootstrap, topic_name)
+    for _ in range(3):
+        produce(pair[0], topic_name, large(300_000), batch=1)
+    with quota(pair[1], topic_name, "producer_byte_rate", 20_000.0), WatchedTask(*pair, [at]) as task:
+        found = task.until(at, lambda one: "producer_byte_rate" in one.detail)
+    assert found.state is State.MIRRORING
+
+
+def test_a_quota_of_creations_is_waited_for_and_keeps_nothing_else(
+    target_cluster: Shared, topic_name: str, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers take what goes beyond it, and then nothing over the same connection (KIP-599)."""
+    bootstrap, waited = target_cluster.bootstrap, list[float]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        clock.move(seconds)
+
+    monkeypatch.setattr(admin, "time", SimpleNamespace(sleep=sleep))
+    settings = {"alias": "us", "bootstrap.servers": bootstrap, "client.id": topic_name}
+    target = admin.Admin(ClusterSettings.model_validate(settings))
+    made = [admin.Creation(topic=f"{topic_name}-{n}", partitions=10, replication_factor=1) for n in range(5)]
+    with quota(bootstrap, topic_name, "controller_mutation_rate", 1.0):
+        target.create_topics(made[:4])
+        assert target.broker_configs()
+        assert not waited
+        target.create_topics(made[4:])
+    assert len(waited) == 1
+    assert 10 < waited[0] < 60
+    until(lambda: len(target.describe([one.topic for one in made])) == len(made))
+
+
+# --- a target that closes the connection, without a word, over a request that is larger than it takes (W16)
+
+
+@pytest.fixture
+def proxy(target_cluster: Shared) -> Iterator[Proxy]:
+    with Proxy(target_cluster.bootstrap, most=MOST) as found:
+        yield found
+
+
+def produce_batch(bootstrap: str, topic: str, *sizes: int) -> None:
+    """Records that do not compress, as one batch."""
+    values = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    produce(bootstrap, topic, values, batch=len(sizes))
+
+
+@pytest.fixture
+def cut_pair(source_cluster: Shared, proxy: Proxy, topic_name: str) -> Pair:
+    """The topic and its neighbor, with small records alone."""
+    for name in (topic_name, f"{topic_name}-neighbor"):
+        for bootstrap in (source_cluster.bootstrap, proxy.bootstrap):
+            make_topic(bootstrap, name)
+        produce(source_cluster.bootstrap, name, [b"small"] * 5)
+    return source_cluster.bootstrap, proxy.bootstrap
+
+
+@pytest.mark.proves("REWRITE", "same-offsets", "exactly-once")
+@pytest.mark.parametrize("sizes", [(90_000,) * 10, (200_000, 390_000, 200_000)])
+def test_a_batch_that_the_target_cuts_off_is_split(
+    cut_pair: Pair, target_cluster: Shared, topic_name: str, sizes: tuple[int, ...]
+) -> None:
+    """Also where one of its records has more than the half of what is tried."""
+    at = TopicPartition(topic_name, 0)
+    produce_batch(cut_pair[0], topic_name, *sizes)
+    produce(cut_pair[0], topic_name, [b"after"])
+    with WatchedTask(*cut_pair, [at]) as task:
+        found = task.mirrored(at, 6 + len(sizes))
+    assert found.verdicts["REWRITE/too_large"] > 1
+    assert_same_records(cut_pair[0], target_cluster.bootstrap, topic_name, 1)
+
+
+@pytest.mark.proves("REFUSED", "never-silent")
+def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
+    cut_pair: Pair, proxy: Proxy, topic_name: str
+) -> None:
+    """A neighbor on the same leader loses its connection once; another large one goes alone at once."""
+    at, neighbor = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-neighbor", 0)
+    produce_batch(cut_pair[0], topic_name, 900_000)
+    with WatchedTask(*cut_pair, [at, neighbor]) as task:
+        found = task.until(at, lambda one: one.state.is_stop)
+        assert (found.state, found.next_offset) == (State.REFUSED, 5)
+        assert "socket.request.max.bytes" in found.detail
+        assert "a record takes 900072 bytes" in found.detail
+        assert proxy.closed == 3
+        writes = task.writer(neighbor)
+        produce(cut_pair[0], neighbor.topic, [b"after"] * 5)
+        task.mirrored(neighbor, 10)
+    with WatchedTask(*cut_pair, [at, neighbor]) as task:
+        task.mirrored(neighbor, 10)
+        writes = task.writer(neighbor)
+        assert task.until(at, lambda one: one.state.is_stop).state is State.REFUSED
+        assert task.writer(neighbor) is writes
+    assert proxy.closed == 5
+
+
+@pytest.mark.proves("REFUSED")
+def test_a_record_that_the_target_cuts_off_is_left_out_where_that_is_allowed(cut_pair: Pair, topic_name: str) -> None:
+    at = TopicPartition(topic_name, 0)
+    produce_batch(cut_pair[0], topic_name, 900_000)
+    produce_batch(cut_pair[0], topic_name, 300_000, 300_000)
+    with WatchedTask(*cut_pair, [at], rules=Rules(skips_too_large=True)) as task:
+        found = task.mirrored(at, 8)
+    assert (found.records, found.lost) == (7, 1)
+
+
+@pytest.mark.proves("REFUSED", "never-silent")
+def test_a_mirror_goes_on_once_the_limit_is_raised(
+    source_cluster: Shared, target_cluster: Shared, proxy: Proxy, topic_name: str, tmp_path: Path
+) -> None:
+    live = LiveMirror(source_cluster, replace(target_cluster, bootstrap=proxy.bootstrap), topic_name, tmp_path)
+    live.create()
+    produce_batch(live.source, topic_name, 900_000)
+    with live.running():
+        live.until_stopped(State.REFUSED, Remedy.RAISE_REQUEST)
+        proxy.most = 1 << 30
+        live.until(State.CAUGHT_UP)

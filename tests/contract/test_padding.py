@@ -125,13 +125,20 @@ def test_a_compacted_target_cannot_begin_later(pair: Pair, topic_name: str) -> N
     ("first", "batches", "moved_on"), [(2500, (1, 2), 10), (50, (1,), 0)], ids=["in its midst", "not deleted yet"]
 )
 def test_a_mirror_that_was_killed_while_padding_goes_on(
-    pair: Pair, topic_name: str, first: int, batches: tuple[int, ...], moved_on: int
+    pair: Pair,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    first: int,
+    batches: tuple[int, ...],
+    moved_on: int,
 ) -> None:
     """Also where the source has moved on meanwhile, and where only the deletion is left."""
     begun_late(pair, topic_name, first + 50, first)
+    monkeypatch.setattr(log_start, "DELETE_BYTES", 1)
     for so_many in batches:
         killed_while_padding(pair, topic_name, so_many)
-    assert contents(pair[1], topic_name)[-1][1] is None
+    (begin, _), *_, (_, value) = contents(pair[1], topic_name)
+    assert (begin > 0, value) == (sum(batches) > 1, None), "all but the newest batch is deleted as it goes"
     trim(pair[0], topic_name, first + moved_on)
     copied(pair, topic_name)
     assert_same_records(*pair, topic_name, 1)
@@ -163,6 +170,30 @@ def test_nothing_is_deleted_of_a_topic_that_was_made_anew_behind_the_padding(
     with WatchedTask(*pair, [at]) as task:
         task.until(at, lambda one: one.state.is_stop or one.state is State.CAUGHT_UP)
     assert [offset for offset, _ in contents(pair[1], topic_name)] == [*range(60)]
+
+
+@pytest.mark.proves("PADDING", "same-offsets")
+@pytest.mark.parametrize("kept", [10, 0])
+def test_what_the_source_deletes_while_its_target_is_padded_is_no_loss(
+    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """As a Streams application does of its repartition topics, twice a second; and lag counts what is left."""
+    begun_late(pair, topic_name, 100, 50)
+    at, starts = TopicPartition(topic_name, 0), iter([70, 90, 100 - kept])
+
+    async def appended(*given: Any, **more: Any) -> int:
+        landed = await append(*given, **more)
+        padding = task.figures(at)
+        assert (padding.state, padding.with_end(100).lag_records) == (State.PADDING, 100 - padding.next_offset)
+        if start := next(starts, None):
+            await asyncio.to_thread(trim, pair[0], topic_name, start)
+        return landed
+
+    monkeypatch.setattr(log_start, "append", appended)
+    with WatchedTask(*pair, [at]) as task:
+        found = task.until(at, lambda one: one.state.is_stop or one.state is State.CAUGHT_UP)
+    assert (found.state, found.records, found.lost) == (State.CAUGHT_UP, kept, 0)
+    assert contents(pair[1], topic_name) == [(number, b"value %d" % number) for number in range(100 - kept, 100)]
 
 
 @pytest.mark.proves("never-silent", "DIVERGED")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from configured_flow import ConfiguredFlow, flow
+from groupoffsets import commit, committed
 from helpers import make_topic, produce
 from pair import Shared
 from syncing import delete_topics
@@ -32,7 +35,9 @@ def test_a_plan_names_what_a_start_would_do_until_nothing_is_left_to_do(
     assert [(one["topic"], one["partitions"]) for one in plan["create"]] == [(copy, 2)]
     assert plan["own_topics"] == [f"mirror.{flow.name}.offsets", f"mirror.{flow.name}.heartbeats"]
     assert [(one["topic"], one["partition"], one["offsets"]) for one in plan["padding"]] == [(copy, 0, 20)]
-    assert f"+ create {copy}: 2 partitions, 1 replica" in flow.mirror("plan")[1]
+    printed = flow.mirror("plan")[1]
+    assert f"+ create {copy}: 2 partitions, 1 replica" in printed
+    assert f"~ {copy}: pad 20 offsets in 1 partition, about 0 ms, 0.0 s of broker CPU and 16 B of disk" in printed
     assert partitions_of(flow.target, copy) == 0, "planning writes nothing"
 
     assert flow.once().exit_code == ExitCode.DONE
@@ -93,3 +98,31 @@ def test_a_stop_is_refused_until_its_loss_is_accepted(flow: ConfiguredFlow) -> N
     assert flow.plan()[0] == ExitCode.DONE
     assert flow.once().exit_code == ExitCode.DONE
     assert held(flow.target, flow.name)[1] == 100
+
+
+@pytest.mark.proves("mirror plan", "never-silent")
+def test_a_plan_names_what_is_left_out_and_groups_of_any_name(flow: ConfiguredFlow) -> None:
+    make_topic(flow.source, flow.name)
+    make_topic(flow.source, f"{flow.name}-tmp")
+    produce(flow.source, flow.name, [b"x"] * 3)
+    groups = [f"{flow.name}{rest}" for rest in ("\nline", "\x1b[31m", " ü/'\"", "x" * 500)]
+    for group in groups:
+        commit(flow.source, group, flow.name, 2)
+    flow.topics["exclude"], flow.groups = [".*-tmp"], [f"{flow.name}.*"]
+    plan = flow.plan()[1]
+    assert plan["left_out"] == [{"reason": 'topics.exclude has ".*-tmp"', "topics": [f"{flow.name}-tmp"]}]
+    assert plan["groups"] == sorted(groups)
+    printed = flow.mirror("plan")[1]
+    assert f'left out, since topics.exclude has ".*-tmp": 1 topic: {flow.name}-tmp' in printed
+    assert "\x1b" not in printed
+    assert flow.once().exit_code == ExitCode.DONE
+    assert [committed(flow.target, group, flow.name) for group in groups] == [2] * 4
+
+
+@pytest.mark.proves("never-silent")
+def test_the_port_of_a_controller_is_named(flow: ConfiguredFlow, source_cluster: Shared) -> None:
+    properties = (source_cluster.data.parent / "server.properties").read_text()
+    (flow.source,) = re.findall(r"^controller.quorum.voters=0@(\S+)$", properties, re.MULTILINE)
+    code, problem = flow.mirror("plan")
+    assert code == ExitCode.CLUSTER
+    assert f"{flow.source}: a KRaft controller listens there" in problem

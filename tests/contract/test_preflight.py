@@ -39,9 +39,10 @@ RULES: Final = {
     "{}-smaller": Fix.CHANGE_RULE,
 }
 OWNERS: Final = {"{}-back": Fix.END_LOOP, "x.{}-foreign": Fix.ADOPT, "x.{}-claimed": Fix.END_FLOW}
-WHOLE: Final = [Fix.SELECT_TOPICS, Fix.OTHER_CLUSTER, Fix.OTHER_SOURCE, Fix.OTHER_REKEYED]
-#: Followed elsewhere: by a table without brokers (`test_rules.py`), and where a source hides topics (`test_rights.py`).
-ELSEWHERE: Final = {Fix.REMOVE_FORMAT, Fix.GRANT_MARKERS, Fix.GRANT_SOURCE}
+WHOLE: Final = [Fix.SELECT_TOPICS, Fix.OTHER_ADDRESS, Fix.OTHER_SOURCE, Fix.OTHER_REKEYED]
+#: Followed elsewhere: by a table without brokers (`test_rules.py`), where a source hides topics (`test_rights.py`), and
+#: where one cluster has two addresses (`test_shared_cluster_id.py`).
+ELSEWHERE: Final = {Fix.REMOVE_FORMAT, Fix.GRANT_MARKERS, Fix.GRANT_SOURCE, Fix.OTHER_CLUSTER}
 
 
 __all__ = ["flow"]
@@ -168,7 +169,7 @@ def test_a_flow_between_wrong_clusters_or_without_topics_is_refused_as_a_whole(f
     nothing.topics["exclude"] = [".*"]
     assert_whole(nothing, Fix.SELECT_TOPICS)
     circle.target = circle.source
-    assert_whole(circle, Fix.OTHER_CLUSTER)
+    assert_whole(circle, Fix.OTHER_ADDRESS)
     seen = FirstSeen(source_topic=f"{flow.name}-topic", topic_id=None, target_topic_id=None, cluster_id="another")
     copied, rekeyed = FirstSeen.key(seen.source_topic), FirstSeen.rekeyed_key(seen.source_topic)
     elsewhere.write_journal((copied, seen.to_json()))

@@ -14,6 +14,7 @@ from groupoffsets import commit, committed
 from helpers import RECENT_MS, make_topic, produce
 from samerecords import read
 from sparkless import InThisProcess, run_beside, run_once
+from syncing import admin_of
 from waiting import DEADLINE_S, until
 
 from mirror.commands.verify import verify_flow
@@ -107,12 +108,14 @@ def test_a_time_begins_with_its_first_record(flow: Flow, offsets: str, after_ms:
     assert_copied(flow, first, 67 - first)
 
 
-@pytest.mark.proves("exactly-once", "RETENTION_GAP", "mirror accept")
+@pytest.mark.proves("exactly-once", "never-silent")
 @MODES
 def test_a_start_is_decided_once_though_its_mirror_died(
     flow: Flow, monkeypatch: pytest.MonkeyPatch, offsets: str
 ) -> None:
-    """What the source deletes behind it is a loss, whatever the configuration says by then."""
+    """What the source deletes behind it, before a record was copied, goes on record, and the copy begins behind it,
+    whatever the configuration says by then.
+    """
     flow.topics |= {"offsets": offsets, "start": "latest"}
     flow.make()
     flow.fill(0, 25)
@@ -122,10 +125,72 @@ def test_a_start_is_decided_once_though_its_mirror_died(
     flow.topics["start"] = "earliest"
     flow.expire(flow.source, 30)
     found = flow.run().figures[flow.at]
-    assert (found.state, "offsets 25 to 29" in found.detail) == (State.RETENTION_GAP, True)
-    assert "5 offsets, 25 to 29" in flow.accept()
+    assert (found.state, found.records, found.lost) == (State.CAUGHT_UP, 15, 5)
+    assert flow.lost() == {(25, 30, "retention")}
+    assert flow.assert_equal() == 15
+
+
+@pytest.mark.proves("never-silent", "PADDING")
+@pytest.mark.parametrize(
+    ("offsets", "start"), [("preserve", "earliest"), ("translate", "earliest"), ("preserve", "latest")]
+)
+def test_a_copy_without_a_record_begins_where_its_source_begins_now(flow: Flow, offsets: str, start: str) -> None:
+    """As often as all of the source is deleted before it is copied, by whatever run of the mirror."""
+    flow.topics |= {"offsets": offsets, "start": start}
+    flow.make()
+    for number in range(0, 60, 20):
+        flow.fill(number, 20)
+        flow.expire(flow.source, number + 20)
+        found = flow.run().figures[flow.at]
+        assert (found.state, found.records, found.lag_records) == (State.CAUGHT_UP, 0, 0), found
+        planned = json.loads(flow.command("plan", "CONFIG", "--json", code=None).stdout)
+        assert (planned["padding"], planned["refused"]) == ([], [])
+    flow.fill(60, 20)
+    flow.expire(flow.source, 65)
+    planned = json.loads(flow.command("plan", "CONFIG", "--json", code=None).stdout)
+    assert [one["offsets"] for one in planned["padding"]] == ([] if offsets == "translate" else [5])
     assert run(flow) == 15
     assert flow.assert_equal() == 15
+    flow.fill(80, 10)
+    flow.expire(flow.source, 85)
+    assert flow.run().figures[flow.at].state is State.RETENTION_GAP, "it holds records now"
+
+
+@pytest.mark.proves("nothing-by-name-alone", "same-offsets")
+@MODES
+def test_a_copy_keeps_what_its_source_deletes_unless_it_follows_that(flow: Flow, offsets: str) -> None:
+    """Never beyond what was copied, by a bounded run or a task that goes on, and also where nothing is left."""
+    flow.topics |= {"offsets": offsets}
+    flow.make()
+
+    def begins() -> int:
+        span = admin_of(flow.target.bootstrap).spans(admin_of(flow.target.bootstrap).describe([flow.name]).values())
+        return span[flow.at].start
+
+    flow.fill(0, 40)
+    assert run(flow) == 40
+    flow.expire(flow.source, 15)
+    assert (run(flow), begins()) == (0, 0)
+    flow.sync["log_start"] = "follow"
+    assert (run(flow), begins()) == (0, 15)
+    mirror = Supervisor(InThisProcess(), prepare(flow.settings()), lambda _: None)  # type: ignore[arg-type]
+
+    def story() -> None:
+        flow.fill(40, 20)
+        until(lambda: len(flow.values()[1]) == 45)
+        flow.expire(flow.source, 50)
+        until(lambda: begins() == 50)
+        flow.expire(flow.source, 60)
+        until(lambda: begins() == 60)
+
+    run_beside(mirror, story)
+    flow.fill(60, 10)
+    assert run(flow) == 10
+    assert flow.assert_equal() == 10
+    flow.fill(70, 20)
+    flow.expire(flow.source, 80)
+    assert flow.run().figures[flow.at].state is State.RETENTION_GAP
+    assert begins() == 60, "not beyond what was copied"
 
 
 @pytest.mark.proves("never-silent")

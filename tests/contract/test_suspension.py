@@ -17,7 +17,7 @@ from waiting import DEADLINE_S, MovableClock
 from watchedtask import WatchedTask
 
 from mirror.commands import accept as accept_command
-from mirror.errors import FlowLost
+from mirror.errors import FlowLost, Suspended
 from mirror.journal.journal import Journal, journal_topic
 from mirror.kafka import produce
 from mirror.kafka.cluster import Cluster as Wire
@@ -31,6 +31,8 @@ __all__ = ["flow"]
 
 #: Seconds that look like a suspension.
 SUSPENDED_S = 60.0
+#: Seconds for which a busy machine may not run a mirror.
+BUSY_S = 7.0
 
 
 @pytest.mark.proves("exactly-once")
@@ -134,21 +136,45 @@ def test_no_padding_is_sent_behind_a_suspension(
 
 
 @pytest.mark.proves("mirror accept", "never-silent")
-def test_an_accept_that_was_suspended_records_nothing(
-    flow: Flow, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suspensions", [2, 1000])
+def test_an_accept_that_was_suspended_looks_again_and_records_nothing_that_may_be_old(
+    flow: Flow, clock: MovableClock, monkeypatch: pytest.MonkeyPatch, suspensions: int
 ) -> None:
     flow.begin(100)
     flow.fill(100, 50)
     flow.expire(flow.source, 150)
-    real = accept_command._settle
+    real, looks = accept_command._settle, 0
 
     async def suspended(*values: Any, **named: Any) -> None:
+        nonlocal looks
         await real(*values, **named)
-        clock.move(SUSPENDED_S)
+        looks += 1
+        if looks <= suspensions:
+            clock.move(SUSPENDED_S)
 
     with monkeypatch.context() as sleeping:
         sleeping.setattr(accept_command, "_settle", suspended)
         done = flow.command("accept", "CONFIG", flow.name, code=None)
-    assert isinstance(done.exception, FlowLost), done.output
+    is_done = suspensions < looks
+    assert isinstance(done.exception, Suspended) is not is_done, done.output
     (loss,) = json.loads(flow.accept("--json"))["losses"]
-    assert not loss["was_accepted"]
+    assert loss["was_accepted"] is is_done
+
+
+@pytest.mark.proves("MIRRORING", "exactly-once")
+def test_a_live_mirror_on_a_busy_machine_keeps_its_positions(flow: Flow, clock: MovableClock) -> None:
+    """Nobody takes it for dead within that time: it asks whether the flow is its own, and no log."""
+    flow.make()
+    flow.make(flow.target)
+    flow.fill(0, 10)
+    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at], flow=flow.name) as task:
+        task.until(flow.at, lambda one: one.state is State.CAUGHT_UP)
+        before = task.writer(flow.at)
+        for _ in range(3):
+            clock.move(BUSY_S)
+            flow.fill(task.figures(flow.at).next_offset, 10)
+            end = task.figures(flow.at).next_offset + 10
+            task.mirrored(flow.at, end)
+        assert task.writer(flow.at) is before
+        clock.move(SUSPENDED_S)
+        task.until(flow.at, lambda _: task.writer(flow.at) is not before)

@@ -1,10 +1,6 @@
-"""Faults, on purpose: seeded schedules of them against real brokers, judged by the checker.
-
-    python -m tests.faults.run --seed 7             # one schedule, logged step by step
-    python -m tests.faults.run --seed 0 --count 200 # two hundred
+"""Faults of processes and networks, one at a time, against real brokers, judged by the checker.
 
 workload    what is written to the source              points      named places where a mirror dies or freezes
-schedule    from a seed: a workload and faults (pure)  mirroring   the mirror as a process of its own, without Spark
-network     a proxy that knows requests                play        runs a schedule and judges its end
-moving      what was mirrored and lost, where offsets are translated
+network     a proxy that knows requests                mirroring   the mirror as a process of its own, without Spark
+singles     a mirror for each fault, and the judgment of what its successors made of it
 """

@@ -1,4 +1,4 @@
-"""The mirror as a process of its own that may be killed, frozen and doubled: tasks as a Spark task runs them, no Spark.
+"""The mirror as a process of its own that may be killed: tasks as a Spark task runs them, no Spark.
 
 Processes are forked from one that has imported the mirror already, as Spark's workers are from `mirror.spark.daemon`,
 so that one begins within milliseconds. Each claims the journal, reads the source's ends, and runs task after task until
@@ -25,14 +25,12 @@ from mirror.driver.control import ControlServer
 from mirror.driver.flow import Flow
 from mirror.errors import ClusterError, WireError
 from mirror.journal import positions
-from mirror.journal.journal import OWNER, Journal, Place
-from mirror.journal.offset_maps import Indexes
+from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import Owner
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import LATEST, READ_COMMITTED, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.replication import fetcher, writer
-from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.spark import task
 from mirror.spark.task import TaskAssignment, TaskResult
@@ -54,13 +52,10 @@ TIMEOUT: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one process is to do. `journal_share`: a task is handed the runs that this share of the journal names, as by
-    a driver that read no further; None for none at all.
-    """
+    """What one process is to do."""
 
     flow: Flow
     strike: Strike | None
-    journal_share: float | None
     report: Path
     log: Path
 
@@ -88,14 +83,12 @@ class Mirror(Forked):
         flow: Flow,
         folder: Path,
         strike: Strike | None = None,
-        journal_share: float | None = None,
     ) -> None:
         """Start it; its report and its log go to `folder`."""
         name = uuid.uuid4().hex[:8]
         self._work = Work(
             flow=flow,
             strike=strike,
-            journal_share=journal_share,
             report=folder / f"{name}.json",
             log=folder / f"{name}.log",
         )
@@ -145,11 +138,10 @@ async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
         left = tuple(one for one in assignments if not _is_over(figures.get(one.source), one.until or 0))
         if not left:
             break
-        known = await _patiently(lambda: _handed_over(work), deadline)  # a broker that died may take long to come back
         answer = await _patiently(lambda: _standing(flow), deadline)
         left = tuple(answer.handed(one) for one in left)
         until = min(deadline, time.time() + EPOCH_SECONDS)
-        for result in await _epoch(work, instance, left, until, all_counters, known):
+        for result in await _epoch(work, instance, left, until, all_counters):
             at = TopicPartition(result.figures.topic, result.figures.partition)
             figures[at], all_counters[at] = result.figures, result.counters
     return [(*at, str(one.state), one.next_offset, ends[at], one.detail) for at, one in figures.items()]
@@ -161,10 +153,8 @@ async def _epoch(
     assignments: tuple[Any, ...],
     deadline: float,
     all_counters: Mapping[TopicPartition, PartitionCounters],
-    known: tuple[Mapping[TopicPartition, OffsetRanges], Place | None],
 ) -> list[TaskResult]:
     flow = work.flow
-    runs, place = known
     mark = await ControlServer.open("127.0.0.1")
     try:
         return await task.run_task(  # by its module, where a point may have wrapped it
@@ -179,24 +169,10 @@ async def _epoch(
                 memory_bytes=flow.memory_bytes,
                 stop_mark=mark.address,
                 so_far=all_counters,
-                runs=runs,
-                place=place,
             )
         )
     finally:
         await mark.close()
-
-
-async def _handed_over(work: Work) -> tuple[Mapping[TopicPartition, OffsetRanges], Place | None]:
-    """The runs that a driver hands to a task, and how far it had read the journal; none where a task reads it."""
-    if work.journal_share is None:
-        return {}, None
-    async with Cluster(work.flow.target) as target:
-        entries, place, _ = await Journal(target, work.flow.name).follow(None)
-    known = int(len(entries) * work.journal_share)
-    if known < len(entries):
-        place = place._replace(offset=entries[known].offset)
-    return Indexes(entries[:known]).last(), place
 
 
 async def _standing(flow: Flow) -> positions.Standing:

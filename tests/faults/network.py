@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 from background import BackgroundServers
 from crc32c import crc32c
@@ -17,8 +17,7 @@ from proxied import answer_id, api_of, as_sent, read_frame, relocated, request_i
 
 from mirror.kafka.protocol import METADATA
 
-from .schedule import What
-
+What = Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
 #: Bytes a second of a slowed connection, and the piece by which it moves.
 SLOW_BYTES: Final = 200_000
 _PIECE: Final = 4096

@@ -91,12 +91,6 @@ MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
 MOVING_POINTS: Final[tuple[str, ...]] = tuple(f"{when}-{step}" for step in MOVING_STEPS for when in ("before", "after"))
 #: Reached only where runs were not recorded.
 RETRACING: Final = frozenset(f"{when}-{step}" for step in ("retrace", "alike") for when in ("before", "after"))
-#: Reached only where offsets stay.
-STAYING: Final = (
-    PADDING
-    | {f"markers-{moment}" for moment in MOMENTS}
-    | {f"{when}-{step}" for step in ("resume", "filled", "stamp") for when in ("before", "after")}
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,29 @@
-"""Every point by itself: a mirror dies there, and its successor has to make up for it."""
+"""Faults one by one: a mirror dies at a point, or loses a request to the network, and its successor makes up for it."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from checker import Expected, Finding, check, dump
+from checker import Finding, check, check_translated, dump
 from helpers import settings_between
 from waiting import DEADLINE_S
 
 from mirror.driver.flow import Flow, prepare
+from mirror.journal.journal import Entry, journal_topic
+from mirror.journal.offset_maps import Indexes
+from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
+from mirror.replication.offset_map import OffsetRangeIndex
 
 from .mirroring import Mirror
-from .moving import Moves
-from .play import KEPT
+from .network import Network, Rule
 from .points import BEGINNING, PADDING, RETRACING, Strike
-from .schedule import Chunk
-from .workload import Topic
+from .workload import Chunk, Topic
 
 #: Points that a mirror passes only on a topic that it begins.
 FRESH: Final = PADDING | BEGINNING
@@ -32,17 +34,15 @@ _RECORDED: Final = frozenset({"before-checked-tail", "after-checked-tail"})
 
 @dataclass(slots=True)
 class Ran:
-    """How often a mirror died where it should, the points that it did not pass, and what was found afterwards."""
+    """How many faults struck, those that no mirror came to, and what was found afterwards."""
 
-    died: int = 0
+    struck: int = 0
     missed: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
-class Points:
-    """A mirror for each point, one after the other on one topic; those that need a new topic get one. `moves`: offsets
-    are translated.
-    """
+class Singles:
+    """A mirror for each fault, one after the other on one topic. `moves`: offsets are translated."""
 
     def __init__(self, source: Cluster, target: Cluster, folder: Path, chance: Random, *, moves: bool = False) -> None:
         self._moves = moves
@@ -50,24 +50,34 @@ class Points:
         self._ran = Ran()
 
     def kill_at(self, points: Iterable[str]) -> Ran:
-        """Die at each of them, then let a last mirror finish, and compare."""
+        """Die at each of them, then let a last mirror finish, and compare; points that need a new topic get one."""
         shuffled = self._chance.sample(sorted(points), len(list(points)))
         for point in shuffled:
             if point in FRESH:
-                self._on_a_topic([point])
-        self._on_a_topic([point for point in shuffled if point not in FRESH])
+                self._die_on_a_topic([point])
+        self._die_on_a_topic([point for point in shuffled if point not in FRESH])
         return self._ran
 
-    def _on_a_topic(self, points: list[str]) -> None:
-        topic = Topic(self._source, f"points-{uuid.uuid4().hex[:8]}", 1, KEPT, self._chance.randrange(2**32))
-        topic.write(self._chunks())
-        moves = Moves(self._source, self._target, topic.name, 1) if self._moves else None
-        begin = self._chance.randrange(1, dump(self._source, topic.name, uncommitted=False)[0].end)
-        topic.trim(0, begin)
-        offsets = "translate" if moves else "preserve"
-        more = {"coalesce_bytes": _COALESCED, "offsets": offsets}
-        settings = settings_between(self._source, self._target, [topic.name], topic.name, **more)
-        flow = prepare(settings, once=True)
+    def disturb(self, rules: Iterable[tuple[str, Rule]]) -> Ran:
+        """Let each of these rules strike on the network of one side, "source" or "target", then compare."""
+        topic, flow = self._begun()
+        with Network(self._source) as to_source, Network(self._target) as to_target:
+            networks = {"source": to_source, "target": to_target}
+            behind = {side: Endpoint(side, tuple(_addresses(network.bootstrap))) for side, network in networks.items()}
+            disturbed = replace(flow, source=behind["source"], target=behind["target"])
+            for side, rule in rules:
+                topic.write(self._chunks())
+                networks[side].disturb(rule)
+                self._copy(disturbed)
+                networks[side].disturb()
+                self._ran.struck += rule.fired
+                if not rule.fired:
+                    self._ran.missed.append(f"{side}: {rule.what} of request {rule.key}")
+        self._judge(topic, flow)
+        return self._ran
+
+    def _die_on_a_topic(self, points: list[str]) -> None:
+        topic, flow = self._begun()
         for point in points:
             if point not in FRESH:
                 topic.write(self._chunks())
@@ -79,19 +89,21 @@ class Points:
                 code = mirror.wait(DEADLINE_S)
                 mirror.end()
                 if code == -9:
-                    self._ran.died += 1
+                    self._ran.struck += 1
                     break
                 topic.write(self._chunks())
             else:
                 self._ran.missed.append(point)
-        last = Mirror(flow, self._folder)
-        code = last.wait(DEADLINE_S)
-        assert code == 0, f"the last mirror ended with {code}: {last.log}"
-        assert all(one.is_copied for one in last.report.values()), last.report
-        if moves:
-            self._ran.findings += moves.findings()
-        else:
-            self._ran.findings += check(self._source, self._target, topic.name, expected=Expected())
+        self._judge(topic, flow)
+
+    def _begun(self) -> tuple[Topic, Flow]:
+        """A topic whose source deleted some of it already, and its flow."""
+        topic = Topic(self._source, f"singles-{uuid.uuid4().hex[:8]}", self._chance.randrange(2**32))
+        topic.write(self._chunks())
+        topic.trim(self._chance.randrange(1, dump(self._source, topic.name, uncommitted=False)[0].end))
+        more = {"coalesce_bytes": _COALESCED, "offsets": "translate" if self._moves else "preserve"}
+        settings = settings_between(self._source, self._target, [topic.name], topic.name, **more)
+        return topic, prepare(settings, once=True)
 
     def _lead_to(self, point: str, flow: Flow, topic: Topic) -> None:
         """Let a mirror die with runs that it did not record, or end with all of them recorded, as a point needs it."""
@@ -102,8 +114,33 @@ class Points:
         mirror.end()
         topic.write(self._chunks())
 
+    def _copy(self, flow: Flow) -> None:
+        """Let a mirror copy all that there is."""
+        mirror = Mirror(flow, self._folder)
+        code = mirror.wait(DEADLINE_S)
+        mirror.end()
+        assert code == 0, f"a mirror ended with {code}: {mirror.log}"
+        assert all(one.is_copied for one in mirror.report.values()), mirror.report
+
+    def _judge(self, topic: Topic, flow: Flow) -> None:
+        self._copy(flow)
+        if not self._moves:
+            self._ran.findings += check(self._source, self._target, topic.name)
+            return
+        journal = journal_topic(topic.name)
+        records = [one for partition in dump(self._target, journal).values() for one in partition.uncommitted]
+        indexes = Indexes(Entry(one.offset, one.key or b"", one.value) for one in records)
+        index = indexes.get(TopicPartition(topic.name, 0), OffsetRangeIndex())
+        self._ran.findings += check_translated(self._source, self._target, topic.name, journal, translations={0: index})
+
     def _chunks(self) -> list[Chunk]:
         """Something for every step: batches large and tiny, a transaction that ends, and one that does not."""
-        usual = Chunk(partition=0, batches=3, records=20, value_bytes=2000, codec="lz4", age_ms=3_600_000)
+        usual = Chunk(batches=3, records=20, value_bytes=2000, codec="lz4")
         tiny = replace(usual, batches=2, records=1, value_bytes=10)
         return [usual, replace(tiny, ending="abort"), tiny, replace(tiny, ending="commit"), usual]
+
+
+def _addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
+    for one in bootstrap.split(","):
+        host, port = one.split(":")
+        yield host, int(port)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 from adversary.driving import ORDERS
-from adversary.hunting import shrunk
 from adversary.judging import Allowed, differences, moved_differences, vanished
 from adversary.logs import Log, Record
 from adversary.mends import MENDS
@@ -16,7 +14,7 @@ from adversary.operations import REPERTOIRES, Op, schedule, written
 from adversary.play import OPERATIONS
 from adversary.rekeyed.play import CAUSED
 from adversary.rekeyed.play import OPERATIONS as REKEYED_OPERATIONS
-from adversary.rekeyed.records import Expected, unburied
+from adversary.rekeyed.records import Expected
 from adversary.rekeyed.records import differences as rekeyed_differences
 from adversary.rekeyed.scripts import Rule, session
 from rekeychecker import java_partition
@@ -46,15 +44,6 @@ def test_a_seed_is_a_schedule_of_operations_that_can_be_played() -> None:
     turns = [turn for seed in range(200) for turn in session(seed).turns]
     assert {op.name for turn in turns for op in (*turn.before, *turn.amid)} == REKEYED_OPERATIONS
     assert all(State(name).is_stop for name in CAUSED)
-
-
-def test_a_schedule_is_shrunk_to_what_shows_it() -> None:
-    operations = [Op("produce", amount=number) for number in range(16)]
-
-    def shows(some: Sequence[Op]) -> bool:
-        return {3, 11} <= {op.amount for op in some}
-
-    assert [op.amount for op in shrunk(operations, shows)] == [3, 11]
 
 
 def _log(text: str, start: int = 0, first: int = 0) -> Log:
@@ -141,13 +130,6 @@ def _kinds(copy: dict[int, Log], expected: Expected = EXPECTED, rule: Rule = RUL
     return {found.what for found in rekeyed_differences("t", rule, expected, copy)}
 
 
-@pytest.mark.parametrize("by", ["value", "key", "nothing"])
-@pytest.mark.parametrize("filters", [False, True])
-def test_what_a_rule_makes_is_no_finding(by: str, filters: bool) -> None:
-    rule = replace(RULE, by=by, filters=filters)
-    assert not _kinds(_rekeyed(rule), rule=rule)
-
-
 def test_each_fault_of_a_rekeyed_copy_is_found() -> None:
     copy = _rekeyed(RULE)
     place, log = next((number, log) for number, log in copy.items() if log.end > 3)
@@ -164,32 +146,3 @@ def test_each_fault_of_a_rekeyed_copy_is_found() -> None:
         assert kind in _kinds(copy | {place: Log(0, 99, 99, records)}), kind
     assert _kinds({(number + 1) % 4: each for number, each in copy.items()}) == {"a record is in another partition"}
     assert _kinds(copy | {place: replace(log, stable=0)}) == {"records are missing"}, "behind an open transaction"
-
-
-@pytest.mark.parametrize(
-    ("expected", "kinds"),
-    [
-        (EXPECTED, {"records are missing"}),
-        (replace(EXPECTED, losses={0: [(0, 11)]}), {"records are missing"}),
-        (replace(EXPECTED, losses={0: [(0, 12)]}), set()),
-        (replace(EXPECTED, due={0: (12, 12)}), set()),
-        (replace(EXPECTED, cleared=range(4)), set()),
-    ],
-)
-def test_what_a_rekeyed_copy_may_lack(expected: Expected, kinds: set[str]) -> None:
-    assert _kinds({number: Log(0, 0, 0) for number in range(4)}, expected) == kinds
-    assert not _kinds(_rekeyed(RULE), expected), "and may have"
-
-
-def test_bad_records_are_dead_letters() -> None:
-    rule = replace(RULE, by="value", on_bad_record="dead-letter")
-    bad = Record(5, b"k", None, ())
-    expected = Expected({0: {0: bad, 1: Record(6, b"k", b"v", ())}}, {0: (0, 2)}, {})
-
-    def found(letters: Iterable[Record], *, once: bool = True) -> list[str]:
-        log = Log(0, 2, 2, dict(enumerate(letters)))
-        return [each.what for each in unburied("t", rule, expected, log, once=once)]
-
-    assert found([]) == ["dead letters are missing"]
-    assert found([bad]) == found([bad, bad], once=False) == []
-    assert found([bad, bad]) == ["dead letters are repeated"]

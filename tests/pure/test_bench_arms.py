@@ -3,92 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from mirror.config import load
-from mirror.errors import ConfigError
 from mirror.lab.bench import rekeyed
-from mirror.lab.bench.arms import ARMS, SETTINGS, Job, chosen, filled, settings
 from mirror.lab.bench.content import Content
-from mirror.lab.bench.latency import Pace, at_share, summary
+from mirror.lab.bench.latency import at_share, summary
 from mirror.lab.bench.measuring import Connection, parsed
-from mirror.lab.bench.play import Plan, rotated
 from mirror.lab.bench.workloads import Shape, values
-from mirror.lab.bench.workloads import chosen as chosen_shapes
 
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
-
-PLAN = Plan(shapes=[TINY], arms=list(ARMS.values()), rounds=5, pace=Pace(), scaling=True, command="mirror bench")
 
 
 def test_a_seed_makes_the_same_records_again() -> None:
     assert list(values(TINY)) == list(values(TINY))
     other = list(values(replace(TINY, seed=2)))
     assert [value for _, _, value in other] != [value for _, _, value in values(TINY)]
-
-
-def test_partitions_get_alike_and_keys_their_share() -> None:
-    made = list(values(replace(TINY, keyed=0.25)))
-    assert sum(len(key or b"") + len(value) for _, key, value in made) == pytest.approx(1_000_000, rel=0.01)
-    per_partition = Counter(partition for partition, _, _ in made)
-    assert set(per_partition) == {0, 1}
-    assert min(per_partition.values()) > 0.8 * max(per_partition.values())
-    assert sum(key is not None for _, key, _ in made) / len(made) == pytest.approx(0.25, abs=0.04)
-
-
-def test_workloads_and_arms_are_chosen_by_name() -> None:
-    assert [shape.megabytes for shape in chosen_shapes(["8KB-lz4", "8KB-lz4"], 3)] == [3]
-    assert [arm.facts.name for arm in chosen(["replay", "mirror"])] == ["replay", "mirror"]
-    with pytest.raises(ConfigError, match="no workload 9KB: choose from 1MB-zstd"):
-        chosen_shapes(["9KB"])
-    with pytest.raises(ConfigError, match="no arm mm3: choose from mirror"):
-        chosen(["mm3"])
-
-
-def job(folder: Path) -> Job:
-    return Job(run="r1-x", source="127.0.0.1:1", target="127.0.0.1:2", topic="orders", shape=TINY, folder=folder)
-
-
-@pytest.mark.parametrize("name", ["mm2-default", "mm2-tuned"])
-def test_mirror_maker_is_given_addresses_topic_and_codec(name: str, tmp_path: Path) -> None:
-    template = (SETTINGS / f"{name}.properties").read_text()
-    given = dict(line.split(" = ") for line in filled(template, job(tmp_path)).splitlines())
-    assert given["clusters"] == "r1-x, b"
-    assert given["r1-x.bootstrap.servers"] == "127.0.0.1:1"
-    assert given["b.bootstrap.servers"] == "127.0.0.1:2"
-    assert given["r1-x->b.topics"] == "orders"
-    assert given.get("b.producer.compression.type") == (None if name == "mm2-default" else "zstd")
-    assert not any("{" in text for text in (*given, *given.values()))
-
-
-@pytest.mark.parametrize("translate", [False, True])
-def test_the_mirror_is_given_a_valid_configuration(translate: bool, tmp_path: Path) -> None:
-    file = tmp_path / "flow.yaml"
-    names = ("r1-mirror", "127.0.0.1:1", "127.0.0.1:2", "orders")
-    file.write_text(settings(*names, translate=translate, spark={"tasks": 2}))
-    found = load(file)
-    assert [one.pattern for one in found.topics.include] == ["orders"]
-    assert found.topics.offsets == ("translate" if translate else "preserve")
-    assert found.spark.tasks == 2
-
-
-def test_each_arm_comes_first_in_its_turn() -> None:
-    arms = PLAN.turns(1, TINY)
-    assert len(arms) > 3
-    assert {PLAN.turns(round_, TINY)[0].facts.name for round_ in range(1, len(arms) + 1)} == {
-        arm.facts.name for arm in arms
-    }
-    assert rotated([], 3) == []
-
-
-def test_only_fitting_arms_copy_a_compacted_topic() -> None:
-    names = {arm.facts.name for arm in PLAN.turns(1, replace(TINY, compacted=True))}
-    assert "mirror-rewrite" in names
-    assert not names & {"mirror", "replay"}
 
 
 def test_contents_are_equal_or_the_first_difference_is_named() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Sequence
@@ -14,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mirror.cli import app
-from mirror.errors import ConfigError, ExitCode
-from mirror.lab.bench.goals import BEGIN, END, compare, goals, table
-from mirror.lab.bench.page import headline, page
+from mirror.errors import ExitCode
+from mirror.lab.bench.goals import BEGIN, END, compare, table
+from mirror.lab.bench.page import page
 from mirror.lab.bench.result import (
     CPU,
     MEMORY,
@@ -44,7 +43,6 @@ def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bo
 
 
 TWO = part(["1MB-zstd"], ["mirror", "mm2"])
-ALONE = part(["8KB-lz4"], ["mirror"], rounds=1)
 
 
 def measured(**values: Sequence[float]) -> Summary:
@@ -64,17 +62,6 @@ def test_raw_figures_read_back_the_same() -> None:
     assert Result.from_json(MEASURED.to_json()) == MEASURED
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [({"format": 2}, "format"), ({"rounds": 3}, "rounds"), ({"runs": [{}]}, "runs.0"), ({"made": None}, "made")],
-)
-def test_another_format_is_refused_by_name(change: dict[str, object], named: str) -> None:
-    text = json.dumps(json.loads(TWO.to_json()) | change)
-    with pytest.raises(ConfigError, match=f"^old.json: not raw figures .*{named}") as raised:
-        Result.from_json(text, "old.json")
-    assert raised.value.exit_code == ExitCode.USAGE
-
-
 # --- medians, ratios and goals ----------------------------------------------------------------------------------------
 
 
@@ -85,27 +72,6 @@ def test_ratios_are_made_round_by_round() -> None:
     assert (times.least, times.most) == pytest.approx((50, 50))
     assert times.many == 3, "one arm lacks a round"
     assert measured(mirror=(0.0,), mm2=(50.0,)).against(CPU, "1MB-zstd", MIRROR) is None
-
-
-def test_goals_are_met_missed_with_a_reason_or_not_measured() -> None:
-    slow = tuple(replace(one, copy_cpu_s=1000 * one.copy_cpu_s) if one.arm == "mirror" else one for one in TWO.runs)
-    found = {goal.name: goal for goal in goals(Summary(replace(TWO, runs=slow)))}
-    assert (found["cpu"].met, "in the system's kernel" in found["cpu"].why) == (False, True)
-    assert (found["equal"].met, found["equal"].why) == (True, "")
-    assert [goal.name for goal in goals(Summary(ALONE)) if goal.met is not None] == ["equal", "start"]
-
-
-@pytest.mark.parametrize(
-    ("summary", "expected"),
-    [
-        (measured(mirror=(1.0, 1.1, 1.2), mm2=(50.0, 50.0, 50.0)), "45 times less CPU"),
-        (measured(mirror=(40.0, 50.0, 60.0), mm2=(50.0, 50.0, 50.0)), "as much CPU per GB (no difference"),
-        (Summary(ALONE), "nothing to compare"),
-        (Summary(part([], [])), "Nothing was measured."),
-    ],
-)
-def test_the_headline_says_which_way_it_is(summary: Summary, expected: str) -> None:
-    assert expected in headline(summary)
 
 
 # --- two comparisons --------------------------------------------------------------------------------------------------
@@ -125,17 +91,6 @@ def test_changes_beyond_noise_are_distinguished() -> None:
     assert verdicts["mirror", CPU.title] == "noise"
     assert [(one.arm.name, one.what) for one in found.worse] == [("mirror", MEMORY.title)]
     assert any(note.startswith("version of mirror: ") for note in found.notes)
-
-
-def test_what_cannot_be_compared_is_named() -> None:
-    old, alone = Summary(TWO), Summary(part(["1MB-zstd"], ["mirror"], rounds=1))
-    found = compare(old, alone)
-    assert {(one.arm.name, one.verdict) for one in found.changes} == {("mirror", "one round")}
-    with pytest.raises(ConfigError, match="old one has 1MB-zstd, the new one 8KB-lz4"):
-        compare(old, Summary(ALONE))
-    (load,) = TWO.workloads
-    with pytest.raises(ConfigError, match=r"1MB-zstd had record_bytes \d+, and now 1$"):
-        compare(old, Summary(replace(TWO, workloads=(replace(load, record_bytes=1),))))
 
 
 # --- the table and the page -------------------------------------------------------------------------------------------
@@ -201,37 +156,6 @@ def test_the_page_needs_nothing_from_anywhere_and_names_stay_text(drawn: str) ->
     assert "\x1b" not in drawn
     assert drawn.count("&lt;script&gt;alert(1)&lt;/script&gt; $x^2$") > 5
     assert "bench.json" in drawn
-
-
-def test_plots_have_labels_and_follow_the_theme(drawn: str) -> None:
-    svgs = re.findall(r"<svg.*?</svg>", drawn, re.DOTALL)
-    assert len(svgs) >= 5
-    for svg in svgs:
-        attributes = dict(Reader(svg).attributes[:8])
-        assert attributes["role"] == "img"
-        assert attributes["aria-label"]
-        assert "var(--mirror-0)" in svg
-        assert not re.search(r"(fill|stroke|color): *#", svg), "a color that is not the page's"
-    every = Reader(drawn).attributes
-    ids = [value for key, value in every if key == "id"]
-    assert len(ids) == len(set(ids))
-    assert {value[1:] for key, value in every if key == "href"} <= set(ids)
-
-
-def test_a_page_says_what_was_not_measured_and_what_is_wrong() -> None:
-    wrong = replace(
-        ALONE,
-        runs=(replace(ALONE.runs[0], equal=False),),
-        failures=("loop: it ended with 1",),
-        environment=replace(ALONE.environment, load=3.0),
-    )
-    above, _, below = html.unescape(page(wrong)).partition("Goals:")
-    assert "Not equal to the source afterwards: 1 copy (mirror, 8KB-lz4, round 1)." in above
-    assert "a load of 3.00 on " in above
-    assert "Not measured: loop: it ended with 1" in above
-    assert "One round alone" in above + below
-    assert "Not measured: mm2 (MirrorMaker 2)." in above + below
-    assert "Not varied: partitions; tasks; round trip" in above + below
 
 
 @pytest.mark.proves("mirror bench page", "mirror bench compare", "mirror bench table")

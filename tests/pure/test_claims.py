@@ -215,5 +215,5 @@ def test_a_journal_that_is_deleted_while_it_is_read_hides_nothing(
     for name, fake in (("learn", learn), ("describe", describe)):
         monkeypatch.setattr(Cluster, name, fake)
     monkeypatch.setattr(Journal, "read", read)
-    found, _ = asyncio.run(_standing(Endpoint("us", (("127.0.0.1", 1),)), ["other"]))
+    found, _, _ = asyncio.run(_standing(Endpoint("us", (("127.0.0.1", 1),)), ["other"]))
     assert found == {"other": None if is_there else {}}

@@ -166,12 +166,6 @@ headers = st.builds(
 )
 
 
-@given(headers, st.integers(0, 2**63 - 1), st.booleans(), st.booleans(), st.sampled_from([OWN, NO_ID, STAMPS]))
-def test_any_header_at_all(header: BatchHeader, position: int, aborted: bool, sound: bool, rules: Rules) -> None:
-    case = Case(header, rules, position, aborted, sound)
-    assert str(case.verdict()) == by_table(case)
-
-
 @given(headers, st.integers(0, 2**63 - 1), st.booleans(), st.sampled_from([OWN, NO_ID, STAMPS]))
 def test_what_is_appended_as_it_is_would_be_accepted(
     header: BatchHeader, position: int, aborted: bool, rules: Rules

@@ -18,7 +18,7 @@ from commandline import called
 from helpers import config_file
 from typer.testing import CliRunner
 
-from mirror import __version__, clock
+from mirror import clock
 from mirror.cli import app
 from mirror.commands.results import Results
 
@@ -34,10 +34,6 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 EVERY_COMMAND = sorted(commands(typer.main.get_command(app)))
-
-
-def test_the_commands_are_found() -> None:
-    assert {("run",), ("verify",), ("embedded", "up")} <= set(EVERY_COMMAND)
 
 
 @pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
@@ -72,10 +68,6 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert "Usage:" in done.err
 
 
-def test_the_version() -> None:
-    assert called("--version") == (0, f"mirror {__version__}\n", "")
-
-
 @pytest.mark.parametrize("command", ["run", "verify", "status", "plan", "config show"])
 def test_a_mistake_in_the_configuration_is_named_by_its_line(command: str, tmp_path: Path) -> None:
     path = tmp_path / "flow.yaml"
@@ -86,13 +78,6 @@ def test_a_mistake_in_the_configuration_is_named_by_its_line(command: str, tmp_p
     done = called(*command.split(), path)
     assert (done.code, done.out) == (2, "")
     assert f"{path}:5: topics.inclde: unknown key; did you mean include?" in done.err
-
-
-def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
-    done = called("verify", tmp_path / "none.yaml")
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("mirror: ")
-    assert str(tmp_path / "none.yaml") in done.err
 
 
 @pytest.mark.parametrize(

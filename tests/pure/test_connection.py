@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 from entities import encoded
-from fakebroker import Call, FakeBroker, framed, in_loop, offers
+from fakebroker import Call, FakeBroker, framed, in_loop
 from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
 from pydantic import SecretStr
 from waiting import DEADLINE_S, MovableClock
 
-from mirror import __version__
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
 from mirror.kafka.auth import Conversation, Plain
 from mirror.kafka.connection import FRAME_LIMIT, LONGEST_MUTE, Connection
-from mirror.kafka.protocol import API_VERSIONS, FETCH, INIT_PRODUCER_ID, PRODUCE, SASL_HANDSHAKE
+from mirror.kafka.protocol import API_VERSIONS, INIT_PRODUCER_ID, METADATA, SASL_HANDSHAKE, Versions
 
 #: A small request, for what any request goes through.
 ASK = INIT_PRODUCER_ID
@@ -57,17 +56,6 @@ async def lost(future: asyncio.Future[Any]) -> ConnectionLost:
     with pytest.raises(ConnectionLost) as caught:
         await future
     return caught.value
-
-
-@in_loop
-async def test_opening_learns_what_the_broker_speaks() -> None:
-    async with FakeBroker({API_VERSIONS.key: offers(fetch=15)}) as broker:
-        connection = await Connection.open(broker.address)
-        assert connection.is_open
-        assert (connection.version(FETCH), connection.version(PRODUCE)) == (15, PRODUCE.newest)
-        connection.close()
-        (call,) = broker.calls
-        assert (call.request.client_software_name, call.request.client_software_version) == ("mirror", __version__)
 
 
 @in_loop
@@ -109,7 +97,7 @@ WRONGS: dict[str, tuple[Callable[[Call], Any], str]] = {
     "a frame that is too long": (lambda call: call.send((FRAME_LIMIT + 1).to_bytes(4, "big")), "the limit is"),
     "a negative length": (lambda call: call.send(b"\xff\xff\xff\xff"), "a frame of -1 bytes"),
     "an empty frame": (lambda call: call.send(framed(b"")), "no correlation id"),
-    "another protocol": (lambda call: call.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "the limit is"),
+    "another protocol": (lambda call: call.send(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server's"),
     "garbage under the right number": (
         lambda call: call.send(framed(call.correlation_id.to_bytes(4, "big") + b"\0" + b"\xff" * 50)),
         "InitProducerIdResponse",
@@ -252,16 +240,6 @@ async def test_a_request_that_cannot_be_encoded_is_not_sent_in_part() -> None:
 # --- opening
 
 
-@pytest.mark.parametrize(
-    "address", [("127.0.0.1", 99999), ("127.0.0.1", -1), ("127.0.0.1", 2**31 - 1), ("", 1), ("x" * 64 + ".y", 9092)]
-)
-@in_loop
-async def test_an_address_that_cannot_be(address: tuple[str, int]) -> None:
-    """Addresses come from brokers, in metadata."""
-    with pytest.raises(ConnectionLost):
-        await Connection.open(address)
-
-
 @in_loop
 async def test_a_broker_that_says_nothing(clock: MovableClock) -> None:
     async with FakeBroker({API_VERSIONS.key: silent}) as broker:
@@ -286,6 +264,28 @@ async def test_a_broker_that_speaks_something_else(script: Callable[[Call], Any]
     async with FakeBroker({API_VERSIONS.key: script}) as broker:
         with pytest.raises(ConnectionLost, match=f"127.0.0.1:{broker.address[1]}"):
             await Connection.open(broker.address)
+
+
+@in_loop
+async def test_a_server_of_lines_is_named_by_its_answer() -> None:
+    """As an HTTP one that waits for the end of its first line."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 400 Bad request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    async with server:
+        with pytest.raises(ConnectionLost, match="no Kafka broker listens there: its answer begins with 'HTTP', as an"):
+            await Connection.open(server.sockets[0].getsockname(), timeout=0.1)
+
+
+def test_a_controller_is_named() -> None:
+    """It answers Vote, and no request for metadata."""
+    with pytest.raises(UnsupportedVersion, match="a KRaft controller listens there, which does not answer metadata"):
+        Versions({API_VERSIONS.key: (0, 4), 52: (0, 2)}).common(METADATA)
 
 
 @in_loop

@@ -65,15 +65,6 @@ def test_ports_are_published_on_loopback_alone_and_once() -> None:
     assert len({port.split(":")[1] for port in ports}) == len(ports)
 
 
-def test_nothing_needs_a_name_on_the_users_machine() -> None:
-    for service in SERVICES.values():
-        assert not {"container_name", "hostname", "network_mode", "extra_hosts"} & set(service)
-    advertised = [SERVICES[one]["environment"]["KAFKA_ADVERTISED_LISTENERS"] for one in ("eu", "us")]
-    for name, text in zip(("eu", "us"), advertised, strict=True):
-        outside = dict(one.split("://") for one in text.split(","))["OUTSIDE"]
-        assert f"{outside}:9094" in SERVICES[name]["ports"]
-
-
 def test_every_service_is_watched_and_waits_for_what_it_needs() -> None:
     for name, service in SERVICES.items():
         watched = "test" in service.get("healthcheck", {}) or (
@@ -94,21 +85,17 @@ def test_containers_of_the_image_have_no_rights_and_write_to_volumes_alone() -> 
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
-def test_the_image_is_made_of_files_that_there_are_and_that_the_engine_is_sent() -> None:
-    lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
-    copied = {name for line in lines for name in line.split()[:-1]}
-    assert [name for name in copied if not (HOME / name).exists()] == []
-    ignored = (HOME / ".dockerignore").read_text(encoding="utf-8").splitlines()
-    assert {line[1:] for line in ignored if line.startswith("!")} == copied
-
-
-def test_files_that_services_are_given_are_there() -> None:
-    files = {name: HOME / one["file"] for name, one in STACK["configs"].items()}
-    assert [file for file in files.values() if not file.is_file()] == []
-    asked = {one["source"] for service in SERVICES.values() for one in service.get("configs", ())}
-    assert asked == set(files)
-    volumes = {text.split(":")[0] for service in SERVICES.values() for text in service.get("volumes", ())}
-    assert volumes == set(STACK["volumes"])
+def test_an_index_of_ones_own_is_named_alike_wherever_the_image_is_built() -> None:
+    """By `docker build`, by Compose, and in the page; and what may hold its password is no part of a commit."""
+    wanted = set(re.findall(r"--mount=type=secret,id=([\w.]+)", DOCKERFILE))
+    own = yaml.safe_load((HOME / "containers" / "own-index.yaml").read_text(encoding="utf-8"))
+    (builder,) = (name for name, service in SERVICES.items() if "build" in service)
+    assert set(own["services"][builder]["build"]["secrets"]) == wanted
+    assert own["secrets"] == {name: {"file": name} for name in wanted}
+    page = (HOME / "docs" / "containers.md").read_text(encoding="utf-8")
+    assert {one for one in wanted if f"--secret id={one},src={one}" in page} == wanted
+    ignored = (HOME / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {f"/{one}" for one in wanted} <= {*ignored}
 
 
 @pytest.mark.parametrize(("service", "flow"), [("mirror", "eu-to-us"), ("mirror-back", "us-to-eu")])

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from mirror.lab.commands.demo import Narrator, show
 from mirror.lab.demo.copying import Cost, Line, Result
 from mirror.lab.demo.processes import Usage, UsageTally
-from mirror.lab.demo.producers import pool
 from mirror.lab.embedded.node import Identity
 
 DRIVER, WORKER = Identity(pid=1, started=10.0), Identity(pid=2, started=11.0)
-
-
-def test_records_are_the_same_every_time_and_like_those_of_an_application() -> None:
-    records = pool(count=1000)
-    assert records == pool(count=1000) != pool(seed=8, count=1000)
-    text = b"".join(record.value for record in records)
-    assert 350 < len(text) / len(records) < 450
-    assert 2 < len(text) / len(zlib.compress(text)) < 6
-    assert all(str(json.loads(record.value)["user"]).encode() == record.key for record in records)
 
 
 def test_a_counters_keeps_what_ended_processes_used() -> None:
@@ -103,57 +88,3 @@ def test_a_topic_that_does_not_hold_is_objected_to(change: dict[str, Any], objec
 )
 def test_a_mirror_that_does_not_end_well_is_objected_to(cost: Cost, objection: str) -> None:
     assert result_of(LINE, cost=cost).objections == (objection,)
-
-
-def shown(result: Result, width: int) -> str:
-    """As a file would get it."""
-    out = io.StringIO()
-    show(result, Console(file=out, width=width, highlight=False))
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_table_keeps_every_figure_whole(width: int) -> None:
-    names = ("gzip", "java", "live", "lz4", "none", "snappy", "zstd")
-    lines = [replace(LINE, topic=name, records=240_000, written=240_000) for name in names]
-    text = shown(result_of(*lines), width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    rows = [row.split() for row in text.splitlines()]
-    assert ["topic", "codec", "parts", "records", "batches", "MB", "compressed", "bytes", "equal"] in rows
-    assert ["snappy", "gzip", "2", "240,000", "240", "22.4", "100", "%", "yes", "yes"] in rows
-    assert ["all", "14", "1,680,000", "1,680", "156.8", "100", "%", "yes", "yes"] in rows
-    flowing = " ".join(text.split())
-    for figure in ("50 MB/s", "3.0 CPU-s/GB", "788 MB", "670 MB", "15 s", "2 s of it downloads"):
-        assert figure in flowing
-    assert (
-        "Proof: all 1,680 batches of 14 partitions are on the target, with the same bytes, at the same offsets"
-        in flowing
-    )
-
-
-def test_what_does_not_hold_stands_in_the_table_and_under_it() -> None:
-    line = replace(LINE, identical=239, passed=2399, judged=2400, offsets_equal=False)
-    text = shown(result_of(line), 100)
-    rows = [row.split() for row in text.splitlines()]
-    assert ["gzip", "gzip", "2", "160,000", "240", "22.4", "99.9", "%", "NO", "NO"] in rows
-    assert "Proof" not in text
-    assert "  gzip: the offsets differ" in text.splitlines()
-
-
-def test_a_file_gets_plain_lines_and_progress_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [100.0]
-    monkeypatch.setattr("mirror.lab.commands.demo.time.monotonic", lambda: clock[0])
-    out = io.StringIO()
-    with Narrator(Console(file=out, width=160, highlight=False)) as narrator:
-        clock[0] += 1.25
-        narrator.step("brokers are up")
-        for done in range(8):
-            clock[0] += 1.0
-            narrator.progress("filling", done, 8)
-        narrator.step("filled")
-    assert out.getvalue().splitlines() == [
-        "   1.2 s brokers are up",
-        "   6.2 s filling: 4 of 8 records",
-        "   9.2 s filled",
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,27 +12,15 @@ import pytest
 from commandline import called
 
 from mirror.errors import ConfigError, EmbeddedError
-from mirror.lab.embedded import Cluster, down, jars, standing, up
+from mirror.lab.embedded import down, jars, standing
 from mirror.lab.embedded.by_hand import Member, Standing
 from mirror.lab.embedded.node import Identity
-
-
-@pytest.mark.parametrize("nodes", [0, 4])
-def test_other_numbers_of_nodes_are_refused(nodes: int) -> None:
-    with pytest.raises(EmbeddedError, match="1 to 3 nodes"):
-        Cluster.start(nodes=nodes)
 
 
 @pytest.fixture
 def state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "mirror" / "embedded"
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", "Lab", "-x", "all"])
-def test_names_that_are_no_file_names_are_refused(state_folder: Path, name: str) -> None:
-    with pytest.raises(EmbeddedError, match="is no name for a cluster"):
-        up(name)
 
 
 def test_taking_down_an_unknown_cluster_is_an_error_and_all_of_none_is_not(state_folder: Path) -> None:
@@ -79,29 +66,6 @@ def test_a_wrong_download_never_reaches_the_cache(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match=r"jose4j-0\.9\.6\.jar: SHA-256 is no such file"):
         jars.fetch(tmp_path / "jars", retrieve=truncated)
     assert [path.name for path in tmp_path.iterdir()] == ["jars.lock"]
-
-
-def test_two_fetches_at_once_fetch_once(tmp_path: Path) -> None:
-    both_inside = threading.Barrier(2)
-    met, results = [], []
-
-    def retrieve(into: Path) -> None:
-        try:
-            both_inside.wait(0.5)
-            met.append(into)
-        except threading.BrokenBarrierError:
-            copy_of_the_cache(into)
-
-    threads = [
-        threading.Thread(target=lambda: results.append(jars.fetch(tmp_path / "jars", retrieve))) for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert met == []
-    assert len(results) == 2
-    assert results[0] == results[1]
 
 
 def test_a_missing_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import shutil
 import socket
 import threading
@@ -16,11 +15,10 @@ import pytest
 from sparkless import InThisProcess
 from waiting import DEADLINE_S, MovableClock, until
 
-from mirror import host
 from mirror.commands import run
-from mirror.errors import ConfigError, EngineLost
+from mirror.errors import EngineLost
 from mirror.spark import session
-from mirror.spark.session import HANGS_SECONDS, Engine, Scratch, failure_text
+from mirror.spark.session import HANGS_SECONDS, Engine, Scratch
 
 # --- a JVM that hangs -------------------------------------------------------------------------------------------------
 
@@ -88,20 +86,27 @@ def test_a_call_to_the_jvm_that_hangs_is_given_up_and_holds_up_nothing() -> None
 # --- scratch folders --------------------------------------------------------------------------------------------------
 
 
-def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path) -> None:
-    driver, blocks, foreign = tmp_path / "spark-1" / "pyspark-1", tmp_path / "blockmgr-1", tmp_path / "blockmgr-old"
-    for folder in (driver, blocks / "0c", foreign):
-        folder.mkdir(parents=True)
-    os.utime(foreign, (1, 1))
-    context: Any = SimpleNamespace(_temp_dir=str(driver), master="local[4,4]")
-    scratch = Scratch.of(context)
-    assert scratch.mend() == 0
+@pytest.mark.parametrize("is_own", [True, False])
+def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path, *, is_own: bool) -> None:
+    """In a place that mirrors share, nothing shows which folders of blocks are whose: none is made that another one has
+    removed.
+    """
+    first, second = (session._own_scratch(str(tmp_path)) for _ in range(2)) if is_own else (str(tmp_path),) * 2
+    contexts = []
+    for number, place in enumerate((first, second)):
+        driver, blocks = Path(place, f"spark-{number}", "pyspark"), Path(place, f"blockmgr-{number}", "0c")
+        for made in (driver, blocks):
+            made.mkdir(parents=True)
+        context: Any = SimpleNamespace(_temp_dir=str(driver), master="local[4,4]")
+        contexts.append((Scratch.of(context), driver, blocks))
+    assert [scratch.mend() for scratch, _, _ in contexts] == [0, 0]
     for folder in tmp_path.iterdir():
         shutil.rmtree(folder)
-    assert scratch.mend() == 4
-    assert driver.is_dir()
-    assert (blocks / "0c").is_dir()
-    assert not foreign.exists()
+    scratch, driver, blocks = contexts[0]
+    assert scratch.mend() == (5 if is_own else 2)
+    assert (driver.is_dir(), blocks.is_dir()) == (True, is_own)
+    assert not contexts[1][1].exists()
+    assert not contexts[1][2].exists()
 
 
 def test_scratch_folders_are_made_again_where_no_epoch_runs(
@@ -119,39 +124,6 @@ def test_scratch_folders_are_made_again_where_no_epoch_runs(
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("failure", "expected"),
-    [
-        (
-            (
-                "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
-                ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 4 times:"
-                " org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
-                '  File "relay.py", line 7, in relay\nmirror.errors.ClusterUnreachable: no leader\n\n\tat org.apache.A'
-            ),
-            "ClusterUnreachable: no leader",
-        ),
-        ("Traceback (most recent call last):\n  raise\nAssertionError\n\n\tat org.apache.Any", "AssertionError"),
-        (
-            "An error occurred while calling o7.collect.\n: org.apache.spark.SparkException: Job 7 cancelled\n\tat a.B",
-            "org.apache.spark.SparkException: Job 7 cancelled",
-        ),
-        ("", "RuntimeError"),
-    ],
-)
-def test_a_failure_is_named_without_its_stacks(failure: str, expected: str) -> None:
-    assert failure_text(RuntimeError(failure)) == expected
-
-
-def test_a_user_without_a_name_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(_: int) -> Any:
-        raise KeyError("getpwuid(): uid not found: 12345")
-
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(ConfigError, match="has no name on this machine, without which Spark does not start"):
-        host.find()
 
 
 # --- service managers -------------------------------------------------------------------------------------------------

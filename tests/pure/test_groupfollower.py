@@ -17,15 +17,17 @@ from waiting import MovableClock, until_true
 
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, ConnectionLost
 from mirror.groups import side as side_of
+from mirror.groups import sync as sync_of
 from mirror.groups.decide import Standing
 from mirror.groups.follower import LAST_SYNC_SECONDS, STOP_SECONDS, GroupFollower
 from mirror.groups.side import Blocker, Side
-from mirror.groups.sync import SyncResult
-from mirror.groups.terms import is_verified
+from mirror.groups.sync import GroupSync, SyncResult
+from mirror.groups.terms import is_verified, preserved
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import read_cut
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
-from mirror.kafka.groups import Coordinators, ListedGroup, Refusal
+from mirror.kafka.groups import Committed, Coordinators, ListedGroup, Refusal
+from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.replication.offset_map import Cut
@@ -294,6 +296,43 @@ async def test_groups_without_a_coordinator_are_listed_by_nobody(
     await side.miss_unlisted()
     assert [one.cause for one in side.blockers] == causes
     assert not any(one.passing for one in side.blockers if "unknown" in one.cause), "the others are followed"
+
+
+@pytest.mark.parametrize(("known", "commits"), [(20, 20), (90, 50)])
+@in_loop
+async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
+    known: int, commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target holds 90 records, of which the offset map may know fewer: an offset there is another record's."""
+    group = ListedGroup("readers", "", "consumer", "Empty")
+
+    async def listed(side: Side) -> dict[int, list[ListedGroup]]:
+        return {1: [group] if side.right == "DESCRIBE" else []}
+
+    async def fetched(side: Side, nodes: dict[str, int]) -> dict[str, dict[TopicPartition, Committed]]:
+        return {name: {AT: Committed(50)} if side.right == "DESCRIBE" else {} for name in nodes}
+
+    async def at_end(_cluster: Cluster, asked: Iterable[TopicPartition], when: int = 0) -> dict[TopicPartition, int]:
+        return dict.fromkeys(asked, 0 if when == EARLIEST else 90)
+
+    async def coordinators(_: Side, groups: Iterable[str]) -> dict[str, int]:
+        return dict.fromkeys(groups, 1)
+
+    async def nothing(*_: object) -> Any:
+        return {}
+
+    for owner, name, stand_in in (
+        *((Side, "listed", listed), (Side, "fetched", fetched), (Side, "coordinators", coordinators)),
+        *((Side, "miss_unlisted", nothing), (Side, "denied", nothing), (GroupSync, "_others", nothing)),
+        *((sync_of, "listed", at_end), (sync_of, "high_watermarks", at_end), (Cluster, "refresh", nothing)),
+    ):
+        monkeypatch.setattr(owner, name, stand_in)
+    monkeypatch.setattr(Cluster, "nodes", (1,))
+    sides = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
+    moved = preserved({AT: AT})
+    sync = GroupSync(*sides, [re.compile(".*")], moved, {"orders": ("orders", None)}, lambda _: True, lambda _: known)
+    found = await sync.sync_once(rehearsing=True)
+    assert found.planned["readers"][AT].offset == commits
 
 
 @pytest.mark.parametrize(

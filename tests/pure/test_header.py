@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT32, INT64, batch, legacy, raw
 
-from mirror.errors import MalformedBatch
 from mirror.records.header import (
     CONTROL,
     HEADER_BYTES,
@@ -78,13 +77,6 @@ def test_an_old_message_has_its_fields_and_no_others(
         max_timestamp=timestamp if magic else -1,
     )
     assert (header.last_offset, header.next_offset, header.count) == (offset, offset + 1, -1)
-
-
-@given(st.integers(-(2**31), HEADER_BYTES - 12 - 1))
-def test_a_length_shorter_than_a_header_is_malformed(length: int) -> None:
-    with pytest.raises(MalformedBatch, match="shorter than a header") as caught:
-        parse_header(b"xyz" + batch(77, length=length), 3)
-    assert (caught.value.position, caught.value.offset) == (3, 77)
 
 
 @given(st.binary(max_size=40), st.integers(0, 2**40), INT32)

@@ -58,7 +58,7 @@ def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more(clock: M
     assert not mirror._have_all_caught_up()
     state.know_ends({})
     assert beat() == (3, 2, None, 3)
-    state.know_ends({orders: 12})
+    state.know_ends({orders: (12, 0)})
     assert beat() == (3, 2, 7, 2)
     state.receive(replace(FIGURES, state=State.CORRUPT))
     clock.move(STALE_SECONDS + 1)

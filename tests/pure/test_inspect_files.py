@@ -8,8 +8,7 @@ import pytest
 from inspecting import COMMIT, lines, marker, run
 from rawbatches import batch
 
-from mirror.commands.inspect_view import USUAL_ROWS
-from mirror.errors import ConfigError, ExitCode
+from mirror.errors import ExitCode
 from mirror.records.header import APPEND_TIME, DELETE_HORIZON
 
 LOG = [batch(0, count=3), batch(3, count=2, payload=b"another"), batch(5, payload=b"the last one")]
@@ -63,17 +62,6 @@ def test_each_batch_is_shown_with_all_that_its_header_says(segment: Path) -> Non
         "unwritable": None,
     }
     assert (first["producer_id"], first["codec"], first["verdict"]) == (None, "none", "RESTAMP")
-
-
-def test_people_get_a_few_rows_and_all_the_totals(segment: Path) -> None:
-    segment.write_bytes(b"".join(batch(2 * n, count=2) for n in range(USUAL_ROWS + 20)))
-    text = run(segment).stdout
-    assert "and 20 batches more" in text
-    assert f"{2 * (USUAL_ROWS + 20)} records in {USUAL_ROWS + 20} batches" in text
-    assert [text.count("holds"), run(segment, "--limit", "60").stdout.count("holds")] == [USUAL_ROWS, 60]
-    assert run(segment, "--summary").stdout.count("holds") == 0
-    assert len(lines(run(segment, "--json"))) == USUAL_ROWS + 20
-    assert [one["base_offset"] for one in lines(run(segment, "--json", "--from", "31", "--limit", "2"))] == [30, 32]
 
 
 def test_totals_count_by_codec_and_by_verdict(segment: Path) -> None:
@@ -145,24 +133,3 @@ def test_a_folder_is_read_in_the_order_of_its_segments(segment: Path) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["nowhere.log"], "no such file or folder; for a topic, name its cluster by --bootstrap or --config"),
-        (["."], "no segments"),
-        (["orders", "--config", "flow.yaml", "--bootstrap", "127.0.0.1:1"], "choose one"),
-        (["orders", "--bootstrap", "127.0.0.1:1", "--side", "target"], "--side"),
-        (["orders:x", "--bootstrap", "127.0.0.1:1"], "orders:x: a topic is named as TOPIC, or as TOPIC:PARTITION"),
-        (["orders", "--bootstrap", "127.0.0.1"], "--bootstrap 127.0.0.1"),
-        (["orders", "--config", "flow.yaml"], "flow.yaml"),
-    ],
-)
-def test_what_does_not_go_together_is_usage(
-    arguments: list[str], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = run(*arguments)
-    assert isinstance(result.exception, ConfigError)
-    assert text in str(result.exception)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 import uuid
 import warnings
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import pytest
 from fakebroker import Call, FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
 from hypothesis import given
 from hypothesis import strategies as st
-from rawbatches import batch, crc32c, legacy, raw
+from rawbatches import batch, legacy
 
 from mirror.errors import MalformedBatch, MirrorError
 from mirror.journal import journal
@@ -27,7 +26,6 @@ from mirror.records.header import CONTROL
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
-    from kafka.record.default_records import DefaultRecordBatch
 
 ENTRIES = st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=200)), min_size=1, max_size=20)
 
@@ -45,31 +43,6 @@ def test_what_is_appended_is_read_back_at_its_offset(entries: list[tuple[bytes, 
     assert following == base + len(entries)
 
 
-@given(ENTRIES)
-def test_a_broker_takes_it(entries: list[tuple[bytes, bytes]]) -> None:
-    data = encode(entries)
-    header = raw(data).header
-    assert header.size == len(data)
-    assert (header.base_offset, header.magic, header.attributes) == (0, 2, 0)
-    assert header.is_dense
-    assert header.count == len(entries)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
-    assert header.crc == crc32c(data[21:])
-
-
-def test_another_client_reads_it() -> None:
-    before = int(time.time()) * 1000
-    found = DefaultRecordBatch(encode([(OWNER, b"me"), ("schlüssel".encode(), b""), (b"", b"\0" * 300)]))
-    assert found.validate_crc()
-    records = list(found)
-    assert [(record.key, record.value) for record in records] == [
-        (b"owner", b"me"),
-        ("schlüssel".encode(), b""),
-        (b"", b"\0" * 300),
-    ]
-    assert all(before <= record.timestamp <= int(time.time()) * 1000 for record in records)
-
-
 def test_several_batches_and_a_partial_one() -> None:
     first, second, third = (stored(encode([(b"k%d" % n, b"v")] * 2), offset) for n, offset in enumerate((10, 20, 30)))
     for length in range(len(third)):
@@ -77,10 +50,6 @@ def test_several_batches_and_a_partial_one() -> None:
         assert not skipped
         assert [entry.offset for entry in entries] == [10, 11, 20, 21]
         assert following == 22
-
-
-def test_nothing_there() -> None:
-    assert decode(memoryview(b"")) == ([], 0, [])
 
 
 def test_a_record_without_key_and_one_without_value() -> None:
@@ -145,15 +114,6 @@ def test_a_foreign_batch_is_skipped(foreign: bytes, reason: str) -> None:
     assert reported.startswith("not a batch of the journal: ")
     assert reason in reported
     assert decode(memoryview(stored(foreign, 10)))[1] == 11, "reading goes on after it"
-
-
-@given(st.binary(max_size=80), st.integers(-1, 5), st.integers(0, 127))
-def test_garbage_under_a_right_crc_is_skipped_or_read(payload: bytes, count: int, attributes: int) -> None:
-    """What a broker vouches for need not be a batch of ours."""
-    data = batch(0, count=count, delta=max(count, 1) - 1, payload=payload, attributes=attributes)
-    entries, following, skipped = decode(memoryview(data))
-    assert len(entries) == (0 if skipped else max(count, 0))
-    assert following == max(count, 1)
 
 
 @pytest.mark.parametrize("timestamp", [2**62, -(2**62), 2**50])

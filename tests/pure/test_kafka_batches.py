@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import struct
 from datetime import UTC, datetime
@@ -18,12 +17,10 @@ from typer.testing import CliRunner
 from zstandard import ZstdCompressor
 
 from mirror.cli import app
-from mirror.commands.census import page, ratio
 from mirror.errors import BadRecords, ConfigError
 from mirror.records.codecs import ZSTD
 from mirror.records.header import APPEND_TIME, DELETE_HORIZON
 from mirror.segments.files import entries, largest_timestamp
-from mirror.spark.census import Census, Group, Sums
 from mirror.spark.datasource import plan
 from mirror.spark.datasource.options import Wanted, milliseconds, parse
 from mirror.spark.datasource.plan import FileSlice, planned
@@ -178,20 +175,6 @@ def test_segments_that_hold_nothing_wanted_are_not_read(tmp_path: Path) -> None:
     assert named(tmp_path / f"orders-1.{1:032x}-delete") == ["None-None:0"], "whoever names it reads it"
 
 
-def test_files_that_no_broker_named_are_all_read(tmp_path: Path) -> None:
-    for name in ("one.log", "other.log"):
-        (tmp_path / name).write_bytes(batch(0))
-    assert named(tmp_path) == ["None-None:0"] * 2
-
-
-def test_slices_of_many_segments_stay_small(tmp_path: Path) -> None:
-    """Each is sent to a task: none names the others."""
-    for base in range(300):
-        segment(tmp_path / "orders-0", base, b"")
-    asked = parse({"path": str(tmp_path)})
-    assert max(len(pickle.dumps(one)) for one in planned(asked, asked.wanted)) < 4_000
-
-
 def test_a_folder_without_segments_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no segments"):
         rows_of(tmp_path)
@@ -271,24 +254,3 @@ def test_bytes_and_sizes_are_given_as_asked(tmp_path: Path) -> None:
 
 
 # --- the page of a census ---------------------------------------------------------------------------------------------
-
-
-def test_the_page_needs_nothing_and_hides_nothing() -> None:
-    sums = {"batches": 3, "records": 10, "bytes": 3_000, "known": 0, "uncompressed": 0, "headers": 3}
-    rest = {"attributes": 10, "spared": 30, "markers": 0, "damaged": 0}
-    groups = (
-        Group("<b>orders", "zstd", "REWRITE", "holes", 9, **sums, **rest),
-        Group("clicks", "none", "RESTAMP", "own_producer", 13, **sums, **rest),
-    )
-    text = page(Census(groups, 2.0), "data")
-    assert "<b>orders" not in text
-    assert "&lt;b&gt;orders" in text
-    assert not re.search(r"(src|href)=|<script|url\(", text)
-    assert "REWRITE/holes" in text
-
-
-def test_a_ratio_names_the_share_that_it_rests_on() -> None:
-    counted = {"batches": 1, "bytes": 161, "known": 40, "uncompressed": 120}
-    assert ratio(Sums(**counted)) == "3.0 (40 %)"
-    assert ratio(Sums(**counted | {"known": 100, "uncompressed": 300})) == "3.0"
-    assert ratio(Sums(**counted | {"known": 0})) == "?"

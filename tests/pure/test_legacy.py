@@ -186,24 +186,3 @@ def test_the_cap_is_that_of_the_set(magic: int) -> None:
     with pytest.raises(TooManyBytes) as caught:
         read_legacy(data, len(inner) - 1)
     assert caught.value.offset == 9
-
-
-@magics
-@given(st.binary(max_size=120), st.sampled_from([GZIP, SNAPPY, LZ4]))
-def test_garbage_inside_is_reported(magic: int, data: bytes, codec: int) -> None:
-    with pytest.raises(BadRecords):
-        read_legacy(raw(wrapper(9, magic, [data], codec)))
-
-
-@magics
-@given(st.data())
-def test_a_damaged_set_is_reported_or_harmless(magic: int, draws: st.DataObject) -> None:
-    """With the wrapper's CRC made right again, so that what is inside gets read."""
-    data = bytearray(b"".join(message(offset, magic, b"v" * offset, b"k") for offset in range(4)))
-    for _ in range(draws.draw(st.integers(1, 3))):
-        data[draws.draw(st.integers(0, len(data) - 1))] = draws.draw(st.integers(0, 255))
-    try:
-        found = rows(read_legacy(raw(wrapper(9, magic, [bytes(data)]))))
-    except BadRecords:
-        return
-    assert [row[2:] for row in found] == [(b"k", b"v" * offset) for offset in range(4)]  # offsets are in no CRC

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,7 +14,7 @@ from waiting import DEADLINE_S
 from mirror.errors import ConfigError
 from mirror.observability import metrics as endpoint
 from mirror.observability.metrics import serving
-from mirror.observability.status import BOUNDS, Histogram, TaskStatus
+from mirror.observability.status import BOUNDS, TaskStatus
 from mirror.states import State
 
 
@@ -95,16 +93,6 @@ def test_requests_of_tasks_add_up_over_epochs_and_attempts() -> None:
     assert value(exposed, "mirror_throttled_seconds_total", cluster="target") == 0.25
 
 
-def test_ages() -> None:
-    exposed = metrics()
-    exposed.learn([report(at_ms=NOW_MS - 6000), report(partition=1)])
-    assert value(exposed, "mirror_report_age_seconds", flow="eu-to-us") == 10
-    exposed.groups_followed()
-    assert value(exposed, "mirror_group_sync_age_seconds", flow="eu-to-us") == 0
-    exposed.groups_followed(False)
-    assert value(exposed, "mirror_group_sync_age_seconds", flow="eu-to-us") is None
-
-
 def test_a_partition_that_is_mirrored_no_more_is_reported_no_more_but_stays_counted() -> None:
     exposed = metrics()
     exposed.learn([report(verdicts={"RESTAMP/own_producer": 7}), report(topic="gone", verdicts={"DROP/control": 2})])
@@ -134,16 +122,6 @@ def test_samples_stay_bounded() -> None:
     lines = generate_latest(registry).splitlines()
     by_topic = 2 + 1 + len(BOUNDS) + 3  # batches by verdict, loss, and the histogram
     assert len(lines) < 300 * 3 + 100 * by_topic + 100
-
-
-@pytest.mark.parametrize(
-    "value",
-    [{}, {"counts": [1], "total": 1}, {"counts": [-1] * (len(BOUNDS) + 1), "total": 1}]
-    + [{"counts": [0] * (len(BOUNDS) + 1), "total": wrong} for wrong in (None, "1", float("nan"), float("inf"))],
-)
-def test_a_histogram_that_is_none(value: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="histogram"):
-        Histogram.read(value)
 
 
 def test_figures_of_a_task_travel_as_json() -> None:
@@ -190,17 +168,3 @@ def test_a_client_that_sends_nothing_holds_no_thread(
         monkeypatch.undo()
         assert families(listen)
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_many_clients_that_send_nothing_keep_nobody_out(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "MOST_CONNECTIONS", 3)
-    monkeypatch.setattr(endpoint._Handler, "timeout", DEADLINE_S)
-    listen = f"127.0.0.1:{free_port}"
-    with ExitStack() as stack:
-        stack.enter_context(serving(listen, metrics()))
-        clients = [stack.enter_context(silent(listen)) for _ in range(7)]
-        assert families(listen)
-        assert [one.recv(1) for one in clients[:5]] == [b""] * 5, "the oldest ones are closed for those that came later"
-        clients[6].settimeout(0.05)
-        with pytest.raises(TimeoutError):
-            clients[6].recv(1)

@@ -89,16 +89,16 @@ def test_an_active_passive_pair(tmp_path: Path) -> None:
             "exclude": [
                 ".*-tmp",
                 "__.*",
-                r".*[\-\.]internal",
+                r"\..*",
                 r"mirror\..*",
-                "heartbeats",
-                r"primary\.heartbeats",
-                r"secondary\.heartbeats",
+                r"mm2.*\.internal",
+                r".*\.checkpoints\.internal",
+                ".*heartbeats",
             ],
             "naming": "identity",
             "offsets": "translate",
         },
-        "groups": {"include": ["(?!(?:console-consumer-.*|connect-.*|__.*)$)billing-.*"], "interval_s": 30.0},
+        "groups": {"include": [r"(?!(?:console-consumer-.*|connect-.*|__.*)\Z)billing-.*"], "interval_s": 30.0},
         "sync": {"configs": True, "acls": False, "interval_s": 30.0},
     }
     settings = loaded(flow, tmp_path)
@@ -118,7 +118,9 @@ def test_every_key_is_translated_or_explained() -> None:
         "primary.consumer.max.poll.records",
         "secondary.producer.compression.type",
         "secondary.exactly.once.source.support",
+        "replication.policy.class",
     }
+    assert "primary.NAME, are left out unless listed" in reasons(flow)["replication.policy.class"]
     assert "exactly once" in reasons(flow)["secondary.exactly.once.source.support"]
     for key in reasons(flow):
         assert f": {key}: " in flow.text
@@ -169,6 +171,14 @@ KNOWN = [key for line in DOCUMENTED.splitlines() for key in line.split()]
 
 CLIENTS = KNOWN[KNOWN.index("bootstrap.servers") :]
 VALUES = {"bootstrap.servers": "z:1", "clusters": "primary, secondary", "security.protocol": "PLAINTEXT"}
+VALUES |= {
+    key: f"org.apache.kafka.connect.mirror.{name}"
+    for key, name in {
+        "replication.policy.class": "DefaultReplicationPolicy",
+        "topic.filter.class": "DefaultTopicFilter",
+        "config.property.filter.class": "DefaultConfigPropertyFilter",
+    }.items()
+}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +209,63 @@ def test_two_directions_with_names_that_differ(tmp_path: Path) -> None:
     assert reasons(flows["eu-to-us"])["clusters"] == "given again on line 2, which holds"
     assert yaml.safe_load(flows["us-to-eu"].text)["groups"] == {"include": []}
     assert "to have them follow" in flows["us-to-eu"].text
+
+
+#: All topics of A. What follows in the tests was asked of MirrorMaker 4.3 (`MirrorMakerConfig.connectorBaseConfig`,
+#: `MirrorSourceConnector.shouldReplicateTopic` and `formatRemoteTopic`); None: it leaves the topic out.
+ALL = """\
+clusters=A, B
+A.bootstrap.servers=a:1
+B.bootstrap.servers=b:1
+A->B.enabled=true
+topics=.*
+topics.exclude=nothing
+"""
+IDENTITY = "replication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
+NO_ALIASES = "replication.policy.separator=\nsource.cluster.alias=\ntarget.cluster.alias=\n"
+OF_THE_FLOW = "\n".join(f"A->B.{line}" for line in NO_ALIASES.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (
+            "",
+            {"orders": "A.orders", "B.x": None, "x.B.y": None, "x.B": "A.x.B", "x.B.": "A.x.B.", "orders.internal": 0},
+        ),
+        ("", {".hidden": None, "__x": None, "mm2-offset-syncs.B.internal": None, "x.checkpoints.internal": None}),
+        (NO_ALIASES, {"orders": 1, "Bob": 1, "ABC": 1, "B.orders": 1, "device.heartbeats": 1, "mm2-xinternal": None}),
+        (OF_THE_FLOW, {"orders": 1, "Bob": 1, "ABC": 1}),
+        ("! a comment \\\nA->B.replication.policy.\\\n   separator : \nA.alias:\nB.alias =\n", {"Bob": 1, "B.x": 1}),
+        ("A->B.replication.policy.separator=.\nreplication.policy.separator=\n", {"Bob": "A.Bob", "B.x": None}),
+        ("A.alias=west\nsource.cluster.alias=east\n", {"orders": "west.orders"}),
+        ("A.alias=west\nA->B.source.cluster.alias=east\n", {"orders": "east.orders"}),
+        ("source.cluster.alias=\n", {"orders": ".orders", "B.x": None}),
+        ("target.cluster.alias=A.B\n", {"B.x": "A.B.x", "A.B.x": "A.A.B.x"}),
+        ("replication.policy.separator=\n", {"orders": "Aorders", "AB": "AAB", "barB": "AbarB", "Bob": None}),
+        (
+            "replication.policy.separator=_\n",
+            {"B.x": "A_B.x", "B_x": None, "x_B_": "A_x_B_", "x_checkpoints_internal": None},
+        ),
+        ("replication.policy.separator=__\n", {"a__B__y": None, "a___B__y": "A__a___B__y"}),
+        (IDENTITY, {"orders": 1, "B.x": 1, "x.B.y": 1, "orders-internal": 1}),
+        (f"{IDENTITY}A->B.topics=a.heartbeats, x\n", {"a.heartbeats": "A.a.heartbeats", "x": 1}),
+        (f"{IDENTITY}A->B.topics=B.heartbeats, x\n", {"B.heartbeats": None, "x": 1}),
+        (f"{IDENTITY}{OF_THE_FLOW}\nA->B.target.cluster.alias=b\n", {"orders": 1, "Bob": 1}),
+    ],
+)
+def test_names_are_those_that_mirrormaker_makes(keys: str, names: dict[str, str | int | None], tmp_path: Path) -> None:
+    (flow,) = imported((ALL + keys).encode(), "mm2.properties")
+    topics = loaded(flow, tmp_path).topics
+    expected = {topic: f"A.{topic}" if name == 0 else topic if name == 1 else name for topic, name in names.items()}
+    assert {name: topics.naming.target_of(name) if selects(name, topics) else None for name in names} == expected
+    assert not any(note.why == UNKNOWN for note in flow.notes)
+
+
+def test_enabled_without_a_flow_holds_for_each_that_says_nothing() -> None:
+    names = [flow.name for flow in imported(f"{ALL}enabled=true\n".encode(), "mm2.properties")]
+    assert names == ["A-to-B", "B-to-A"]
+    assert len(imported(f"{ALL}enabled=true\nB->A.enabled=false".encode(), "mm2.properties")) == 1
 
 
 @pytest.mark.parametrize(
@@ -252,6 +319,14 @@ def test_the_most_specific_setting_of_a_client_holds(line: str, key: str, value:
         # The default is to follow: a copy that keeps its records for longer would lose them.
         (PASSIVE + "config.properties.exclude = (a|b)+\n", "config.properties.exclude: cannot be taken over"),
         (ACTIVE.replace("separator=_", "separator=/"), "cannot be taken over: may hold letters"),
+        (
+            f"{ALL}replication.policy.separator=_ \n",
+            "mm2.properties:7: replication.policy.separator: cannot be taken over",
+        ),
+        (f"{ALL}{IDENTITY}source.cluster.alias=\nB.alias=\n", "mm2.properties:7: replication.policy.class: cannot be"),
+        (f"{ALL}replication.policy.class=my.OwnPolicy\n", "a class of your own cannot be run"),
+        (f"{ALL}topic.filter.class=my.OwnFilter\n", "mm2.properties:7: topic.filter.class: cannot be taken over"),
+        (f"{ALL}config.property.filter.class=my.OwnFilter\n", "set config.properties.exclude"),
         (
             PASSIVE.replace("billing,", "mirror.a,"),
             "primary->secondary.topics: cannot be taken over: mirror.a: no topic",

@@ -46,16 +46,6 @@ def test_what_java_refuses(text: str) -> None:
     assert caught.value.line == len(text.splitlines())
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused_with_a_line(data: bytes) -> None:
-    try:
-        found = parse(data)
-    except BadProperties as problem:
-        assert 1 <= problem.line <= 1 + data.count(b"\n") + data.count(b"\r")  # noqa: PT017 -- refusing is one of two good ends
-        return
-    assert [one.line for one in found] == sorted({one.line for one in found})
-
-
 @pytest.mark.parametrize(
     ("text", "module", "options"),
     [

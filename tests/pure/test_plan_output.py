@@ -1,11 +1,13 @@
-"""What `mirror plan` prints, line by line, and the commands that it advises."""
+"""What `mirror plan` refuses, and the commands that it advises."""
 
 from __future__ import annotations
 
-from mirror.commands.plan import created, folded
-from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import Endpoint
-from mirror.policy.remedies import allow
+from mirror.policy.remedies import Fix, allow
+from mirror.policy.rules import refused
+from mirror.topics.acls import AclPlan
+from mirror.topics.apply import TopicPlan
+from mirror.topics.plan import FlowPlan, MissingRight
 
 
 def test_rights_are_given_by_one_command() -> None:
@@ -18,26 +20,44 @@ def test_rights_are_given_by_one_command() -> None:
     assert allow(cluster, "WRITE", transactional_id="flow/0") == begin + "Write --transactional-id flow/0"
 
 
-def test_a_long_line_is_folded_between_words_and_a_command_is_not() -> None:
-    line = "+ create orders: 3 partitions, 1 replica; cleanup.policy=delete, retention.ms=604800000, segment.ms=3600000"
-    assert folded(line, 60) == [
-        "+ create orders: 3 partitions, 1 replica;",
-        "    cleanup.policy=delete, retention.ms=604800000,",
-        "    segment.ms=3600000",
-    ]
-    command = "refused: no READ right; grant it: " + allow(Endpoint("us", (("us1", 9092),)), "READ", topic="orders")
-    assert folded(command, 60) == [command], "to be copied in one piece"
-
-
-def test_settings_that_all_new_topics_have_alike_are_shown_once() -> None:
-    each = {"cleanup.policy": "delete", "retention.ms": "1000"}
-    made = [Creation(topic=name, partitions=2, replication_factor=1, configs=each) for name in ("a", "b")]
-    other = Creation(topic="c", partitions=1, replication_factor=3, configs={**each, "retention.ms": "5"})
-    assert list(created([*made, other])) == [
-        "+ create a: 2 partitions, 1 replica; retention.ms=1000",
-        "+ create b: 2 partitions, 1 replica; retention.ms=1000",
-        "+ create c: 1 partition, 3 replicas; retention.ms=5",
-        "+ each of these 3 topics with cleanup.policy=delete",
-    ]
-    assert list(created(made[:1])) == ["+ create a: 2 partitions, 1 replica; cleanup.policy=delete, retention.ms=1000"]
-    assert list(created([])) == []
+def test_whatever_keeps_a_start_from_mirroring_all_is_refused() -> None:
+    topics = TopicPlan(
+        pairs=(),
+        creations=(),
+        growths=(),
+        changes=(),
+        findings=(refused("a", "the topic", Fix.SELF_EXPLANATORY),),
+        source_topics={},
+        target_topics={},
+        target_configs={},
+        compacted={},
+        withheld={"b": refused("b", "the last partitions", Fix.SELF_EXPLANATORY)},
+    )
+    plan = FlowPlan(
+        flow="eu-to-us",
+        source_id="1",
+        target_id="2",
+        topics=topics,
+        own_topics=(),
+        groups=(),
+        acls=AclPlan(),
+        padding=(),
+        gaps=(),
+        beginnings=(),
+        rights=(MissingRight("us", "WRITE", "a", "grant it"),),
+        failed_over="the failover",
+        recreated=("the topic made anew",),
+        gone=("gone",),
+        stops=("the stop that stands",),
+        stopped=("stopped",),
+    )
+    causes = (
+        "the failover",
+        "the topic",
+        "the last partitions",
+        "the topic made anew",
+        "the stop that stands",
+        "no WRITE",
+    )
+    assert len(plan.refusals) == len(causes)
+    assert all(cause in refusal for cause, refusal in zip(causes, plan.refusals, strict=True))

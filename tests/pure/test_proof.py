@@ -1,4 +1,4 @@
-"""A proof in parts: ranges whose reports add up, a file to go on from, and the page about it."""
+"""A proof in parts: ranges whose reports add up, a file to go on from, and names on the page about it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from compared_logs import THREE, compared, remade, some, stored
 from proofs import ALL, CHANGED, MANY, PAIR, PLAN, SUBJECT, Seen, in_ranges, report_of
 from rawbatches import batch
 
-from mirror import __version__
 from mirror.commands.verify_view import page
 from mirror.errors import BrokerError, ConfigError
-from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, TopicPartition
+from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
-from mirror.verify import ranges
+from mirror.verify import flow, ranges
 from mirror.verify.compare import Bounds
-from mirror.verify.ranges import Subject, begin_saved, holds, resume_saved
-from mirror.verify.report import Difference, Kind, Mark, Pair, seal
+from mirror.verify.ranges import SavedProof, Subject, begin_saved, holds, resume_saved
+from mirror.verify.report import Difference, Kind, Mark, Pair
 
 LACKING = [*MANY[:4], *MANY[5:]]
 CASES: dict[str, tuple[list[bytes], Bounds]] = {
@@ -81,6 +80,31 @@ def test_a_log_holds_what_was_compared_only_with_its_epoch_and_content(
     assert asyncio.run(holds(cluster, PAIR.source, mark)) is same
 
 
+@pytest.mark.parametrize(
+    ("begins", "target_begins", "kept"), [(0, 0, {1, 2}), (16, 0, {2}), (0, 1, set()), (None, 0, set())]
+)
+def test_a_finished_range_counts_no_more_once_either_log_begins_behind_its_first_record(
+    begins: int | None, target_begins: int, kept: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last batch is there still. A log whose leader does not answer is compared again, too."""
+    source, target = (Cluster(Endpoint(alias, ())) for alias in ("eu", "us"))
+
+    async def listed(cluster: Cluster, asked: set[TopicPartition], _: int) -> dict[TopicPartition, int]:
+        first = begins if cluster is source else target_begins
+        return {} if first is None else dict.fromkeys(asked, first)
+
+    async def still_holds(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(flow, "listed", listed)
+    monkeypatch.setattr(flow, "holds", still_holds)
+    mark = Mark(29, 1, 0)
+    report = replace(in_ranges(MANY, MANY, ALL), source_mark=mark, target_mark=mark)
+    former = SavedProof(tmp_path / "proof", PLAN, {1: report, 2: report})
+    asyncio.run(flow._keep_what_holds(former, source, target))
+    assert former.finished.keys() == kept
+
+
 def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
     file, report = tmp_path / "proof", in_ranges(MANY, CHANGED, ALL)
     assert report.differences
@@ -122,16 +146,6 @@ def test_a_file_about_something_else_is_refused(tmp_path: Path, other: Subject, 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m</style>'
-
-
-def test_the_page_of_equal_sides() -> None:
-    whole = report_of(in_ranges(MANY, remade(*MANY[:4]) + MANY[4:], ALL))
-    seen = Seen(page(whole))
-    text = " ".join(seen.texts)
-    assert "eu and us are equal" in text.casefold()
-    for item in ("id-eu", "id-us", "2023-11-14T22:13:20Z", __version__, seal(whole), "33.33 %", "66.67 %"):
-        assert item in text, item
-    assert whole.partitions[0].source_digest in seen.texts
 
 
 def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:

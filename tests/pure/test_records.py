@@ -58,31 +58,6 @@ def test_encoding_numbers_records_from_zero_and_changes_nothing_else(given_: lis
     assert again == dense
 
 
-@given(some_records(), st.data())
-def test_damage_is_reported_or_harmless(given_: list[Record], data: st.DataObject) -> None:
-    """A flipped byte or a cut: an error, or what the oracle reads from the same bytes."""
-    section = bytearray(encoded(given_))
-    at = data.draw(st.integers(0, len(section) - 1))
-    if data.draw(st.booleans()):
-        del section[at:]
-    else:
-        section[at] = data.draw(st.integers(0, 255))
-    try:
-        found = decode(bytes(section), len(given_), BASE, CLOCK)
-    except BadRecords:
-        return
-    assert as_list(found) == decoded(bytes(section), len(given_))
-
-
-@given(st.binary(max_size=200), st.integers(-5, 2**31 - 1))
-def test_any_bytes_are_reported_or_read_as_the_oracle_does(section: bytes, count: int) -> None:
-    try:
-        found = decode(section, count, BASE, CLOCK)
-    except BadRecords:
-        return
-    assert as_list(found) == decoded(section, count)
-
-
 def record(body: bytes) -> bytes:
     return varint(len(body)) + body
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 import warnings
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
@@ -17,10 +14,7 @@ from mirror.replication.both_logs import producer_id as producer_id_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
-    from kafka.record.default_records import DefaultRecordBatch
-    from kafka.record.memory_records import MemoryRecordsBuilder
 
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_SEQUENCE = 2**31 - 1
 
 batches = st.builds(
@@ -100,33 +94,6 @@ def test_sequences_across_batches_follow_kafka_s_increment(base: int, deltas: li
         following = ProducerState(7, 0, base).after(delta).sequence
         assert following == increment(increment(base, delta), 1)
         base = following
-
-
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
-@pytest.mark.parametrize("producer", [-1, 4711])
-def test_another_client_reads_the_same_records(codec: int, producer: int) -> None:
-    builder = MemoryRecordsBuilder(
-        2, codec, 1 << 20, transactional=producer >= 0, producer_id=producer, producer_epoch=0, base_sequence=5
-    )
-    for index in range(50):
-        key = f"key-{index}".encode() if index % 3 else None
-        value = b"value " * index if index % 7 else None
-        builder.append(1_700_000_000_000 + index, key, value, [("h", b"1"), ("n", None)] if index % 2 else [])
-    builder.close()
-    data = bytes(builder.buffer())
-    theirs = bytearray(data)
-    struct.pack_into(">q", theirs, 0, 123)  # as a source broker stores it
-    before, after = DefaultRecordBatch(theirs), DefaultRecordBatch(stamped(bytes(theirs), 99, 3, MAX_SEQUENCE))
-    assert before.validate_crc()
-    assert after.validate_crc()
-    assert (after.producer_id, after.producer_epoch, after.base_sequence) == (99, 3, MAX_SEQUENCE)
-    assert not after.is_transactional
-    assert after.compression_type == codec
-    assert [facts(record, 123) for record in before] == [facts(record, 0) for record in after]
-
-
-def facts(record: Any, base_offset: int) -> tuple[Any, ...]:
-    return record.offset - base_offset, record.timestamp, record.key, record.value, record.headers
 
 
 def test_the_producer_id_is_a_function_of_flow_and_partition() -> None:

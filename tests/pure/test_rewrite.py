@@ -18,6 +18,7 @@ from mirror.records.columns import Records, headers, key, read, value
 from mirror.records.header import RawBatch, crc_holds
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import MOST, is_padding, padding, portions, rewrite, rewritten, unfit
+from mirror.topics.plan import Filling
 
 CLOCK = 1_700_000_000_000
 Facts = tuple[int, int, bytes | None, bytes | None, tuple[tuple[bytes, bytes | None], ...]]
@@ -157,6 +158,17 @@ def test_the_fewest_batches_that_fit(fits: int) -> None:
     assert counts == [fits] * (100 // fits) + ([100 % fits] if 100 % fits else [])
 
 
+def test_a_single_record_may_take_more_than_several() -> None:
+    sizes = [100, 100, 700, 100, 800, 100]
+    records = [Record(o, 0, None, b"v" * size) for o, size in enumerate(sizes)]
+    limit, alone = stored(records[:2]).header.size, stored(records[2:3]).header.size
+    made = rewritten([stored(records)], Recipe(max_bytes=limit, max_record_bytes=alone))
+    assert [next(made)[0].header.count for _ in range(3)] == [2, 1, 1]
+    with pytest.raises(RecordTooLarge, match=f"more than the {alone} of a batch") as item:
+        next(made)
+    assert item.value.offset == 1004
+
+
 @given(
     st.lists(st.sampled_from([10, 300, 700]), min_size=1, max_size=20),
     st.lists(st.integers(1, 3), min_size=20, max_size=20),
@@ -235,6 +247,12 @@ def test_padding_takes_every_offset_once_and_fits(first: int, count: int, codec:
 
 def test_a_million_padding_records_fit_into_a_batch_of_the_default_size() -> None:
     assert padding(5, 5 + 10 * MOST, codec=None, max_bytes=1_048_588).header.count == MOST
+
+
+@pytest.mark.parametrize("codec", [None, 0, 1, 2, 3, 4])
+def test_a_plan_names_the_bytes_of_padding_as_they_are(codec: int | None) -> None:
+    written = padding(0, MOST, codec=codec, max_bytes=1 << 24).header.size
+    assert Filling.padding("orders", 0, MOST, codec).bytes == pytest.approx(written, rel=0.05)
 
 
 def test_records_without_a_time_are_not_padding() -> None:

@@ -360,6 +360,19 @@ class Journaling:
         return News([Entry(0, key, value) for key, value in next(self.reads, [])], Place(1, None, 0))
 
 
+def test_a_copy_on_which_no_task_has_reported_yet_is_not_forgotten() -> None:
+    """The mirror was lost in its first second: what it had begun is missing from where it began."""
+    begun = FirstSeen(source_topic="late", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id="c", since=(0, 7))
+    journal = Journaling([entry_of("orders", 5), (FirstSeen.key("eu.late"), begun.to_json())])
+    leaders = dict.fromkeys(range(2), Leader(1, 0))
+    journal.cluster.topics = {"journal": None, "eu.late": Topic("eu.late", None, leaders)}
+    known = JournalSnapshot(cast(Journal, journal), lambda topic: "eu.late" if topic == "late" else topic)
+    asyncio.run(known.read())
+    found = {(at.topic, at.partition): (one.next_offset, one.state) for at, one in known.figures.items()}
+    starting = {("late", 0): (0, State.STARTING), ("late", 1): (7, State.STARTING)}
+    assert found == {("orders", 0): (5, State.MIRRORING)} | starting
+
+
 Reads = Sequence[Sequence[tuple[bytes, bytes | None]]]
 RUNNING = (OWNER, replace(Owner.here("one"), host="elsewhere").to_json())
 BEGUN = [RUNNING, entry_of("busy", 100), entry_of("stuck", 5)]

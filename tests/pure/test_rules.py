@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, preflight, preflight_rekeyed, shortened
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, grows, preflight, preflight_rekeyed, shortened
 from mirror.policy.selection import TopicPair
 
 PAIR = TopicPair(source="orders", target="orders-copy", partitions=3)
@@ -82,6 +82,25 @@ def test_whether_the_target_may_soon_take_more() -> None:
 
 
 @pytest.mark.parametrize(
+    ("request_bytes", "batch", "is_bound"),
+    [(104_857_600, 1_048_588, False), (1_049_612, 1_048_588, True), (400_000, 398_976, True)],
+)
+def test_a_batch_must_fit_into_a_request(request_bytes: int, batch: int, is_bound: bool) -> None:
+    configs = {**NEW_TOPIC, "socket.request.max.bytes": str(request_bytes)}
+    rules = Rules.from_configs(configs)
+    assert (rules.max_message_bytes, rules.bound_by_requests) == (batch, is_bound)
+    assert not rules.may_take_more(configs, configs)
+
+
+def test_a_batch_that_a_target_cuts_off_is_halved_until_it_fits() -> None:
+    """Only a single record is tried at any size below."""
+    rules = Rules.from_configs(NEW_TOPIC)
+    assert not rules.max_record_bytes
+    found = [(one.max_message_bytes, one.max_record_bytes) for one in map(rules.below, (900_000, 450_000, 4_000_000))]
+    assert found == [(450_000, 899_999), (225_000, 449_999), (1_048_588, 1_048_588)]
+
+
+@pytest.mark.parametrize(
     ("source", "target", "expected"),
     [
         ({}, {"cleanup.policy": "compact"}, "set cleanup.policy=delete"),
@@ -107,6 +126,8 @@ def test_refusals(source: dict[str, str], target: dict[str, str], expected: str)
         ({"max.message.bytes": "2000000"}, {}, "set max.message.bytes to 2000000 or more"),
         ({"message.format.version": "0.10.2"}, {"message.format.version": "0.11.0-IV2"}, "every batch is rewritten"),
         ({}, {"segment.bytes": "1000000"}, "set segment.bytes to 1048588 or more"),
+        ({}, {"socket.request.max.bytes": "400000"}, "takes batches of 398976 bytes"),
+        ({}, {"socket.request.max.bytes": "400000"}, "of its brokers, 400000, to 1049612 or more"),
         ({}, {"compression.type": "gzip"}, "compression.type=producer keeps them"),
         ({"message.timestamp.type": "LogAppendTime"}, {}, "every batch is rewritten"),
         ({"cleanup.policy": "compact"}, {"cleanup.policy": "compact"}, "filled with a control marker"),
@@ -178,3 +199,20 @@ def test_a_topic_that_gets_records_one_by_one_is_judged_by_its_limits_alone() ->
     times, replicas = advised
     assert "set message.timestamp.after.max.ms" in times
     assert "2 in-sync replicas" in replicas
+
+
+@pytest.mark.parametrize(
+    ("configs", "topic", "begin", "is_named"),
+    [
+        ({"retention.ms": "-1"}, "orders", 500, True),
+        ({"retention.ms": "-1"}, "orders", 0, False),
+        ({"retention.ms": "-1"}, "app-orders-repartition", 0, True),
+        ({"retention.ms": "-1", "retention.bytes": "1000"}, "orders", 500, False),
+        ({"retention.ms": "-1", "cleanup.policy": "compact,delete"}, "orders", 500, False),
+        ({}, "orders", 500, False),
+    ],
+)
+def test_a_copy_that_keeps_what_its_source_deletes_by_request_is_named(
+    configs: dict[str, str], topic: str, begin: int, is_named: bool
+) -> None:
+    assert ("sync.log_start to follow" in grows(configs, topic, begin)) is is_named

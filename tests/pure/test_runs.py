@@ -143,11 +143,6 @@ def test_somebody_elses_record_says_nothing(key: bytes, value: bytes) -> None:
     assert Indexes([Entry(0, key, value)]) == {}
 
 
-@given(st.binary(max_size=40), st.binary(max_size=200) | st.text('[]{}":,0123456789ext', max_size=200).map(str.encode))
-def test_any_bytes_are_a_record_or_none(key: bytes, value: bytes) -> None:
-    Indexes([Entry(0, b"runs/" + key, value), Entry(0, b"runs/a/0/0", value)])
-
-
 #: Pieces of runs as two writers may write them, in any order: target offsets from and to, none for a deletion.
 PIECES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 12)), max_size=8)
 

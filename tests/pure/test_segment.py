@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from inspecting import ABORT, COMMIT, marker, transactional
 from rawbatches import batch, legacy, raw
 
-from mirror.records.header import CONTROL, TRANSACTIONAL, RawBatch, crc_holds, parse_header
+from mirror.records.header import RawBatch
 from mirror.records.segment import DamageKind, Found, Walk
 from mirror.records.transactions import Outcome, Outcomes, TransactionScan
 
@@ -62,43 +62,6 @@ def test_damage_is_named_where_it_begins(case: str, following: bytes) -> None:
     assert walk.resume() == (Found(SIZE + len(data), 9) if following else None)
 
 
-@given(st.binary(max_size=300), st.binary(max_size=80))
-@example(bytes(17), b"\x02")
-def test_any_bytes_are_sound_zero_or_named_damage(data: bytes, behind: bytes) -> None:
-    begun = LOG[0] + data
-    walk, found = walked(begun)
-    assert b"".join(bytes(one.data) for one in found) == begun[: walk.position]
-    assert all(map(crc_holds, found))
-    assert walk.position + walk.rest == len(begun)
-    assert (walk.damage is not None) == (walk.rest > 0 and any(begun[walk.position :]))
-    assert walk.zeros == (0 if walk.damage else walk.rest)
-    if walk.damage:
-        assert walk.damage.position == walk.position
-        assert walk.damage.detail
-        again = walk.resume()
-        assert again is None or crc_holds(batch_at(begun, again.position))
-    bounded = Walk(memoryview(begun + behind)[: len(begun)])
-    assert len(list(bounded)) == len(found)
-    assert (bounded.position, str(bounded.damage)) == (walk.position, str(walk.damage))
-
-
-def batch_at(data: bytes, position: int) -> RawBatch:
-    header = parse_header(data, position)
-    return RawBatch(header, memoryview(data)[position : position + header.size])
-
-
-@given(st.integers(0, SIZE - 1), st.integers(1, 255))
-def test_a_changed_byte_is_found_in_the_batch_that_has_it(at: int, change: int) -> None:
-    data = bytearray(b"".join(LOG))
-    data[at] ^= change
-    walk, found = walked(bytes(data))
-    hit, begin = max((number, sum(map(len, LOG[:number]))) for number in range(3) if sum(map(len, LOG[:number])) <= at)
-    assert [bytes(one.data) for one in found[:hit]] == LOG[:hit]
-    if at - begin >= 16:  # no CRC covers what precedes
-        assert walk.damage is not None
-        assert (walk.damage.position, len(found)) == (begin, hit)
-
-
 # --- how transactions ended -------------------------------------------------------------------------------------------
 
 
@@ -139,16 +102,3 @@ def test_the_index_of_a_fetch_answer_says_the_same() -> None:
     assert outcomes_of(HISTORY, Outcomes([(8, 9), (7, 0)], {9: 10})) == ENDINGS
     inside = Outcomes([(7, 0)])  # an answer that begins inside the aborted transaction
     assert outcomes_of(HISTORY[4:7], inside) == [Outcome.ABORTED, "-", Outcome.COMMITTED]
-
-
-@given(st.binary(max_size=200), st.integers(1, 150))
-@example(batch(0, attributes=CONTROL | TRANSACTIONAL, length=49)[:62], 10)
-def test_a_scan_over_any_bytes_ends_and_windows_change_nothing(data: bytes, window: int) -> None:
-    log = HISTORY[0] + HISTORY[5] + data
-    whole, parts = TransactionScan(), TransactionScan()
-    assert whole.over(memoryview(log)) == len(log)
-    position = 0
-    while position < len(log):
-        before, position = position, parts.over(memoryview(log), position, position + window)
-        assert position > before
-    assert outcomes_of(HISTORY, whole.outcomes()) == outcomes_of(HISTORY, parts.outcomes())

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.config import TopicSettings
+from mirror.config.models import GroupSettings
 from mirror.names import did_you_mean
 from mirror.policy.selection import Clash, TopicPair, select, selects
 
@@ -35,6 +36,24 @@ def test_patterns_match_the_whole_name() -> None:
     selection = select(TOPICS, settings(["orders", "clicks-.*"]))
     assert selection.pairs == (pair("clicks-eu"), pair("clicks-us"), pair("orders"))
     assert (selection.missing, selection.clashes, selection.illegal, selection.internal) == ((), (), (), ())
+
+
+def test_a_pattern_matches_the_whole_name_whatever_characters_it_has() -> None:
+    """Brokers take any text as the name of a group."""
+    group = GroupSettings.model_validate({"include": ["a.*", "x"]})
+    matched = [
+        name for name in ("a", "a\nb", "a\r\n", "b\na", "x\n", "x") if any(of.fullmatch(name) for of in group.include)
+    ]
+    assert matched == ["a", "a\nb", "a\r\n", "x"]
+    assert GroupSettings().include[0].fullmatch("any\nthing")
+
+
+def test_what_include_matches_and_is_left_out_is_said_with_the_reason() -> None:
+    assert select(TOPICS, settings(["orders.*", "__.*", "mirror.*"], exclude=[".*-tmp", "clicks.*"])).left_out == {
+        "Kafka keeps topics with such names for itself": ["__consumer_offsets"],
+        "mirrors keep topics with such names for themselves": ["mirror.x.offsets"],
+        'topics.exclude has ".*-tmp"': ["orders-tmp"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import struct
 from itertools import islice
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, legacy
 
@@ -66,35 +66,6 @@ def test_old_messages_are_cut_too(magic: int) -> None:
 
 def test_a_magic_of_the_future_is_cut_by_its_length() -> None:
     assert [raw.header.magic for raw in cut(batch(0, magic=3) + batch(1, magic=-1))] == [3, -1]
-
-
-def assert_within(data: bytes) -> None:
-    """Every batch is the bytes where it was found, and damage is reported as such with its place."""
-    seen, damage = 0, -1
-    try:
-        for raw in split(memoryview(data)):
-            assert bytes(raw.data) == data[seen : seen + raw.header.size]
-            seen += raw.header.size
-    except MalformedBatch as problem:
-        damage = problem.position
-    assert damage in (-1, seen)
-    assert seen <= len(data)
-
-
-@given(st.binary(max_size=300))
-@example(batch(0)[:60] + b"\xff" * 40)
-def test_garbage_is_malformed_or_cut_within_the_input(data: bytes) -> None:
-    assert_within(data)
-
-
-@given(SHAPES, st.data())
-def test_a_damaged_record_set_is_malformed_or_cut_within_the_input(
-    shapes: list[tuple[int, int, bytes]], draws: st.DataObject
-) -> None:
-    data = bytearray(b"".join(record_set(shapes)))
-    for _ in range(draws.draw(st.integers(1, 4))):
-        data[draws.draw(st.integers(0, len(data) - 1))] = draws.draw(st.integers(0, 255))
-    assert_within(bytes(data))
 
 
 LAST = 2**63 - 1

@@ -37,6 +37,7 @@ from mirror.replication import position
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
 from mirror.replication.both_logs import Logs, Unconfirmed, producer_id
 from mirror.replication.fetcher import Cursor
+from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import Gap, PartitionCounters, PartitionWriter
 from mirror.replication.position import FENCE, Position
@@ -271,7 +272,92 @@ def test_a_last_batch_that_a_cleaner_wrote_anew_shows_no_other_log(
         asyncio.run(position._check_last_batch(logs, nowhere))
 
 
+@pytest.mark.parametrize(("since", "state"), [(0, State.DIVERGED), (11, State.TRUNCATED)])
+def test_a_copy_that_is_one_offset_longer_than_its_source_stops(since: int, state: State) -> None:
+    """Whatever its last record is: nothing of either log is read. One that the flow began there lost its source."""
+    logs = Logs(AT, 0, 10, 11, 11, None, ProducerState(_KIN), since=since)
+    nowhere: Any = None
+    with pytest.raises(PartitionStop, match="the target's log ends at 11, the source's at 10") as stop:
+        asyncio.run(position._found(logs, nowhere, nowhere, AT, None))
+    assert stop.value.state is state
+
+
 _KIN = producer_id("flow", AT)
+PADDED = LastPosition(source_next=600, target_end=600, begins=600)
+
+
+@pytest.mark.parametrize(
+    ("start", "recorded", "moves", "begin"),
+    [
+        (0, 40, False, -1),
+        (15, 40, False, 15),
+        (50, 40, False, 40),
+        (15, None, False, -1),
+        (15, 40, True, 5),
+        (50, 40, True, 25),
+        (8, 40, True, -1),
+    ],
+    ids=[
+        "nothing deleted",
+        "deleted",
+        "not beyond what is on record",
+        "nothing on record",
+        "offsets move",
+        "they move, and all was deleted",
+        "not known where that is",
+    ],
+)
+def test_a_log_start_follows_up_to_what_is_on_record(start: int, recorded: int | None, moves: bool, begin: int) -> None:
+    rules, runs = Rules(follows_log_start=True), OffsetRanges(10, 0)
+    runs.add(10, 0, 25)
+    last = None if recorded is None else LastPosition(source_next=recorded, target_end=25 if moves else recorded)
+    one = PartitionTask(Assignment(AT, AT, OURS, rules), state=State.CAUGHT_UP)
+    assert one.log_start(last) == -1, "not begun"
+    one.cursor = Cursor(AT, OURS, 60, log_start=start)
+    at = Position(60, ProducerState(_KIN), known=True, last_epoch=-1)
+    offset_map = OffsetMap(runs) if moves else None
+    one.partition_writer = PartitionWriter(AT, AT, at, rules=rules, offset_map=offset_map)
+    assert one.log_start(last) == begin
+    one.state = State.UNAVAILABLE
+    assert one.log_start(last) == -1
+
+
+@pytest.mark.parametrize(
+    ("start", "since", "end", "last", "begins"),
+    [
+        (0, 0, 0, None, None),
+        (800, 0, 0, None, 800),
+        (800, 900, 0, None, 900),
+        (800, 700, 0, None, 800),
+        (600, 0, 600, PADDED, None),
+        (800, 0, 600, PADDED, 800),
+        (800, 0, 400, PADDED, 800),
+        (800, 0, 700, PADDED, None),
+        (800, 0, 600, replace(PADDED, batch=BATCH), None),
+        (800, 0, 600, replace(PADDED, was_accepted=True), None),
+        (800, 0, 600, None, None),
+        (800, 900, 600, None, 900),
+    ],
+    ids=[
+        "both empty",
+        "new",
+        "to begin later",
+        "deleted behind topics.start",
+        "padded",
+        "padded, and the source moved on",
+        "padded in part",
+        "filled behind the padding",
+        "held records, which expired",
+        "accepted by a person",
+        "nothing on record",
+        "below topics.start",
+    ],
+)
+def test_an_empty_log_is_padded_where_it_never_held_a_record(
+    start: int, since: int, end: int, last: LastPosition | None, begins: int | None
+) -> None:
+    logs = Logs(AT, start, 1000, end, end, None, ProducerState(_KIN), since, last)
+    assert (logs.begin if logs.is_unaligned else None) == begins
 
 
 def behind(*batches: tuple[bool, int, int], producer: int = _KIN) -> list[RawBatch]:

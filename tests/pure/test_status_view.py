@@ -14,16 +14,13 @@ from typing import Any, cast
 
 import pytest
 from rich.console import Console
-from rich.text import Text
 
-from mirror import rendering
-from mirror.commands.status import as_dict, fitted, rendered
+from mirror.commands.status import as_dict, rendered
 from mirror.config import Settings
-from mirror.journal.entries import FirstSeen
 from mirror.journal.journal import OWNER, Entry, Journal, Lost, News, Place, journal_topic
 from mirror.journal.snapshot import LISTEN_SECONDS, STALE_MS, Follower, Pulse, Status, status_of
 from mirror.kafka.cluster import Cluster
-from mirror.observability.status import GroupFigures, PartitionStatus
+from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 NOW = 1_800_000_000_000
@@ -105,13 +102,6 @@ def test_figures_of_a_mirror_that_ended_are_shown_as_the_last_known() -> None:
     assert as_dict(ended)["partitions"][0]["stale"]
 
 
-def test_a_partition_that_is_reported_no_more_beside_one_that_is() -> None:
-    found = status_in(journal(figures(0), figures(1, age_ms=3_600_000)))
-    rows = {line.split()[0]: line.split()[1:3] for line in text_of(found, 80).splitlines() if line.startswith("orders")}
-    assert (rows["orders-0"][0], rows["orders-1"]) == ("CAUGHT_UP", ["was", "CAUGHT_UP"])
-    assert [one["stale"] for one in as_dict(found)["partitions"]] == [False, True]
-
-
 def test_what_an_earlier_run_reported_is_not_shown_as_of_this_one() -> None:
     before = figures(0, instance="other", age_ms=60_000), figures(1, instance="other", age_ms=60_000)
     starting = status_in(journal(*before, figures(2)))
@@ -163,21 +153,6 @@ def test_who_watches_a_flow_forgets_a_journal_that_lost_records(monkeypatch: pyt
 # --- what is shown --------------------------------------------------------------------------------------------------
 
 
-def test_every_figure_of_a_partition_is_shown_where_there_is_room() -> None:
-    one = figures(
-        state=State.MIRRORING, lag_records=1234, lag_ms=2300, verdicts={"RESTAMP/own_producer": 7, "PASS/clean": 9}
-    )
-    wide, narrow = (text_of(status_in(journal(one)), width).splitlines() for width in (140, 80))
-    heads = "partition state position lag behind latency records size batches by verdict age"
-    assert next(line for line in wide if "position" in line).split() == heads.split()
-    row = next(line for line in wide if line.startswith("orders-0"))
-    for part in ("MIRRORING", "1,000", "1,234", "67.0 kB", "2.3 s", "54.3 kB", "PASS 9, RESTAMP 7", "500 ms"):
-        assert part in row
-    heads = "partition state position lag latency age"
-    assert next(line for line in narrow if "position" in line).split() == heads.split()
-    assert max(map(len, narrow)) <= 80
-
-
 def test_stops_are_named_with_what_to_do_before_what_heals_by_itself() -> None:
     waiting = figures(0, state=State.UNAVAILABLE, detail="no leader")
     found = status_in(journal(waiting, figures(1, state=State.REFUSED, next_offset=77, detail="too large. Raise it")))
@@ -200,52 +175,6 @@ def test_a_lag_that_nobody_knows_is_not_shown(state: State) -> None:
     assert [(one["lag_records"], one["lag_ms"]) for one in given["partitions"]] == [(5, 40), (None, None)]
     assert (given["totals"]["lag_records"], given["totals"]["lag_ms"]) == (5, 40)
     assert "lag unknown;" in text_of(status_in(journal(blind)))
-
-
-def test_partitions_that_stand_alike_are_one_line() -> None:
-    alike = [figures(n, state=State.UNAVAILABLE, detail=f"no leader of orders-{n}") for n in (0, 1, 2, 5)]
-    other = figures(3, state=State.UNAVAILABLE, detail="no route", next_offset=9)
-    shown = text_of(status_in(journal(*alike, other))).splitlines()
-    assert [line.rstrip() for line in shown if line.startswith("UNAVAILABLE")] == [
-        "UNAVAILABLE orders, 4 partitions (0-2, 5): no leader of orders",
-        "UNAVAILABLE orders-3 at offset 9: no route",
-    ]
-
-
-def test_a_watch_shows_first_who_needs_a_person_where_there_are_few_lines() -> None:
-    many = [figures(number, state=State.MIRRORING, lag_records=number) for number in range(30)]
-    stopped = figures(30, state=State.REFUSED, detail="too large")
-    waiting = figures(31, state=State.UNAVAILABLE, detail="no leader")
-    found = status_in(journal(*many, stopped, waiting))
-    out = io.StringIO()
-    terminal = Console(file=out, width=80, height=24, highlight=False)
-    terminal.print(fitted(found, terminal, Text("cannot read the journal")))
-    lines = [line.rstrip() for line in out.getvalue().splitlines()]
-    assert len(lines) <= 24
-    rows = [line.split()[0] for line in lines if line.startswith("orders-")]
-    assert rows[:4] == ["orders-30", "orders-31", "orders-29", "orders-28"], "stopped, waiting, then who lags most"
-    left = f"and {32 - len(rows)} partitions more, none more urgent than these"
-    assert lines[-2:] == [left, "cannot read the journal"]
-
-
-def test_cluster_ids_filled_offsets_and_groups_are_shown_where_there_are_some() -> None:
-    seen = FirstSeen(source_topic="orders", topic_id=None, target_topic_id=None, cluster_id="source-id")
-    groups = GroupFigures(instance="me", at_ms=NOW - 3000, groups=2001, synced=1998, active=2, held_back=1)
-    entries = {
-        **journal(figures(filled=1234)),
-        FirstSeen.key("orders"): seen.to_json(),
-        b"groups": groups.to_json(),
-    }
-    found = status_of("eu-to-us", "us", entries, NOW, "target-id")
-    text = text_of(found, 200)
-    assert text.splitlines()[1].rstrip() == "cluster ids: source source-id, target target-id"
-    assert "1,234 offsets without a record filled" in text
-    expected = "2,001 consumer groups: 1,998 synced, 1 held back until records are mirrored, 2 with members on the"
-    assert expected in text
-    given = as_dict(found)
-    assert (given["source_id"], given["target_id"], given["unread"]) == ("source-id", "target-id", [])
-    assert (given["totals"]["filled"], given["groups"]["age_ms"]) == (1234, 3000)
-    assert GroupFigures.from_json(groups.to_json()[:-1] + b',"more":[1]}') == groups, "those of a newer version"
 
 
 @pytest.mark.parametrize("key", [OWNER, b"state/orders/1", b"groups"])
@@ -271,38 +200,3 @@ def test_what_somebody_else_wrote_steers_no_terminal() -> None:
     assert "[/orders]-0" in shown
     assert "\\x1b[2Jgone" in shown
     assert "\x1b" not in shown
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (99_949, "99.9 kB"),
-        (99_950, "100 kB"),
-        (999_500, "1.0 MB"),
-        (5 * 10**15, "5,000.0 TB"),
-    ],
-)
-def test_sizes(value: int, text: str) -> None:
-    assert rendering.size(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (-5, "0 ms"),
-        (999, "999 ms"),
-        (9_940, "9.9 s"),
-        (14_000, "14 s"),
-        (47 * 3_600_000, "47 h"),
-        (72 * 3_600_000, "3 d"),
-    ],
-)
-def test_durations(value: int, text: str) -> None:
-    assert rendering.duration(value) == text
-
-
-def test_every_state_has_a_style() -> None:
-    assert all(rendering.state_text(state).plain == state for state in State)
-    assert all(rendering.state_text(state, former=True).plain in (state, f"was {state}") for state in State)

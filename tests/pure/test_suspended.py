@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from mirror import suspension
+from mirror.errors import Suspended
+from mirror.journal.ownership import LIVENESS_SECONDS, RESTATE_SECONDS
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.records import rewrite
@@ -28,13 +30,65 @@ MANY = 60
 
 @pytest.mark.parametrize("clock", [0, 1])
 def test_missed_beats_reveal_a_suspension(clock: int) -> None:
-    """By whichever clock goes on meanwhile; one that is set back says nothing."""
+    """By whichever clock goes on meanwhile; one that is set back says nothing. A lease outlasts a busy machine."""
     now = [1000.0, 1000.0]
     detector = SuspensionDetector(lambda: (now[0], now[1]))
-    for seconds, is_late in ((1.0, False), (4.9, False), (5.1, True), (0.0, False), (-100.0, False), (6.0, True)):
+    rows = (
+        (1.0, False, 0),
+        (4.9, False, 0),
+        (5.1, True, 0),
+        (0.0, False, 0),
+        (-100.0, False, 0),
+        (9.9, True, 0),
+        (10.1, True, 3),
+        (6.0, True, 3),
+    )
+    for seconds, is_late, lapsed in rows:
         now[clock] += seconds
-        assert detector.beat() is is_late
-    assert detector.suspensions == 2
+        assert (detector.beat(), detector.lapsed) == (is_late, lapsed)
+    assert detector.suspensions == 4
+
+
+def test_nobody_takes_a_mirror_for_dead_within_its_lease() -> None:
+    assert suspension.LEASE_SECONDS < LIVENESS_SECONDS - RESTATE_SECONDS
+
+
+@pytest.mark.parametrize(("suspensions", "looks"), [(0, 1), (3, 4), (4, 5), (9, None)])
+def test_a_command_on_a_busy_machine_looks_again(suspensions: int, looks: int | None) -> None:
+    looked = 0
+
+    def work() -> int:
+        nonlocal looked
+        looked += 1
+        if looked <= suspensions:
+            raise Suspended("this process was suspended")
+        return looked
+
+    if looks is None:
+        with pytest.raises(Suspended):
+            suspension.look_again(work)
+    else:
+        assert suspension.look_again(work) == looks
+
+
+@pytest.mark.parametrize(("seconds", "sends"), [(4.0, True), (8.0, False), (60.0, False)])
+def test_nothing_is_sent_behind_a_suspension_before_the_flow_is_known_to_be_ours(seconds: float, sends: bool) -> None:
+    """And a position that is older than the lease is read again, whatever the journal says."""
+    nothing: Any = SimpleNamespace(leader=lambda _: Leader(1, 0), topic_id=lambda _: None)
+    now, writer = [0.0], Writer(nothing, nothing, nothing, 1 << 20)
+    writer.detector = SuspensionDetector(lambda: (now[0], now[0]))
+    clearance = suspension.Clearance(writer.detector, suspension.always)
+    writer.may_go = lambda: not clearance.is_due
+    at = TopicPartition("orders", 0)
+    partition_writer = PartitionWriter(at, at, Position(0, ProducerState(1 << 52), False, -1), Rules())
+    writer.begin(partition_writer)
+    now[0] += seconds
+    writer.detector.beat()
+    assert writer.may_go() is sends
+    asyncio.run(clearance.given())
+    assert writer.may_go()
+    moved = writer._moved(partition_writer, Leader(1, -1))
+    assert ("suspended" in moved) is (seconds > suspension.LEASE_SECONDS)
 
 
 def test_nothing_of_a_round_is_sent_behind_a_suspension_in_its_midst() -> None:

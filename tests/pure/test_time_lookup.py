@@ -19,7 +19,7 @@ from recordoracle import Record, encoded
 from typer.testing import CliRunner, Result
 
 from mirror.cli import app
-from mirror.errors import ConfigError, ExitCode
+from mirror.errors import ExitCode
 from mirror.kafka.queries import Dated
 from mirror.records.codecs import compress
 from mirror.records.header import APPEND_TIME, CONTROL, TRANSACTIONAL
@@ -250,25 +250,3 @@ def test_the_exit_code_distinguishes_damage_from_a_torn_end(tmp_path: Path, flip
     assert result.exit_code == code
     assert f"sound below offset {6 if flipped else 9}" in result.stdout
     assert run("orders", "--time", iso(5), "--from", tmp_path).exit_code == ExitCode.DONE, "found before it"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["orders", "--time", "yesterday", "--from", "."], "--time yesterday: must be an ISO time such as 2026-01-31T"),
-        (["orders", "--time", "2026-01-31"], "one of --config, --bootstrap and --from"),
-        (["orders", "--time", "2026-01-31", "--bootstrap", "a:1", "--side", "target"], "--side chooses"),
-        (["orders", "--time", "2026-01-31", "--bootstrap", "a:1", "--scan"], "--scan is about the files"),
-        (["orders", "--time", "2026-01-31", "--from", "no-such"], "no-such: no such folder"),
-        (["order", "--time", "2026-01-31", "--from", "."], "no topic order; did you mean orders?"),
-        (["orders:3", "--time", "2026-01-31", "--from", "."], "no partition 3 of orders"),
-    ],
-)
-def test_what_does_not_go_together_is_usage(
-    arguments: list[str], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lay_out(tmp_path, LOG)
-    monkeypatch.chdir(tmp_path)
-    result = run(*arguments)
-    assert isinstance(result.exception, ConfigError)
-    assert complaint in str(result.exception)

@@ -26,7 +26,10 @@ def changed(copy: Configs, source: Configs, append_time: Any = "source", **sync:
     ("copy", "source", "expected"),
     [
         # of what decides which records there are, the source's defaults win
-        ({"retention.ms": default(value="1")}, {"retention.ms": default(value="2")}, {"retention.ms": "2"}),
+        *(
+            ({name: default(value="1")}, {name: default(value="2")}, {name: "2"})
+            for name in ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes")
+        ),
         ({"retention.ms": default(value="2")}, {"retention.ms": own(value="2")}, {}),
         # of the rest, the target's defaults hold where the source has no value of its own
         ({"segment.ms": own(value="5")}, {"segment.ms": default(value="7")}, {"segment.ms": None}),

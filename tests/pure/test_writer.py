@@ -14,16 +14,17 @@ from kio.schema.errors import ErrorCode
 from rawbatches import batch, raw
 
 from mirror import clock
+from mirror.errors import ClosedByPeer
 from mirror.journal.offset_maps import map_entries
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.produce import Ack
 from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS, Api
-from mirror.records.header import ProducerState
+from mirror.records.header import HEADER_BYTES, ProducerState
 from mirror.replication import writer as writing
 from mirror.replication.classifier import LEGACY, OWN_PRODUCER
 from mirror.replication.offset_map import OffsetMap, OffsetRange
-from mirror.replication.partition_writer import PartitionWriter
-from mirror.replication.position import Position
+from mirror.replication.partition_writer import CutOff, PartitionWriter
+from mirror.replication.position import FENCE, Position
 from mirror.replication.writer import IN_FLIGHT, LARGE, REQUEST_BYTES, Writer
 from mirror.states import State
 from mirror.suspension import SuspensionDetector
@@ -33,7 +34,7 @@ AT = TopicPartition("orders", 0)
 
 class Target:
     """A cluster of one leader, over connections that answer when they are asked to: what was sent is in `sent`, as the
-    api and what it holds, markers as how many; `over` has the purposes of its connections.
+    api and what it holds, markers by their epochs; `over` has the purposes of its connections.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +46,7 @@ class Target:
         self.changed: list[PartitionWriter] = []
         for name, stand_in in (
             ("produce_request", lambda _version, batches, _ids: dict(batches)),
-            ("markers_request", lambda _version, _partition, stamps: len([*stamps])),
+            ("markers_request", lambda _version, _partition, stamps: [epoch for _, epoch in stamps]),
             ("list_offsets_request", lambda *_: None),
             ("read_produce", lambda answer, _ids: answer),
             ("read_markers", lambda _: None),
@@ -64,6 +65,9 @@ class Target:
     def disowned(self, *_: object) -> None:
         """Who answers is the leader."""
 
+    def address(self, node: int) -> tuple[str, int]:
+        return "broker", node
+
     def is_misled(self, _: int, connection: Any) -> bool:
         return connection.purpose in self.misled
 
@@ -75,6 +79,7 @@ class Target:
         return SimpleNamespace(
             purpose=purpose,
             is_open=True,
+            address=("broker", 1),
             unsent=0,
             request_timeout=None,
             version=lambda api: api.newest,
@@ -296,9 +301,9 @@ async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) 
         await target.flush()
     assert target.apis == [PRODUCE], "what is before them is not acknowledged"
     await target.answer(0, 0)
-    assert target.sent[1:] == [(WRITE_TXN_MARKERS, 1), (LIST_OFFSETS, None)]
+    assert target.sent[1:] == [(WRITE_TXN_MARKERS, [FENCE]), (LIST_OFFSETS, None)]
     await target.read_end(2, 11)
-    assert target.sent[3:] == [(WRITE_TXN_MARKERS, 2), (LIST_OFFSETS, None)]
+    assert target.sent[3:] == [(WRITE_TXN_MARKERS, [FENCE + 1, FENCE + 2]), (LIST_OFFSETS, None)]
     await target.read_end(4, 13)
     assert target.apis[5:] == [PRODUCE]
     assert (partition.acked, target.writer.all_counters[AT].filled) == (13, 3)
@@ -336,7 +341,7 @@ async def test_a_mirror_that_was_frozen_reads_the_logs_end_before_it_sends_marke
     await target.flush()
     assert target.apis == [LIST_OFFSETS]
     await target.read_end(0, end)
-    assert target.sent[1:2] == ([] if end else [(WRITE_TXN_MARKERS, 1)])
+    assert target.sent[1:2] == ([] if end else [(WRITE_TXN_MARKERS, [FENCE])])
     assert partition.in_doubt == ("the target's log ends at 1 behind markers up to 0" if end else "")
 
 
@@ -369,3 +374,41 @@ async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target
     assert misplaced is not None
     assert misplaced.state is State.DIVERGED
     assert "offset 10 landed at offset 0" in misplaced.detail
+
+
+@in_loop
+async def test_what_a_target_closes_the_connection_over_goes_alone(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has answered a request of that size closed the connection for another reason (W16)."""
+    monkeypatch.setattr(Writer, "_cut", {})
+
+    async def closed(partition: PartitionWriter) -> str:
+        """The connection that the batch went over; what it is sent by next begins where that one did."""
+        await target.flush()
+        target.answers[-1].set_exception(ClosedByPeer("closed by the broker"))
+        await target.flush()
+        assert partition.in_doubt
+        return target.over[-1]
+
+    size, over = 200_000 + HEADER_BYTES, list[str]()
+    cut_off: CutOff | None = None
+    for closings in range(3):
+        large = target.partition_writer(0, size=200_000)
+        large.cut_off = cut_off
+        over.append(await closed(large))
+        cut_off = large.cut_off
+        assert cut_off == CutOff(0, size, closings)
+        assert cut_off.is_too_large is (closings == 2)
+    assert over == ["produce-0", "produce-2", "produce-2"]
+    assert Writer._cut == {("broker", 1): size}
+    other = target.partition_writer(0, at=TopicPartition("orders", 1), size=200_000)
+    await target.flush()
+    assert target.over[-1] == "produce-2", "another one that is as large does not try its neighbors' connection first"
+    target.answers[-1].set_result([Ack(other.target, ErrorCode(0), "", 0)])
+    await target.flush()
+    assert Writer._cut == {}
+    await target.append(other, 10, size=200_000)
+    target.answers[-1].set_exception(ClosedByPeer("closed by the broker"))
+    await target.flush()
+    assert other.cut_off is None

@@ -47,6 +47,7 @@ class ConfiguredFlow:
         self.topics: dict[str, Any] = {"include": [f"{name}(-.*)?"]}
         self.sync: dict[str, Any] = {"interval_s": 0.5}
         self.groups: list[str] = []
+        self.target_settings: dict[str, Any] = {}
         self.figures: dict[TopicPartition, PartitionStatus] = {}
 
     def another(self, name: str, *, is_back: bool = False) -> ConfiguredFlow:
@@ -65,7 +66,7 @@ class ConfiguredFlow:
         content = {
             "name": self.name,
             "source": {"alias": "eu", "bootstrap.servers": self.source},
-            "target": {"alias": "us", "bootstrap.servers": self.target},
+            "target": {"alias": "us", "bootstrap.servers": self.target, **self.target_settings},
             "topics": self.topics,
             "sync": self.sync,
             "groups": {"include": self.groups},

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from waiting import DEADLINE_S
 
 from mirror.cli import app
-from mirror.config import Settings, parse_address
+from mirror.config import Settings, SyncSettings, parse_address
 from mirror.driver.flow import Outcome
 from mirror.errors import ExitCode
 from mirror.journal.entries import losses_in
@@ -36,13 +36,14 @@ from mirror.states import State
 
 @dataclass(slots=True)
 class Flow:
-    """A flow and its one topic, which have one name; `topics` is the section of the settings."""
+    """A flow and its one topic, which have one name; `topics` and `sync` are the sections of the settings."""
 
     source: AnyCluster
     target: AnyCluster
     name: str
     folder: Path
     topics: dict[str, Any] = field(default_factory=dict)
+    sync: dict[str, Any] = field(default_factory=dict)
     include: list[str] = field(default_factory=list)
 
     @property
@@ -90,7 +91,8 @@ class Flow:
     def settings(self) -> Settings:
         """Return the flow's settings."""
         topics = self.include or [self.name]
-        return settings_between(self.source.bootstrap, self.target.bootstrap, topics, self.name, **self.topics)
+        found = settings_between(self.source.bootstrap, self.target.bootstrap, topics, self.name, **self.topics)
+        return found.model_copy(update={"sync": SyncSettings.model_validate(self.sync)})
 
     def run(self) -> Outcome:
         """Do what `mirror run --once` does."""

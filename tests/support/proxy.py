@@ -20,13 +20,16 @@ Tamper = Callable[[Any, bytearray], None]
 
 
 class Proxy(BackgroundServers):
-    """`tamper(answer, frame)` gets each decoded Fetch answer and its bytes to change in place."""
+    """`tamper(answer, frame)` gets each decoded Fetch answer and its bytes to change in place. A connection over which
+    a request of more than `most` bytes comes is closed; `closed` counts these.
+    """
 
-    def __init__(self, upstream: str, tamper: Tamper | None = None) -> None:
+    def __init__(self, upstream: str, tamper: Tamper | None = None, most: int = 1 << 30) -> None:
         super().__init__()
         host, port = upstream.split(":")
         self._upstream = (host, int(port))
         self._tamper = tamper
+        self.most, self.closed = most, 0
         self.port = 0
 
     @property
@@ -49,6 +52,9 @@ class Proxy(BackgroundServers):
 
         async def requests() -> None:
             while frame := await read_frame(reader):
+                if len(frame) > self.most:
+                    self.closed += 1
+                    return
                 asked[request_id(frame)] = api_of(frame)
                 up_writer.write(as_sent(frame))
 

@@ -21,6 +21,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.replication.fetcher import Cursor
+from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.pipeline import Pipeline
 
 #: Seconds within which whatever a test waits for must come about.
@@ -152,6 +153,10 @@ class WatchedTask:
         what = f"the first of {len(seen)} affected answers" if seen else "the task began"
         print(f"{found.state} named {since:.3f} s after {what}: {found.detail}")
         return found
+
+    def writer(self, at: TopicPartition) -> PartitionWriter | None:
+        """What writes a partition from its position on: another one for each time that this is read."""
+        return self._pipeline._partition_tasks[at].partition_writer
 
     def affected(self, at: TopicPartition) -> int:
         """How many answers about the partition were not as they should be."""

@@ -113,7 +113,7 @@ START_TIMEOUT_S: Final = 180.0
 class Spec:
     """What to start. `folder` must be new or empty and is kept; without it a temporary one is used and removed.
 
-    `users` have a SCRAM password each.
+    `users` have a SCRAM password each. `cluster_id`: what to format it with; without it each cluster has another one.
     """
 
     nodes: int = 1
@@ -123,6 +123,7 @@ class Spec:
     jit: Jit = "quick"
     listeners: tuple[Listener, ...] = ()
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster_id: str = ""
 
 
 class PortTaken(EmbeddedError):
@@ -139,7 +140,7 @@ class Cluster:
         if spec.folder is not None and spec.folder.exists() and any(spec.folder.iterdir()):
             raise EmbeddedError(f"{spec.folder} is not empty: name a new folder for the cluster {spec.name}")
         self.spec, self.name = spec, spec.name
-        self.cluster_id = _fresh_cluster_id()
+        self.cluster_id = spec.cluster_id or _fresh_cluster_id()
         self.temporary = spec.folder is None
         self._runtime = Runtime(classpath=jars.classpath(), jit=spec.jit, detached=detached, temporary=self.temporary)
         self.folder = spec.folder or Path(tempfile.mkdtemp(prefix=f"mirror-{spec.name}-"))

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from confluent_kafka import Producer
-from faults.network import Network, Rule
+from faults.network import Network, Rule, What
 from faults.points import REQUESTS
-from faults.schedule import What
 from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
 from padded import read_all, trimmed
 from probe import probing_existing

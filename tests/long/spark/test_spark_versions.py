@@ -131,10 +131,10 @@ def test_a_cluster_of_another_version_is_refused(flow: Flow, tmp_path: Path) -> 
         given = json.loads(flow.config.read_text())
         conf = {"spark.driver.host": "127.0.0.1", "spark.master.ui.port": cluster.page_port}
         flow.config.write_text(json.dumps(given | {"spark": {"master": cluster.address, "conf": conf}}))
-        printed = mirror("run", flow.config, "--once", code=ExitCode.USAGE)
+        error = mirror("run", flow.config, "--once", code=ExitCode.USAGE)
     finally:
         cluster.stop()
-    assert re.search(rf"runs Spark \S+, and the mirror has PySpark {pyspark.__version__}: install pyspark==", printed)
+    assert re.search(rf"runs Spark \S+, and the mirror has PySpark {pyspark.__version__}: install pyspark==", error)
     assert flow.topic not in Admin(load(flow.config).target).topic_names()
 
 

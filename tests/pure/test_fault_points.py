@@ -1,4 +1,4 @@
-"""What the schedules of faults are made of."""
+"""What faults are made of: the points at which a mirror dies, and bits that turn on the way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from random import Random
 import pytest
 from faults.network import flipped
 from faults.points import MOMENTS, MOVING_POINTS, MOVING_STEPS, POINTS, REQUESTS, STEPS, Strike, arm
-from faults.schedule import schedule
 from rawbatches import batch
 
 from mirror.records.header import crc_holds, split
@@ -23,17 +22,6 @@ def test_points_are_places_of_the_mirror() -> None:
         with pytest.raises(KeyError):
             arm(Strike(unknown))
     assert Strike.from_environment("produce-sent:3:/a:b") == Strike("produce-sent", 3, once="/a:b")
-
-
-def test_a_seed_is_a_schedule_that_suffers_the_same_whether_offsets_move() -> None:
-    made = [schedule(seed) for seed in range(200)]
-    assert made == [schedule(seed) for seed in range(200)]
-    assert len({type(one.fault) for each in made for one in each.rounds}) == 7
-    for seed in range(200):
-        stay, move = schedule(seed, moves=False), schedule(seed, moves=True)
-        assert [(one.chunks, type(one.fault)) for one in stay.rounds] == [
-            (one.chunks, type(one.fault)) for one in move.rounds
-        ]
 
 
 def test_a_flipped_bit_breaks_the_crc_and_nothing_else() -> None:
