@@ -538,7 +538,7 @@ class Pipeline:
             what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, offset_map = await self._position(partition_task)
-        target_lost, found_end, cut_off = position.target_lost, position.end, former and former.cut_off
+        target_lost, found_end, cut_off = position.target_lost, position.end, former.cut_off if former else None
         made = partial(
             PartitionWriter,
             mine.source,
