@@ -169,7 +169,7 @@ async def _accept(
 ) -> list[Accepted]:
     settings = await keeping_to_known(settings)
     target_topic = settings.topics.naming.target_of(topic)
-    ensure_flow_topic(Admin(settings.target), settings.flow)
+    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
     rules, _ = rules_for(settings, topic)
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         await asyncio.gather(source.refresh([topic]), target.refresh([target_topic, journal_topic(settings.flow)]))

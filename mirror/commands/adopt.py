@@ -298,7 +298,7 @@ def _record(
     clearance: Clearance,
 ) -> None:
     source_id = source.cluster_id()
-    ensure_flow_topic(Admin(settings.target), settings.flow)
+    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
     records = [
         (
             FirstSeen.key(pair.target),

@@ -72,7 +72,7 @@ async def _known(settings: Settings) -> tuple[set[str], set[str]]:
     if not target_admin.describe([name]):
         where = f"cluster {settings.target.alias} ({target_admin.cluster_id()})"
         print(f"{settings.flow}: never ran on {where}: its journal {name} is made now", file=sys.stderr)
-    ensure_flow_topic(target_admin, settings.flow)
+    ensure_flow_topic(target_admin, settings.flow, settings.topics.replication_factor)
     found = set[str]()
     async with Cluster(Endpoint.of(settings.target)) as target:
         await target.refresh([journal_topic(settings.flow)])

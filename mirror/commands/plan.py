@@ -78,9 +78,10 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         else [],
         "rekey": [one.to_dict() for one in topics.rekeyed] if topics else [],
         "create": [asdict(one) for one in topics.creations] if topics else [],
-        "own_topics": list(found.own_topics),
+        "own_topics": [one.topic for one in found.own_topics],
         "add_partitions": [asdict(one) for one in topics.growths] if topics else [],
         "configs": [asdict(one) for one in topics.changes] if topics else [],
+        "settings_not_followed": [one._asdict() for one in found.unfollowed],
         "groups": list(found.groups),
         "acls": [asdict(one) for one in found.acls.missing],
         "acls_revoked": [asdict(one) for one in found.acls.revoked],
@@ -129,7 +130,8 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         for change in topics.changes:
             after = "the cluster's default" if change.after is None else change.after
             yield f"~ {change.topic}: {change.name}: {change.before} -> {after}"
-    yield from (f"+ create {topic}: the flow's own" for topic in found.own_topics)
+    for own in found.own_topics:
+        yield f"+ create {own.topic}: the flow's own, {_replicas(own)}"
     yield from (f"+ ACL {acl}" for acl in found.acls.missing)
     yield from (f"- ACL {acl}: the source has it no more" for acl in found.acls.revoked)
     for begun in found.beginnings:
@@ -167,11 +169,14 @@ def created(creations: Sequence[Creation]) -> Iterator[str]:
     alike = set.intersection(*(set(one.configs.items()) for one in creations)) if len(creations) > 1 else set()
     for made in creations:
         own = _configs(pair for pair in made.configs.items() if pair not in alike)
-        replicas = count(made.replication_factor, "replica")
-        yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {replicas}{own and f'; {own}'}"
+        yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {_replicas(made)}{own and f'; {own}'}"
     if alike:
         shared = _configs(pair for pair in creations[0].configs.items() if pair in alike)
         yield f"+ each of these {number(len(creations))} topics with {shared}"
+
+
+def _replicas(made: Creation) -> str:
+    return "the target's default replicas" if made.replication_factor < 0 else count(made.replication_factor, "replica")
 
 
 def _configs(pairs: Iterable[tuple[str, str]]) -> str:

@@ -65,6 +65,7 @@ from mirror.segments.restore import (
 from mirror.suspension import beating, look_again
 from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
+from mirror.topics.fitting import fit_changes
 from mirror.topics.history import read_history, read_own
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
         report = _restored(settings, target, disks, wanted, None)
     else:
         _plan(settings, target, disks).raise_refusals()  # before the flow gets a journal
-        ensure_flow_topic(target, settings.flow)
+        ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
         with held(settings, take_over=wanted.take_over) as owner:
             report = _restored(settings, target, disks, wanted, owner)
     if as_json:
@@ -527,12 +528,16 @@ def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
     """Set what is to be set of topics that are there whole; of those that failed, why it was not."""
     failures: dict[str, MirrorError] = {}
     settings = report.settings or {}
-    changes = [change for topic, one in settings.items() if topic not in report.unset for change in one.changes]
+    changes, unfollowed = fit_changes(
+        target, (change for topic, one in settings.items() if topic not in report.unset for change in one.changes)
+    )
     target.alter_configs(changes, failures, ids)
     for change in changes:
         if change.topic not in failures:
             logs.get("mirror.restore").info("topic_config_changed", **asdict(change))
-    return {topic: str(problem) for topic, problem in failures.items()}
+    return {one.topic: f"{one.setting}: {one.reason}" for one in unfollowed} | {
+        topic: str(problem) for topic, problem in failures.items()
+    }
 
 
 def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsReport:

@@ -153,6 +153,7 @@ def as_dict(found: Status) -> dict[str, Any]:
         ],
         "groups": asdict(found.groups) | {"age_ms": found.age_of(found.groups.at_ms)} if found.groups else None,
         "failed_over": asdict(found.failed_over) if found.failed_over else None,
+        "settings_not_followed": [one._asdict() for one in found.unfollowed],
         "unread": list(found.unread),
     }
 
@@ -206,6 +207,7 @@ def _head(found: Status) -> list[Text]:
     if found.groups:
         lines.append(_groups(found.groups, found.age_of(found.groups.at_ms)))
     lines += troubles(found.figures)
+    lines += [Text(plain(str(one)), "yellow") for one in found.unfollowed]
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     return lines
 

@@ -155,6 +155,8 @@ Listen = Annotated[Address, BeforeValidator(_listen)]
 Addresses = Annotated[str, AfterValidator(_addresses)]
 Prefix = Annotated[str, Field(max_length=names.LONGEST), AfterValidator(_prefix)]
 Start = Annotated[Literal["earliest", "latest"] | datetime, BeforeValidator(_start)]
+#: How many replicas a new topic gets: as the target's brokers say, as many as the source topic has, or a number.
+Replicas = Literal["target", "source"] | Annotated[int, Field(ge=1, le=100), BeforeValidator(_no_truth)]
 PlainText = Annotated[str, BeforeValidator(_plain_text)]
 
 
@@ -372,6 +374,10 @@ class TopicSettings(Section):
     start: Start = "earliest"
     """Where the first start of the flow begins, in the topics that exist then. A topic that appears later is copied
     from its first record.
+    """
+    replication_factor: Replicas = "target"
+    """Replicas of topics that the mirror creates. `target`: the target brokers' `default.replication.factor`, and at
+    least their `min.insync.replicas`. `source`: as many as the source topic has. Or a number.
     """
     on_data_loss: Literal["stop", "continue"] = "stop"
     """What to do when the source deleted records before they were mirrored, or the target lost records that the source

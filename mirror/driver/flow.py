@@ -8,11 +8,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
-from mirror.journal.entries import FirstSeen, loss_entry, losses_in, moment, same_id
+from mirror.journal.entries import (
+    FirstSeen,
+    Unfollowed,
+    loss_entry,
+    losses_in,
+    moment,
+    same_id,
+    unfollowed_entries,
+    unfollowed_in,
+)
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import OwnershipCheck, refuse_failed_over
 from mirror.kafka.admin import Admin
@@ -34,6 +44,7 @@ from mirror.topics.apply import (
     ensure_flow_topic,
     ensure_heartbeats,
     keep_progress,
+    log_setting,
     rules_from,
     rules_of,
     settings_refused,
@@ -183,7 +194,7 @@ def prepare(
     if start_engine is not None:
         planned = sum(len(whole.source_topics[pair.source].partitions) for pair in whole.allowed().pairs)
         start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
-    ensure_flow_topic(target, settings.flow)
+    ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
     keep_progress(target, whole.rekeyed)
     failures: dict[str, MirrorError] = {}
 
@@ -196,8 +207,12 @@ def prepare(
         history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
         whole, failures = gate.plan(settings, history), {}
         made |= apply(target, whole.allowed(), failures, check, source)
+    unfollowed = whole.allowed().unfollowed_with(failures)
+    for one in chain.from_iterable(unfollowed.values()):
+        log_setting(settings.flow, one)
+    record_unfollowed(settings, unfollowed_in(own.newest), unfollowed, still_ours)
     for topic in settings_refused(failures):
-        log_setting(settings.flow, topic, failures.pop(topic))
+        failures.pop(topic)
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))
@@ -222,7 +237,7 @@ def prepare(
         elsewhere=partial(_elsewhere, settings),
         made=made,
         start=moment(settings.topics.start),
-        heartbeats=ensure_heartbeats(target, settings.flow),
+        heartbeats=ensure_heartbeats(target, settings.flow, settings.topics.replication_factor),
         rekeyed=plan.rekeyed,
         refused=refused_by(whole, failures),
         origins={source: history.chain(source) for source in plan.sources},
@@ -261,11 +276,6 @@ def log_advice(flow: str, findings: Iterable[Finding]) -> None:
         logs.get("mirror.preflight").warning("preflight_advice", flow=flow, topic=finding.topic, text=finding.text)
 
 
-def log_setting(flow: str, topic: str, problem: MirrorError) -> None:
-    """Log that a setting of a copy does not follow its source's."""
-    logs.get("mirror.preflight").warning("setting_not_followed", flow=flow, topic=topic, reason=str(problem))
-
-
 def _log_refusal(flow: str, reason: object) -> None:
     logs.get("mirror.preflight").error("not_mirrored", flow=flow, reason=str(reason))
 
@@ -275,7 +285,7 @@ def _log_held(flow: str, topic: str, why: str) -> None:
 
 
 def _make_journal(settings: Settings) -> None:
-    ensure_flow_topic(Admin(settings.target), settings.flow)
+    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
 
 
 def _elsewhere(settings: Settings) -> History:
@@ -363,6 +373,20 @@ def record_compaction(
     for loss in asyncio.run(record()):
         log_loss(loss)
     return frozenset(held)
+
+
+def record_unfollowed(
+    settings: Settings,
+    before: Mapping[str, tuple[Unfollowed, ...]],
+    now: Mapping[str, tuple[Unfollowed, ...]],
+    check: Callable[[], None],
+) -> None:
+    """Have the journal, which says what was so `before`, say which settings do not follow `now`, for `mirror status`.
+    `check` is called right before it is written to. Raises ClusterError, and as `check` does.
+    """
+    if entries := unfollowed_entries(before, now):
+        check()
+        asyncio.run(write_own(settings, entries))
 
 
 def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Settings, history: History) -> None:

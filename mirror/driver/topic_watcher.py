@@ -33,6 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -45,15 +46,23 @@ from mirror.driver.flow import (
     assignments_of,
     compacted_alone,
     log_advice,
-    log_setting,
     places_of,
     record_compaction,
     record_making,
+    record_unfollowed,
     refused_by,
 )
 from mirror.driver.scheduling import renewed
-from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError, Throttled
-from mirror.journal.entries import FirstSeen, same_id, seen_in
+from mirror.errors import (
+    ClusterError,
+    ConfigError,
+    MalformedBatch,
+    MirrorError,
+    PreflightError,
+    SettingRefused,
+    Throttled,
+)
+from mirror.journal.entries import FirstSeen, Unfollowed, same_id, seen_in, unfollowed_in
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
 from mirror.kafka.admin import Admin
@@ -71,7 +80,7 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
 from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, plan_acls, record_given
 from mirror.topics.adoption import Gate, source_lost, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, settings_refused
+from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, log_setting, settings_refused
 from mirror.topics.history import History, copies_of_others, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
 
@@ -352,7 +361,7 @@ class Replanner:
         self._rekeyed = set[str]()  # source topics that were in a plan
         self._reported: set[str] = set()
         self._advised: set[Finding] | None = None  # none before the first round
-        self._unfollowed: dict[str, str] = {}
+        self._unfollowed: dict[str, tuple[Unfollowed, ...]] | None = None  # once the journal was read
         self._acl_blocker = ""
         self._compacted = frozenset[str]()  # copies, at the last round
         self._on_record = set[TopicPartition]()  # of copies that are compacted, and their sources not
@@ -402,9 +411,9 @@ class Replanner:
         self._made -= {one.target.topic for one in current}
         self._made |= apply(target, whole.allowed(), failures, check, self._source)
         is_whole = not failures
-        unfollowed = {topic: failures.pop(topic) for topic in settings_refused(failures)}
-        self._gate.untimed |= unfollowed.keys() & whole.retimed
-        self._log_settings(unfollowed)
+        self._log_settings(whole.allowed().unfollowed_with(failures))
+        self._gate.untimed |= whole.retimed.intersection(settings_refused(failures))
+        failures = {topic: why for topic, why in failures.items() if not isinstance(why, SettingRefused)}
         refusals = (*whole.refusals, *whole.withheld.values())
         self._log_refusals([*map(str, refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
         plan = whole.allowed().without(failures)
@@ -570,11 +579,14 @@ class Replanner:
             log_advice(self.settings.flow, sorted(now - self._advised, key=str))
         self._advised = now
 
-    def _log_settings(self, refused: Mapping[str, MirrorError]) -> None:
-        """Each setting that does not follow once, while that lasts."""
-        now = {topic: str(problem) for topic, problem in refused.items()}
-        for topic in sorted(topic for topic, why in now.items() if self._unfollowed.get(topic) != why):
-            log_setting(self.settings.flow, topic, refused[topic])
+    def _log_settings(self, now: dict[str, tuple[Unfollowed, ...]]) -> None:
+        """Each setting that does not follow once, while that lasts; the journal says which these are."""
+        if self._unfollowed is None:
+            self._unfollowed = unfollowed_in(asyncio.run(read_own(self.settings)).newest)
+        before = set(chain.from_iterable(self._unfollowed.values()))
+        for one in sorted(set(chain.from_iterable(now.values())) - before):
+            log_setting(self.settings.flow, one)
+        record_unfollowed(self.settings, self._unfollowed, now, self._refuse_lost)
         self._unfollowed = now
 
     def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:

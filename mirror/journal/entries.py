@@ -24,6 +24,7 @@ making/<target topic>                      the same, without ids of topics, befo
                                            from its first moment on a flow back knows it for a copy. It says nothing of
                                            whose the topic is
 start/<target topic>                       where a re-keyed topic begins (B1), until its first plan is on record
+settings/<target topic>                    settings of a copy that do not follow its source's, and why, while that lasts
 """
 
 from __future__ import annotations
@@ -493,6 +494,49 @@ def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -
     """What is accepted of a partition: nothing where the topic that it was accepted of was another one."""
     found = accepted.get(one.target)
     return found.offsets if found is not None and found.topic_id == one.topic_id else None
+
+
+# --- Settings of copies that do not follow their sources' -------------------------------------------------------------
+
+_SETTINGS: Final = b"settings/"
+
+
+class Unfollowed(NamedTuple):
+    """A setting of a target topic that does not have the value that its source has, or that the mirror asks for; empty
+    for the default.
+    """
+
+    topic: str
+    setting: str
+    source_value: str
+    target_value: str
+    reason: str
+
+    def __str__(self) -> str:
+        wanted, value = self.source_value or "the default", self.target_value or "not set"
+        return f"{self.topic}: {self.setting} is to be {wanted}, and is {value} on the target: {self.reason}"
+
+
+def unfollowed_in(known: Mapping[bytes, bytes]) -> dict[str, tuple[Unfollowed, ...]]:
+    """By target topic, what the newest records of a journal say; records that are none of ours are passed over."""
+    found = dict[str, tuple[Unfollowed, ...]]()
+    for key, value in known.items():
+        if key.startswith(_SETTINGS):
+            with contextlib.suppress(*NOT_OURS):
+                topic = key[len(_SETTINGS) :].decode()
+                found[topic] = tuple(Unfollowed(topic, *map(str, fields)) for fields in parsed(value))
+    return found
+
+
+def unfollowed_entries(
+    before: Mapping[str, tuple[Unfollowed, ...]], now: Mapping[str, tuple[Unfollowed, ...]]
+) -> list[tuple[bytes, bytes | None]]:
+    """The records by which the journal says what is so `now`, and not what was `before`."""
+    return [
+        (_SETTINGS + topic.encode(), json.dumps([one[1:] for one in now[topic]]).encode() if topic in now else None)
+        for topic in sorted(before.keys() | now.keys())
+        if before.get(topic) != now.get(topic)
+    ]
 
 
 # --- Paused topics ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import REKEYED, FirstSeen, rekeyed_in, same_id, seen_in
+from mirror.journal.entries import REKEYED, FirstSeen, Unfollowed, rekeyed_in, same_id, seen_in, unfollowed_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, Place, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, ended_instance
 from mirror.journal.positions import standing_in
@@ -59,7 +59,7 @@ class Status:
     which records could not be understood. `source_id` and `target_id` are the clusters', empty where not known.
     `skew_ms`: how far the owner's clock is behind ours, below 0 where it is ahead; 0 where it is not known to be.
     `heard_ms`: when anything arrived of the owner, by our clock; 0 while nothing has. `is_unheard`: nothing did while
-    it was listened for.
+    it was listened for. `unfollowed`: settings of copies that do not follow their sources'.
     """
 
     flow: str
@@ -76,6 +76,7 @@ class Status:
     skew_ms: int = 0
     heard_ms: int = 0
     is_unheard: bool = False
+    unfollowed: tuple[Unfollowed, ...] = ()
 
     def age_of(self, at_ms: int) -> int:
         """How many ms ago a time of the owner's clock was, at least 0."""
@@ -260,6 +261,7 @@ def status_of(
         target_id=target_id,
         skew_ms=skew_ms,
         heard_ms=heard_ms,
+        unfollowed=tuple(one for _, every in sorted(unfollowed_in(journal).items()) for one in every),
     )
     now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
     return replace(

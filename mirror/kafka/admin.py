@@ -54,7 +54,6 @@ from mirror.errors import (
     MirrorError,
     NotAuthenticated,
     PreflightError,
-    SettingRefused,
     Suspended,
 )
 from mirror.kafka.cluster import (
@@ -67,17 +66,18 @@ from mirror.kafka.cluster import (
     partition_counts,
 )
 from mirror.kafka.protocol import INIT_PRODUCER_ID
-from mirror.kafka.queries import EARLIEST, LATEST, every_listed
+from mirror.kafka.queries import EARLIEST, LATEST, every_listed, newest_version
 from mirror.kafka.topic_configs import (
     ConfigChange,
     ConfigValue,
     agreed,
+    by_topic,
     configs,
     read_configs,
     topic_configs,
     topic_configs_by_all,
 )
-from mirror.kafka.wire import DEADLINE_S, Wire, delete_topic, newest_version
+from mirror.kafka.wire import DEADLINE_S, Wire, delete_topic
 from mirror.observability import logs
 from mirror.suspension import SuspensionDetector, beating
 
@@ -135,7 +135,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """A topic to be created."""
+    """A topic to be created; `replication_factor` -1: as many replicas as the cluster gives a topic by default."""
 
     topic: str
     partitions: int
@@ -192,8 +192,9 @@ Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
 _UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 _ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 
-#: What is said of a setting's value, by a broker or a `create.topic.policy` and `alter.config.policy` of its.
-_SETTING_REFUSED = {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
+#: How a topic's partitions, replicas or settings are refused, also by a `create.topic.policy` and `alter.config.policy`
+#: (Kafka `Errors`).
+_REFUSED = (37, 38, 40, 42, 44)
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -396,20 +397,44 @@ class Admin:
         """
         existed: set[str] = set()
         with _each(failures) as failed:
-            for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
-                self.keep_to_quota()
-                for name, future in self._creating(some).items():
-                    with _one(failed, name):
-                        try:
-                            with self._doing(f"create topic {name}"):
-                                future.result()
-                        except BrokerError as error:
-                            if error.code != _ALREADY_EXISTS:
-                                raise
-                            existed.add(name)
+            self._create(creations, existed, failed)
         return frozenset(existed)
 
-    def _creating(self, creations: Sequence[Creation]) -> Mapping[str, Future[Any]]:
+    def creations_refused(self, creations: Sequence[Creation]) -> dict[str, str]:
+        """Why the cluster would not create these topics as they are, by topic, in the words of its brokers. Makes
+        nothing. Who may not create one learns nothing here.
+        """
+        failed: dict[str, MirrorError] = {}
+        self._create(creations, set(), failed, validate_only=True)
+        return _refusals(failed)
+
+    def changes_refused(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
+        """The same of changes to settings of topics."""
+        failed: dict[str, MirrorError] = {}
+        self._alter(by_topic(changes).items(), {}, failed, validate_only=True)
+        return _refusals(failed)
+
+    def _create(
+        self,
+        creations: Sequence[Creation],
+        existed: set[str],
+        failed: dict[str, MirrorError],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
+            self.keep_to_quota()
+            for name, future in self._creating(some, validate_only=validate_only).items():
+                with _one(failed, name):
+                    try:
+                        with self._doing(f"create topic {name}"):
+                            future.result()
+                    except BrokerError as error:
+                        if error.code != _ALREADY_EXISTS:
+                            raise
+                        existed.add(name)
+
+    def _creating(self, creations: Sequence[Creation], *, validate_only: bool) -> Mapping[str, Future[Any]]:
         wanted = [
             NewTopic(
                 one.topic,
@@ -420,7 +445,9 @@ class Admin:
             for one in creations
         ]
         with self._doing("create topics"):
-            return self._requested(self._client.create_topics, wanted, operation_timeout=DEADLINE_S)
+            return self._requested(
+                self._client.create_topics, wanted, operation_timeout=DEADLINE_S, validate_only=validate_only
+            )
 
     def create_partitions(
         self,
@@ -452,41 +479,18 @@ class Admin:
         ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
     ) -> None:
         """Change settings of topics, each topic's together; those that are not named stay. A topic that has another id
-        than `ids` names fails with PreflightError, and is left as it is: brokers take this order by names alone. Where
-        one is refused, the others of its topic are set all the same, but for what decides together which records there
-        are (KEEPING): of that, only what keeps more. It fails with SettingRefused.
+        than `ids` names fails with PreflightError, and is left as it is: brokers take this order by names alone.
         """
-        by_topic: dict[str, list[ConfigChange]] = {}
-        for one in changes:
-            by_topic.setdefault(one.topic, []).append(one)
         with _each(failures) as failed:
-            self._alter(by_topic.items(), ids, failed)
-            for topic in [name for name, why in failed.items() if isinstance(why, SettingRefused)]:
-                self._alter_apart(topic, by_topic[topic], ids, failed)
-
-    def _alter_apart(
-        self,
-        topic: str,
-        changes: Sequence[ConfigChange],
-        ids: Mapping[str, uuid.UUID | None],
-        failed: dict[str, MirrorError],
-    ) -> None:
-        if len(changes) == 1:
-            return
-        together = [one for one in changes if one.is_of_keeping]
-        if len(together) < len(changes):
-            del failed[topic]
-            self._alter([(topic, together)] if together else [], ids, failed)
-        is_refused = topic in failed
-        for one in changes:
-            if not one.is_of_keeping or (is_refused and one.keeps_more):
-                self._alter([(topic, [one])], ids, failed)
+            self._alter(by_topic(changes).items(), ids, failed)
 
     def _alter(
         self,
         changes: Iterable[tuple[str, Sequence[ConfigChange]]],
         ids: Mapping[str, uuid.UUID | None],
         failed: dict[str, MirrorError],
+        *,
+        validate_only: bool = False,
     ) -> None:
         with beating() as detector:
             for some in portions(changes, lambda one: len(one[1])):
@@ -500,7 +504,9 @@ class Admin:
                 if not wanted:
                     continue
                 with self._doing("change topic configs"):
-                    asked = self._requested(self._client.incremental_alter_configs, wanted, has_run=has_run)
+                    asked = self._requested(
+                        self._client.incremental_alter_configs, wanted, has_run=has_run, validate_only=validate_only
+                    )
                 names = {topic: ", ".join(one.name for one in changed) for topic, changed in some}
                 for resource, future in asked.items():
                     what = f"change configs of topic {resource.name}"
@@ -662,8 +668,6 @@ class Admin:
         if code in _DENIED:
             right = next((right for start, right in _RIGHTS.items() if what.startswith(start)), "the right")
             return AccessDenied(f"{doing}: {error.str()} Grant {right}, or check the credentials")
-        if code in _SETTING_REFUSED and what.startswith("change configs of topic"):
-            return SettingRefused(code, f"{error.name()} ({error.str()})", doing)
         if code > 0:
             return BrokerError(code, f"{error.name()} ({error.str()})", doing)
         return ClusterError(f"{doing}: {error.name()} ({error.str()})")
@@ -686,6 +690,10 @@ def _one(failed: dict[str, MirrorError], name: str) -> Iterator[None]:
         yield
     except (BrokerError, AccessDenied) as error:
         failed.setdefault(name, error)
+
+
+def _refusals(failed: Mapping[str, MirrorError]) -> dict[str, str]:
+    return {name: why.name for name, why in failed.items() if isinstance(why, BrokerError) and why.code in _REFUSED}
 
 
 def _entry(change: ConfigChange) -> ConfigEntry:

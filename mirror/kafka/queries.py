@@ -1,6 +1,7 @@
 """Questions that a partition's leader answers: ListOffsets, OffsetForLeaderEpoch, DescribeProducers; for one or many.
 
-All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_leader` does.
+All raise ClusterUnreachable, AccessDenied and BrokerError as `Cluster.call_leader` does. Besides, which versions
+brokers speak.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from mirror import clock
-from mirror.errors import ClusterUnreachable, WireError
+from mirror.errors import ClusterUnreachable, ConnectionLost, WireError
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.groups import PURPOSE
-from mirror.kafka.protocol import DELETE_RECORDS, DESCRIBE_PRODUCERS, LEADER_EPOCH, LIST_OFFSETS
+from mirror.kafka.protocol import DELETE_RECORDS, DESCRIBE_PRODUCERS, LEADER_EPOCH, LIST_OFFSETS, Api
 
 # --- Small questions about one partition ------------------------------------------------------------------------------
 
@@ -309,3 +310,16 @@ async def _ask(
         for part in topic.partitions
         if not part.error_code
     }
+
+
+async def newest_version(cluster: Cluster, api: Api) -> int:
+    """The newest version of an API that one of the brokers takes, -1 where it has none: so old is the cluster, but
+    while it is upgraded. Raises ClusterUnreachable, AccessDenied.
+    """
+    lost: ConnectionLost | None = None
+    for node in cluster.nodes:
+        try:
+            return (await cluster.connection(node)).versions.ranges.get(api.key, (0, -1))[1]
+        except ConnectionLost as problem:
+            lost = problem
+    raise ClusterUnreachable(f"{cluster}: {lost}")

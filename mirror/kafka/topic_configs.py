@@ -150,6 +150,13 @@ def _bound(value: str) -> float:
     return float("inf") if int(value) < 0 else int(value)
 
 
+def keeps(name: str, value: str | None, wanted: str | None) -> bool:
+    """Whether a topic with this value of a setting keeps whatever one with the wanted value keeps."""
+    if value == wanted:
+        return True
+    return name in _BOUNDS and value is not None and wanted is not None and _bound(value) >= _bound(wanted)
+
+
 def read_configs(
     found: Mapping[str, Any], where: object, denied: dict[str, MirrorError] | None = None
 ) -> dict[str, dict[str, ConfigValue]]:
@@ -194,6 +201,12 @@ class ConfigChange:
     @property
     def keeps_more(self) -> bool:
         """The other value removes nothing that the one before keeps."""
-        if self.name not in _BOUNDS or self.before is None or self.after is None:
-            return False
-        return _bound(self.after) > _bound(self.before)
+        return self.after != self.before and keeps(self.name, self.after, self.before)
+
+
+def by_topic(changes: Iterable[ConfigChange]) -> dict[str, list[ConfigChange]]:
+    """The changes of each topic, in their order."""
+    found: dict[str, list[ConfigChange]] = {}
+    for one in changes:
+        found.setdefault(one.topic, []).append(one)
+    return found

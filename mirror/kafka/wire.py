@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from mirror.config import ClusterSettings
-from mirror.errors import ClusterError, ClusterUnreachable, ConnectionLost, Throttled, WireError
+from mirror.errors import ClusterError, ClusterUnreachable, Throttled, WireError
 from mirror.kafka.cluster import Cluster, Endpoint, refusal
 from mirror.kafka.connection import throttled_seconds
-from mirror.kafka.protocol import DELETE_TOPICS, Api
+from mirror.kafka.protocol import DELETE_TOPICS
 
 T = TypeVar("T")
 
@@ -110,16 +110,3 @@ async def delete_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, may_go:
             raise refusal(answer.error_code, f"{cluster}: delete topic {name}")
         problem = "it is not the controller"
     raise ClusterUnreachable(f"{cluster}: delete topic {name}: {problem}")
-
-
-async def newest_version(cluster: Cluster, api: Api) -> int:
-    """The newest version of an API that one of the brokers takes, -1 where it has none: so old is the cluster, but
-    while it is upgraded. Raises ClusterUnreachable, AccessDenied.
-    """
-    lost: ConnectionLost | None = None
-    for node in cluster.nodes:
-        try:
-            return (await cluster.connection(node)).versions.ranges.get(api.key, (0, -1))[1]
-        except ConnectionLost as problem:
-            lost = problem
-    raise ClusterUnreachable(f"{cluster}: {lost}")

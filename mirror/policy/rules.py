@@ -298,13 +298,15 @@ def _advice_on_retention(source: Mapping[str, str], target: Mapping[str, str]) -
 
 
 def _advice_on_replicas(target: Mapping[str, str], replicas: int) -> Iterator[str]:
-    """No refusal: brokers cap the setting at the replicas since Kafka 3.7 (KAFKA-15583, `Partition.effectiveMinIsr`);
-    older ones refuse every write, and the partition is UNAVAILABLE by their own word.
+    """`replicas` -1: as many as the cluster gives. No refusal: brokers cap the setting at the replicas since Kafka 3.7
+    (KAFKA-15583, `Partition.effectiveMinIsr`); older ones refuse every write, and the partition is UNAVAILABLE by
+    their own word.
     """
-    if (in_sync := _number(target, "min.insync.replicas", 1)) > replicas:
+    if 0 < replicas < (in_sync := _number(target, "min.insync.replicas", 1)):
         yield (
             f"needs {in_sync} in-sync replicas and has {replicas} in all: brokers older than 3.7 refuse every write,"
-            " later ones count the replicas that there are; lower min.insync.replicas"
+            " later ones count the replicas that there are; give it more replicas (a topic that is to be created, by"
+            " topics.replication_factor; another one, by kafka-reassign-partitions.sh), or lower min.insync.replicas"
         )
 
 

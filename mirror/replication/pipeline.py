@@ -538,7 +538,8 @@ class Pipeline:
             what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
         position, offset_map = await self._position(partition_task)
-        target_lost, found_end, cut_off = position.target_lost, position.end, former.cut_off if former else None
+        target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
+        cut_off = former.cut_off if former is not None else None
         made = partial(
             PartitionWriter,
             mine.source,
@@ -571,8 +572,7 @@ class Pipeline:
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
-            reason = "target" if target_lost is not None else "retention"
-            await self._lose_until(partition_task, position, partition_writer, reason)
+            await self._lose_until(partition_task, position, partition_writer, "target" if target_lost else "retention")
         partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
         partition_task.cursor = Cursor(

@@ -42,9 +42,11 @@ from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import GroupOffsets, KnownTopic
 from mirror.segments.file_cluster import Bounds, FileCluster
 from mirror.topics.adoption import Standing, is_empty, standing_of
-from mirror.topics.apply import NO_HISTORY, TopicPlan, broker_defaults, naming_findings, reserved_findings
+from mirror.topics.apply import NO_HISTORY, TopicPlan, broker_defaults
 from mirror.topics.configs import any_time
+from mirror.topics.fitting import fit_creations
 from mirror.topics.history import History
+from mirror.topics.naming import naming_findings, reserved_findings
 
 # --- What a restore needs on the target -------------------------------------------------------------------------------
 
@@ -137,22 +139,27 @@ def plan_restoration(
     for pair in selection.pairs:
         if pair.target in configs:
             findings += _findings(pair.target, configs[pair.target], topics[pair.source], Endpoint.of(target.settings))
-    creations = tuple(
-        Creation(
-            topic=pair.target,
-            partitions=pair.partitions,
-            replication_factor=replicas,
-            configs={**KEEPING, **any_time(defaults)},
-        )
-        for pair in selection.pairs
-        if pair.target not in existing
+    fit = fit_creations(
+        target,
+        [
+            Creation(
+                topic=pair.target,
+                partitions=pair.partitions,
+                replication_factor=replicas,
+                configs={**KEEPING, **any_time(defaults)},
+            )
+            for pair in selection.pairs
+            if pair.target not in existing
+        ],
+        settings.topics.replication_factor,
     )
     return TopicPlan(
         pairs=tuple(selection.pairs),
-        creations=creations,
+        creations=fit.made,
         growths=(),
         changes=(),
-        findings=tuple(findings),
+        findings=(*findings, *fit.findings),
+        unfollowed=fit.unfollowed,
         source_topics={},
         target_topics=existing,
         target_configs=configs,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from mirror import clock
-from mirror.config import Settings, TopicSettings
+from mirror.config import Replicas, Settings, TopicSettings
 from mirror.errors import (
     AccessDenied,
     BrokerError,
@@ -23,15 +23,15 @@ from mirror.errors import (
     PreflightError,
     SettingRefused,
 )
-from mirror.journal.entries import FirstSeen, same_id
+from mirror.journal.entries import FirstSeen, Unfollowed, same_id
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
 from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
 from mirror.kafka.cluster import Endpoint
-from mirror.kafka.topic_configs import MAX_REQUEST, ConfigChange, ConfigValue, plain_values
-from mirror.names import INTERNAL_PREFIX, OWN_PREFIX, did_you_mean, first_of
+from mirror.kafka.topic_configs import MAX_REQUEST, ConfigChange, ConfigValue, by_topic, plain_values
+from mirror.names import first_of
 from mirror.observability import logs
-from mirror.policy.remedies import DENIAL_FIRST, Fix, allow, set_configs
+from mirror.policy.remedies import Fix, allow, set_configs
 from mirror.policy.rules import (
     AFTER_MAX,
     BEFORE_MAX,
@@ -46,9 +46,18 @@ from mirror.policy.rules import (
     shortened,
     tombstones_kept_ms,
 )
-from mirror.policy.selection import Rekeying, Selection, TopicPair, select, selects
-from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, wanted
-from mirror.topics.history import GRANT_WRITE, History, copies_of_others, hidden_topics
+from mirror.policy.selection import Rekeying, TopicPair, select, selects
+from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, unknown, wanted
+from mirror.topics.fitting import (
+    DEFAULT_REPLICAS,
+    Creations,
+    fit_changes,
+    fit_creations,
+    own_replicas,
+    replicas_of,
+)
+from mirror.topics.history import History, copies_of_others
+from mirror.topics.naming import advise, hidden_findings, moved_findings, name_findings, selection_findings
 from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
 from mirror.topics.same_cluster import circle_findings, same_cluster
 
@@ -58,6 +67,7 @@ _BROKER_NAMES: Mapping[str, str] = {
     "min.insync.replicas": "min.insync.replicas",
     "segment.bytes": "log.segment.bytes",
     MAX_REQUEST: MAX_REQUEST,
+    DEFAULT_REPLICAS: DEFAULT_REPLICAS,
 }
 
 #: A day of heartbeats is some megabytes.
@@ -67,7 +77,6 @@ HEARTBEAT_CONFIGS: Mapping[str, str] = {
     "segment.ms": "3600000",
     "compression.type": "producer",
 }
-_FLOW_TOPIC_REPLICAS = 3
 NO_HISTORY = History()
 _UNFILLED = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
 _VISIBLE_WITHIN_S = 30.0
@@ -87,7 +96,8 @@ class TopicPlan:
     source's brokers give a time. `unread`: topics that were listed, and whose settings no broker had an answer for:
     they are refused, and it is worth asking again. `withheld`: by target topic, why a copy that is left as it is lacks
     the last partitions of its source, which are refused by themselves. `retimed`: copies that are about to be set to
-    stamp records no more.
+    stamp records no more. `unfollowed`: settings that the target does not take, or not with the value that was asked
+    for.
     """
 
     pairs: tuple[TopicPair, ...]
@@ -106,6 +116,7 @@ class TopicPlan:
     unread: frozenset[str] = frozenset()
     withheld: Mapping[str, Finding] = field(default_factory=dict)
     retimed: frozenset[str] = frozenset()
+    unfollowed: tuple[Unfollowed, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -153,6 +164,7 @@ class TopicPlan:
             growths=tuple(one for one in self.growths if one.topic in left),
             changes=tuple(one for one in self.changes if one.topic in left),
             findings=self.advice,
+            unfollowed=tuple(one for one in self.unfollowed if one.topic in left),
         )
 
     def leaving(self, topics: Collection[str]) -> TopicPlan:
@@ -161,7 +173,19 @@ class TopicPlan:
             self,
             growths=tuple(one for one in self.growths if one.topic not in topics),
             changes=tuple(one for one in self.changes if one.topic not in topics),
+            unfollowed=tuple(one for one in self.unfollowed if one.topic not in topics),
         )
+
+    def unfollowed_with(self, failures: Mapping[str, MirrorError]) -> dict[str, tuple[Unfollowed, ...]]:
+        """By target topic, the settings that do not follow once this was carried out, but for these failures."""
+        found: dict[str, tuple[Unfollowed, ...]] = {}
+        for one in self.unfollowed:
+            found[one.topic] = (*found.get(one.topic, ()), one)
+        for topic, every in by_topic(self.changes).items():
+            if isinstance(why := failures.get(topic), SettingRefused):
+                more = (Unfollowed(topic, one.name, one.after or "", one.before or "", str(why)) for one in every)
+                found[topic] = (*found.get(topic, ()), *more)
+        return found
 
     def refusing(self, findings: Iterable[Finding]) -> TopicPlan:
         """The plan with more findings; changes to topics that one of them refuses are none of it."""
@@ -204,11 +228,11 @@ def plan_topics(
     may_fill = offsets == "translate" or target.may_write_markers()
     findings = [
         *_source_findings(source_id, target, settings, history, target_topics),
-        *_selection_findings(selection, source_topics, settings),
+        *selection_findings(selection, source_topics, settings),
         *circle_findings(selection, settings, history, same_cluster(source, target, source_topics, target_topics)),
-        *([] if may_fill else [_advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
-        *_name_findings(selection, target_topics),
-        *_moved(selection, settings, history, source_id, target_topics),
+        *([] if may_fill else [advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
+        *name_findings(selection, target_topics),
+        *moved_findings(selection, settings, history, source_id, target_topics),
     ]
     copied = [pair for pair in selection.pairs if pair.rekeying is None]
     computed = tuple(rekeyed_pairs(settings.flow, selection.pairs))
@@ -236,9 +260,31 @@ def plan_topics(
         )
     ]
     findings += ask_all(source, target, changing, source_configs, target_configs, settings)
-    creations: list[Creation] = []
     growths: list[Growth] = []
-    changes: list[ConfigChange] = []
+    changes, unfollowed = fit_changes(
+        target,
+        (
+            change
+            for pair in seen
+            if pair.target in copies.keys() - frozen
+            for change in wanted(pair, source_configs, target_configs, settings, keeps=keeps)
+        ),
+    )
+    known = Clusters(
+        source_topics=source_topics,
+        target_topics=target_topics,
+        source_configs=source_configs,
+        defaults=defaults,
+        brokers=brokers,
+    )
+    rekey_plan = plan_rekeyed(target, settings, rekeyed, known) if rekeyed else RekeyPlan()
+    fit = fit_creations(
+        target,
+        [*_creations(seen, settings, known), *rekey_plan.creations],
+        settings.topics.replication_factor,
+        {pair.target for pair in (*seen, *rekeyed)},
+    )
+    created, changed = {one.topic: one for one in fit.made}, by_topic(changes)
     for pair in seen:
         ours = source_configs[pair.source]
         if (existing := copies.get(pair.target)) is not None:
@@ -246,17 +292,15 @@ def plan_topics(
             if partitions < pair.partitions and sync.topics and not is_frozen:
                 growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
                 partitions = pair.partitions
-            follow = wanted(pair, source_configs, target_configs, settings, keeps=keeps)
-            changes += (own_changes := [] if is_frozen else [*follow])
-            fitting, replicas = _changed(theirs, own_changes), existing.replication_factor
-        elif sync.topics:
-            replicas = min(source_topics[pair.source].replication_factor, brokers)
-            configs = configs_for(ours, defaults, sync, settings.topics.append_time)
-            creation = Creation(
-                topic=pair.target, partitions=pair.partitions, replication_factor=replicas, configs=configs
+            fitting, replicas = _changed(theirs, changed.get(pair.target, ())), existing.replication_factor
+            if not is_frozen:
+                unfollowed += unknown(pair.target, theirs, ours, sync)
+        elif (creation := created.get(pair.target)) is not None:
+            fitting, partitions, replicas = (
+                {**defaults, **creation.configs},
+                pair.partitions,
+                creation.replication_factor,
             )
-            creations.append(creation)
-            fitting, partitions = {**defaults, **configs}, pair.partitions
         else:
             findings.append(missing(pair.target))
             continue
@@ -274,24 +318,17 @@ def plan_topics(
             ),
             *_on_change(pair.target, target_configs.get(pair.target), fitting),
         )
-    known = Clusters(
-        source_topics=source_topics,
-        target_topics=target_topics,
-        source_configs=source_configs,
-        defaults=defaults,
-        brokers=brokers,
-    )
-    rekey_plan = plan_rekeyed(target, settings, rekeyed, known) if rekeyed else RekeyPlan()
     return TopicPlan(
         pairs=pairs,
-        rekeyed=rekey_plan.rekeyings,
+        rekeyed=tuple(_as_created(one, created) for one in rekey_plan.rekeyings),
         rekeyed_pairs=computed,
-        creations=(*creations, *rekey_plan.creations),
+        creations=fit.made,
         growths=tuple(growths),
         changes=tuple(changes),
         findings=(
             *findings,
-            *_hidden(selection, source, source_topics, settings, target_topics, history, hidden),
+            *fit.findings,
+            *hidden_findings(selection, source, source_topics, settings, target_topics, history, hidden),
             *rekey_plan.findings,
         ),
         source_topics={pair.source: source_topics[pair.source] for pair in pairs},
@@ -305,12 +342,34 @@ def plan_topics(
         },
         stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
         unread=frozenset(unread | lost | rekey_plan.unread),
+        unfollowed=(*unfollowed, *fit.unfollowed),
     )
+
+
+def _creations(pairs: Iterable[TopicPair], settings: Settings, known: Clusters) -> Iterator[Creation]:
+    """The copies that are to be created, as they should be."""
+    topics, sync = settings.topics, settings.sync
+    for pair in pairs:
+        if sync.topics and pair.target not in known.target_topics:
+            replicas = known.source_topics[pair.source].replication_factor
+            yield Creation(
+                topic=pair.target,
+                partitions=pair.partitions,
+                replication_factor=replicas_of(topics.replication_factor, replicas, known.defaults, known.brokers),
+                configs=configs_for(known.source_configs[pair.source], known.defaults, sync, topics.append_time),
+            )
+
+
+def _as_created(rekeying: Rekeying, created: Mapping[str, Creation]) -> Rekeying:
+    """The rule as it fits those of its topics that are to be created."""
+    made = (created[one].configs for one in rekeying.record_topics if one in created)
+    limits = (Rules.from_configs(one).max_message_bytes for one in made)
+    return replace(rekeying, max_bytes=min((rekeying.max_bytes, *limits)))
 
 
 def _on_change(topic: str, before: Mapping[str, ConfigValue] | None, after: Mapping[str, str]) -> Iterator[Finding]:
     if before is not None and (warning := shortened(plain_values(before), after)):
-        yield _advise(topic, warning)
+        yield advise(topic, warning)
 
 
 def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:
@@ -351,8 +410,8 @@ def apply(
     and so does the copy of one that is by now another one on the `source`, or gone there. Nothing is created or set
     that rests on settings which are others by now (G5 in `adoption.py`).
 
-    Where `failures` is given, it learns by target topic what could not be made, and everything else is (a setting that
-    is refused keeps nothing else from its topic: `settings_refused`); without it the
+    Where `failures` is given, it learns by target topic what could not be made, and everything else is (settings that
+    could not be changed keep nothing else from their topic: `settings_refused`); without it the
     first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
     appeared since is left as it is, and is such a failure: plan again to have it checked. Raises ClusterUnreachable.
     """
@@ -367,7 +426,11 @@ def apply(
             failed |= _outdated(source, target, plan, _settings_of(plan.changes))
         changes = [one for one in plan.changes if one.topic not in failed]
         target.alter_configs(changes, failed, ids)
-        refused_settings = {topic: failed.pop(topic) for topic in settings_refused(failed)}
+        refused_settings: dict[str, MirrorError] = {
+            topic: SettingRefused(str(failed.pop(topic)))
+            for topic, why in [*failed.items()]
+            if isinstance(why, (BrokerError, AccessDenied))
+        }
         for change in changes:
             if change.topic not in failed | refused_settings:
                 log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
@@ -398,7 +461,7 @@ def apply(
 
 
 def settings_refused(failures: Mapping[str, MirrorError]) -> list[str]:
-    """The topics among failures of which nothing failed but a setting: they are mirrored as they are."""
+    """The topics among failures of which nothing failed but settings: they are mirrored as they are."""
     return [topic for topic, problem in failures.items() if isinstance(problem, SettingRefused)]
 
 
@@ -459,7 +522,28 @@ def asking(target: Admin, check: Callable[[], None]) -> Iterator[Callable[[], No
         yield ask
 
 
-def ensure_flow_topic(target: Admin, flow: str) -> str:
+def own_creations(target: Admin, flow: str, replicas: Replicas, *, heartbeats: bool = True) -> Creations:
+    """The topics that the flow keeps for itself and that are not there yet, as the target would create them; without
+    that of heartbeats, if those are not wanted. Raises ClusterError.
+    """
+    wanted = {journal_topic(flow): OWN_COMPACTED} | ({heartbeat_topic(flow): HEARTBEAT_CONFIGS} if heartbeats else {})
+    missing = wanted.keys() - target.describe(wanted).keys()
+    if not missing:
+        return Creations()
+    defaults, brokers = broker_defaults(target), target.brokers()
+    number, times = own_replicas(replicas, defaults, brokers), any_time(defaults)  # whatever the writer's clock says
+    return fit_creations(
+        target,
+        [
+            Creation(topic=name, partitions=1, replication_factor=number, configs={**configs, **times})
+            for name, configs in wanted.items()
+            if name in missing
+        ],
+        replicas,
+    )
+
+
+def ensure_flow_topic(target: Admin, flow: str, replicas: Replicas = "target") -> str:
     """Create the flow's compacted topic unless it is there; its name. One that somebody else made, or a broker by
     itself, is set to be compacted: records of a journal must not expire.
 
@@ -469,7 +553,7 @@ def ensure_flow_topic(target: Admin, flow: str) -> str:
     if target.describe([name]):
         _keep(target, name)
     else:
-        _ensure(target, name, OWN_COMPACTED)
+        _create_own(target, flow, own_creations(target, flow, replicas, heartbeats=False))
     return name
 
 
@@ -496,8 +580,11 @@ def _keep(target: Admin, journal: str) -> None:
         ConfigChange(topic=journal, name=name, before=found.get(name), after=after) for name, after in wanted.items()
     ]
     try:
-        target.alter_configs(changes)
-    except (AccessDenied, BrokerError) as problem:
+        taken, left = fit_changes(target, changes)
+        target.alter_configs(taken)
+        if any(one.setting == "cleanup.policy" for one in left):
+            raise SettingRefused("; ".join(map(str, left)))
+    except (AccessDenied, BrokerError, SettingRefused) as problem:
         if not expires:  # while clocks agree, nothing is amiss
             command = set_configs(Endpoint.of(target.settings), journal, limits)
             log.info("journal_settings_kept", topic=journal, reason=str(problem), advice=command)
@@ -510,26 +597,34 @@ def _keep(target: Admin, journal: str) -> None:
     log.warning("journal_settings_changed", topic=journal, before=policy, after="compact", limits=sorted(limits))
 
 
-def ensure_heartbeats(target: Admin, flow: str) -> bool:
-    """Create the flow's topic of heartbeats unless it is there; false, with a warning that names the right, where the
-    mirror may not: it copies all the same.
+def ensure_heartbeats(target: Admin, flow: str, replicas: Replicas = "target") -> bool:
+    """Create the flow's topic of heartbeats unless it is there; false, with a warning that says why, and names the
+    right if that is missing, where the mirror cannot: it copies all the same.
     """
-    name = heartbeat_topic(flow)
     try:
-        _ensure(target, name, HEARTBEAT_CONFIGS)
-    except (AccessDenied, BrokerError) as problem:
+        _create_own(target, flow, own_creations(target, flow, replicas))
+    except AccessDenied as problem:
+        name = heartbeat_topic(flow)
         grant = allow(Endpoint.of(target.settings), "CREATE", "DESCRIBE", "WRITE", topic=name)
         log.warning("heartbeats_off", flow=flow, reason=str(problem), grant=grant)
+        return False
+    except (BrokerError, PreflightError) as problem:
+        log.warning("heartbeats_off", flow=flow, reason=str(problem))
         return False
     return True
 
 
-def _ensure(target: Admin, name: str, configs: Mapping[str, str]) -> str:
-    if not target.describe([name]):
-        replicas = min(_FLOW_TOPIC_REPLICAS, target.brokers())
-        configs = {**configs, **any_time(broker_defaults(target))}  # whatever time it is on the machine that writes
-        _create(target, [Creation(topic=name, partitions=1, replication_factor=replicas, configs=configs)])
-    return name
+def _create_own(target: Admin, flow: str, own: Creations) -> None:
+    if own.findings:
+        raise PreflightError("; ".join(map(str, own.findings)))
+    for one in own.unfollowed:
+        log_setting(flow, one)
+    _create(target, own.made)
+
+
+def log_setting(flow: str, one: Unfollowed) -> None:
+    """Log that a setting of a topic is not as its source's, or as the mirror asks for."""
+    log.warning("setting_not_followed", flow=flow, **one._asdict())
 
 
 def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings) -> dict[str, Rules]:
@@ -613,112 +708,6 @@ def broker_defaults(target: Admin) -> dict[str, str]:
     return {topic: broker[name] for topic, name in _BROKER_NAMES.items() if name in broker}
 
 
-def _selection_findings(
-    selection: Selection, source_topics: Mapping[str, TopicInfo], settings: Settings
-) -> Iterator[Finding]:
-    where = f"on cluster {settings.source.alias}"
-    for name in selection.missing:
-        what, hint = f"no such topic {where}", did_you_mean(name, source_topics).removeprefix("; ")
-        if not hint:
-            what, hint = f"{what}, or no right to READ it", "name another one in topics.include, or grant READ on it"
-        yield refused(name, what, Fix.NAME_SOURCE, hint=hint)
-    yield from naming_findings(selection)
-    for name in selection.internal:
-        if not name.startswith(OWN_PREFIX):
-            yield _advise(name, "is internal to Kafka and is never mirrored; exclude it")
-    for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
-        yield _advise(name, "is in topics.naming.rename and is not among the mirrored topics")
-    if not selection.pairs and not selection.missing:
-        what = (
-            f"no topic {where} matches topics.include and escapes topics.exclude: to mirror nothing any more, end the"
-            " mirror"
-        )
-        yield refused("", what, Fix.SELECT_TOPICS)
-
-
-def _hidden(
-    selection: Selection,
-    source: Admin,
-    source_topics: Collection[str],
-    settings: Settings,
-    target_topics: Collection[str],
-    history: History,
-    copies: Iterable[str],
-) -> Iterator[Finding]:
-    """The refusals of topics that were mirrored and that the source does not let us see any more, and of `copies`, and
-    other topics that re-keying writes, that the target does not: they look as if they were to be made.
-    """
-    for topic in hidden_topics(settings, source, history.seen, source_topics, target_topics).values():
-        if topic not in selection.missing:
-            what = f"was mirrored, and cluster {settings.source.alias} hides it now: no right to READ or DESCRIBE it"
-            grant = allow(Endpoint.of(settings.source), "READ", "DESCRIBE_CONFIGS", topic=topic)
-            yield refused(topic, what, Fix.GRANT_SOURCE, grant=grant)
-    for name in sorted(copies):
-        what = f"may be there, and cluster {settings.target.alias} hides it: no right to DESCRIBE it"
-        yield refused(name, what, Fix.NAME_SOURCE, hint=f"{GRANT_WRITE}; {DENIAL_FIRST}")
-
-
-def _name_findings(selection: Selection, existing: Collection[str]) -> Iterator[Finding]:
-    """The refusals of names that the flow would give to topics of the target: each is that of one topic alone, and none
-    collides with another one, as Kafka counts these (`Topic.hasCollision`): '.' and '_' are the same in its metrics.
-    """
-    copies = {pair.target for pair in selection.pairs}
-    letters = {pair.rekeying.dead_letter for pair in selection.pairs if pair.rekeying and pair.rekeying.dead_letter}
-    yield from reserved_findings(copies | letters)
-    for name in sorted(copies & letters):
-        what = "is the dead_letter topic of a rule and the copy of a topic as well"
-        yield refused(name, what, Fix.OTHER_LETTERS)
-    by_folded: dict[str, list[str]] = {}
-    for name in sorted(copies | letters | {*existing}):
-        by_folded.setdefault(name.replace(".", "_"), []).append(name)
-    for alike in by_folded.values():
-        for name in alike:
-            if len(alike) > 1 and name in copies | letters and name not in existing:
-                other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
-                what = f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same"
-                yield refused(name, what, Fix.NAME_COPY)
-
-
-def _moved(
-    selection: Selection, settings: Settings, history: History, source_id: str, existing: Mapping[str, TopicInfo]
-) -> Iterator[Finding]:
-    """The refusals of topics that would be copied again, by names that nobody gave to each of them: one word in
-    `topics.naming`, and a running mirror would leave all its copies.
-    """
-    copies: dict[str, list[str]] = {}
-    for name, seen in sorted({**history.rekeyed, **history.seen}.items()):
-        is_there = name in existing and same_id(seen.target_topic_id, existing[name].topic_id)
-        if is_there and not seen.is_letters and same_id(seen.cluster_id or None, source_id or None):
-            copies.setdefault(seen.source_topic, []).append(name)
-    for pair in selection.pairs:
-        names = copies.get(pair.source, [pair.target])
-        if pair.target not in names and pair.source not in settings.topics.naming.rename:
-            what = f"this flow mirrors it into {' and '.join(names)}, and topics.naming says {pair.target} now"
-            yield refused(pair.source, what, Fix.KEEP_NAME)
-
-
-def reserved_findings(targets: Iterable[str]) -> Iterator[Finding]:
-    """The refusals of names that are not for a flow to give: brokers take what they find by some of those that begin
-    with `__` for their own, and who makes `__consumer_offsets` with other settings has no consumer group any more.
-    """
-    for name in sorted(targets):
-        if name.startswith(OWN_PREFIX):
-            what = "begins with `mirror.`, as topics do that mirrors keep for themselves"
-        elif name.startswith(INTERNAL_PREFIX):
-            what = "begins with `__`, as topics do that Kafka keeps for itself"
-        else:
-            continue
-        yield refused(name, what, Fix.CHOOSE_NAME)
-
-
-def naming_findings(selection: Selection) -> Iterator[Finding]:
-    """The refusals of topics that can have no copy by the name that they would get."""
-    for clash in selection.clashes:
-        yield refused(clash.target, f"would be the copy of {' and '.join(clash.sources)}", Fix.NAME_COPY)
-    for pair in selection.illegal:
-        yield refused(pair.source, f"its name on the target, {pair.target}, is not legal", Fix.NAME_COPY)
-
-
 def _source_findings(
     source_id: str, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
 ) -> Iterator[Finding]:
@@ -736,10 +725,6 @@ def _source_findings(
             clusters = first_of(sorted({others[name] for name in held}))
             text = f"{first_of(held)}: {made} from cluster {clusters}, and the source is cluster {source_id}"
             yield refused("", text, fix)
-
-
-def _advise(topic: str, text: str) -> Finding:
-    return Finding(severity=Severity.ADVISE, topic=topic, text=text)
 
 
 # --- By whose rules batches of a source topic are judged where nothing is mirrored ------------------------------------

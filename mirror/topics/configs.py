@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from mirror.config import Settings, SyncSettings
+from mirror.journal.entries import Unfollowed
 from mirror.kafka.admin import Admin
 from mirror.kafka.topic_configs import COMPACTION, KEEPING, MAX_REQUEST, RETENTION, ConfigChange, ConfigValue
 from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT, Finding, Severity
@@ -171,6 +172,15 @@ def _changes(
                 yield ConfigChange(topic=topic, name=name, before=held.value, after=wanted.value)
         elif not held.is_default:
             yield ConfigChange(topic=topic, name=name, before=held.value, after=None)
+
+
+def unknown(
+    topic: str, theirs: Mapping[str, ConfigValue], ours: Mapping[str, ConfigValue], sync: SyncSettings
+) -> Iterator[Unfollowed]:
+    """Settings of the source of a copy that the copy's brokers do not know."""
+    for name in sorted(ours.keys() - theirs.keys()):
+        if _is_wanted(name, ours, sync) and not ours[name].is_default:
+            yield Unfollowed(topic, name, ours[name].value, "", "its brokers do not know it")
 
 
 def wanted(

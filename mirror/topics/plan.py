@@ -11,26 +11,25 @@ from typing import Final, Self
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.journal.entries import Copy, accepted_in, moment, paused_in, start_offsets
+from mirror.journal.entries import Copy, Unfollowed, accepted_in, moment, paused_in, start_offsets
 from mirror.journal.heartbeats import heartbeat_topic
-from mirror.journal.journal import journal_topic
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
 from mirror.journal.snapshot import status_of
-from mirror.kafka.admin import Admin, Span, TopicInfo
+from mirror.kafka.admin import Admin, Creation, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.kafka.topic_configs import plain_values
 from mirror.names import is_legal
 from mirror.policy.remedies import allow
-from mirror.policy.rules import Severity, codec_of, grows
+from mirror.policy.rules import Finding, Severity, codec_of, grows
 from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import STANDING, LastPosition
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in, plan_acls
 from mirror.topics.adoption import Gate
-from mirror.topics.apply import TopicPlan, begun_as
+from mirror.topics.apply import TopicPlan, begun_as, own_creations
 from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
@@ -155,7 +154,7 @@ class Extent:
 class FlowPlan:
     """What a start of the flow would make, change and follow, and why it would be refused.
 
-    `own_topics`: those that the flow keeps for itself, where they are to be created. `padding` and `gaps`: what equal
+    `own_topics`: those that the flow keeps for itself, as they are to be created. `padding` and `gaps`: what equal
     offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
     would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
     that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
@@ -165,14 +164,15 @@ class FlowPlan:
     mirrored before they are resumed. `left_out`: topics that topics.include matches and that are not mirrored, by the
     reason. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
     begin that have no copy yet, if that is in the future. `growing`: copies that keep what is deleted from their
-    sources by request, and why.
+    sources by request, and why. `own_refused`: why the target would not create the flow's own topics; `unfollowed`:
+    settings that it does not take, or not with the value that was asked for.
     """
 
     flow: str
     source_id: str
     target_id: str
     topics: TopicPlan | None
-    own_topics: tuple[str, ...]
+    own_topics: tuple[Creation, ...]
     groups: tuple[str, ...]
     acls: AclPlan
     padding: tuple[Filling, ...]
@@ -190,12 +190,15 @@ class FlowPlan:
     stopped: tuple[str, ...] = ()
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
     growing: tuple[str, ...] = ()
+    own_refused: tuple[Finding, ...] = ()
+    unfollowed: tuple[Unfollowed, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
         """Why the flow would not start, or would stop at once."""
         ended = (self.failed_over,) if self.failed_over else ()
         refused = (*self.topics.refusals, *self.topics.withheld.values()) if self.topics else ()
+        refused = (*refused, *self.own_refused)
         return (*ended, *map(str, refused), *self.recreated, *self.stops, *map(str, self.rights))
 
     @property
@@ -214,7 +217,18 @@ class FlowPlan:
             " flow of its own with topics.offsets: translate copies such topics without any"
         )
         padded = (much,) if sum(one.offsets for one in self.padding) >= _MUCH_PADDING else ()
-        return (*ahead, *paused, *padded, *advised, *self.growing, *blocker, *self.gone, *self.held, *self.stopped)
+        return (
+            *ahead,
+            *paused,
+            *padded,
+            *map(str, self.unfollowed),
+            *advised,
+            *self.growing,
+            *blocker,
+            *self.gone,
+            *self.held,
+            *self.stopped,
+        )
 
     @property
     def has_changes(self) -> bool:
@@ -264,17 +278,15 @@ def plan_flow(settings: Settings) -> FlowPlan:
             withheld = gate.held(acls.topics, topics, history, settings)
             acls, held = acls.leaving(withheld, gate.unreadable), withheld | held
         rights += _target_rights(settings, target, topics, acls, padding)
-    own_topics = [journal_topic(settings.flow), heartbeat_topic(settings.flow)]
-    if heartbeat_topic(settings.flow) in target.denied(own_topics):
-        own_topics.pop()  # the mirror does without
-    existing = target.describe(own_topics)
+    is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
+    own_fit = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
     done, source_id = FailedOver.standing(own.newest), source.cluster_id()
     return FlowPlan(
         flow=settings.flow,
         source_id=source_id,
         target_id=target.cluster_id(),
         topics=topics,
-        own_topics=tuple(topic for topic in own_topics if topic not in existing),
+        own_topics=own_fit.made,
         groups=followed_groups(settings, source),
         left_out=select(dict.fromkeys(names, 0), settings.topics).left_out,
         acls=acls,
@@ -297,6 +309,8 @@ def plan_flow(settings: Settings) -> FlowPlan:
         stops=(*_stops(topics, settings, own.newest), *lost) if topics else (),
         stopped=tuple(stopped),
         growing=growing,
+        own_refused=own_fit.findings,
+        unfollowed=(*(topics.unfollowed if topics else ()), *own_fit.unfollowed),
     )
 
 

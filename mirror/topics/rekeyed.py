@@ -27,6 +27,7 @@ from mirror.policy.rules import (
 )
 from mirror.policy.selection import Rekeying, TopicPair
 from mirror.topics.configs import OWN_COMPACTED, TIMESTAMP_TYPE, any_time, configs_for
+from mirror.topics.fitting import own_replicas, replicas_of
 
 _FEWEST_SLOTS: Final = 2
 #: A topic for records that somebody is to look at, however long that takes.
@@ -77,17 +78,19 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
     }
     unread = frozenset({*dead, *(copy.name for copy in copies)} - target_configs.keys())
     filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
-    creations: list[Creation] = []
+    creations = list[Creation]()
     findings: list[Finding] = [*unanswered(unread, settings.target, barred)]
-    rekeyings: list[Rekeying] = []
-    new_letters: dict[str, int] = {}
+    rekeyings, new_letters = list[Rekeying](), dict[str, int]()
+    own = own_replicas(asked := settings.topics.replication_factor, known.defaults, known.brokers)
     may_create = settings.sync.topics  # what the flow keeps for itself is made all the same, as its journal is
     for pair in (one for one in pairs if not unread & {one.target, one.rekeying and one.rekeying.dead_letter}):
         assert pair.rekeying is not None
         ours = known.source_configs[pair.source]
         of_source = plain_values(ours)
         rekeying = replace(pair.rekeying, tombstones_ms=tombstones_kept_ms(of_source))
-        replicas = min(known.source_topics[pair.source].replication_factor, known.brokers)
+        replicas = replicas_of(
+            asked, known.source_topics[pair.source].replication_factor, known.defaults, known.brokers
+        )
         copy, progress = known.target_topics.get(pair.target), rekeying.progress
         if copy is None and may_create:
             followed = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
@@ -105,7 +108,7 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
         if progress not in known.target_topics:
             slots = min(rekeying.partitions, settings.spark.tasks or max(_FEWEST_SLOTS, os.cpu_count() or 1))
             configs_of_own = {**OWN_COMPACTED, **any_time(known.defaults)}
-            creations.append(_creation(progress, 1 + slots, replicas, configs_of_own))
+            creations.append(_creation(progress, 1 + slots, own, configs_of_own))
         compacted, max_bytes = is_compacted(configs), Rules.from_configs(configs).max_message_bytes
         if (letters := rekeying.dead_letter) in dead:
             max_bytes = min(max_bytes, Rules.from_configs(target_configs[letters]).max_message_bytes)

@@ -290,7 +290,7 @@ MENDS: Final = (
         timeout_s=30.0,
         replaced={
             "mirror.kafka.admin._each": _all_together,
-            "mirror.topics.apply._name_findings": always(()),
+            "mirror.topics.apply.name_findings": always(()),
         },
     ),
     Mend(

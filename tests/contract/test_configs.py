@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import Producer
 from helpers import make_topic, produce
 from pair import Shared
 from samerecords import assert_same_records, read
+from structlog.testing import capture_logs
 from syncing import admin_of
 from topicadmin import configs_of, configure, held
 from waiting import until
@@ -65,7 +67,11 @@ def test_a_setting_that_the_target_refuses_keeps_none_back_but_those_that_hang_t
         min_compaction_lag_ms="60000",
         cleanup_policy="compact",
     )
+    assert refused_settings(flow) == ["cleanup.policy", "min.compaction.lag.ms"], "a plan names them before a run"
     assert flow.once().exit_code == ExitCode.DONE
+    status = json.loads(flow.mirror("status", "--json")[1])["settings_not_followed"]
+    assert sorted(one["setting"] for one in status) == ["cleanup.policy", "min.compaction.lag.ms"]
+    assert "min.compaction.lag.ms is to be 60000, and is" in flow.mirror("status")[1]
     copy = configs_of(flow.target, flow.name)
     assert (copy["max.message.bytes"], copy["retention.ms"]) == ("2000000", "99999999999999")
     assert (copy["segment.ms"], copy["segment.bytes"]) == ("604800000", "1073741824"), "reset, and excluded"
@@ -74,6 +80,37 @@ def test_a_setting_that_the_target_refuses_keeps_none_back_but_those_that_hang_t
     assert flow.once().exit_code == ExitCode.DONE
     assert configs_of(flow.target, flow.name)["cleanup.policy"] == "compact"
     assert held(flow.target, flow.name) == (0, 5)
+    assert refused_settings(flow) == json.loads(flow.mirror("status", "--json")[1])["settings_not_followed"] == []
+
+
+def refused_settings(flow: ConfiguredFlow) -> list[str]:
+    """The settings that a plan names as not followed."""
+    code, plan = flow.plan()
+    assert code in (ExitCode.DONE, ExitCode.CHANGES), plan["refused"]
+    return sorted(one["setting"] for one in plan["settings_not_followed"])
+
+
+@pytest.mark.proves("mirror plan", "mirror run", "mirror status")
+def test_replicas_that_the_target_does_not_have_keep_no_topic_from_being_made(flow: ConfiguredFlow) -> None:
+    """The target has one broker. What the flow keeps for itself gets as many as there may be."""
+    flow.topics["replication_factor"] = 3
+    make_topic(flow.source, flow.name)
+    produce(flow.source, flow.name, [b"record"] * 5)
+    code, plan = flow.plan()
+    assert (code, [one["replication_factor"] for one in plan["create"]]) == (ExitCode.CHANGES, [1])
+    expected = (flow.name, "replication.factor", "3", "1")
+    named = {
+        (one["topic"], one["setting"], one["source_value"], one["target_value"])
+        for one in plan["settings_not_followed"]
+    }
+    assert expected in named
+    assert any("replication.factor is to be 3, and is 1 on the target: INVALID_REPL" in text for text in plan["advice"])
+    with capture_logs() as logged:
+        assert flow.once().exit_code == ExitCode.DONE
+    events = [one for one in logged if one["event"] == "setting_not_followed" and one["topic"] == flow.name]
+    assert [(one["setting"], one["source_value"], one["target_value"]) for one in events] == [expected[1:]]
+    assert held(flow.target, flow.name) == (0, 5)
+    assert refused_settings(flow) == [], "of a copy that is there, replicas are not looked at"
 
 
 @pytest.mark.proves("same-bytes", "mirror run")

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Literal, Protocol
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, Protocol
 
 import pytest
+from configured_flow import ConfiguredFlow
 from group_pairs import Pair, with_pair
 from helpers import make_topic, mirror_once, produce, wait_for_markers
 from kraftbroker import KraftBroker
 from oldbroker import OldBroker
 from releases import NotFetched
 from samerecords import assert_same_records, read
+from topicadmin import configs_of, configure
 from transactional import CLEANED, transactions, wait_until_cleaned, write_over
 from translated_copies import assert_translated
 from watchedtask import WatchedTask
 
 from mirror.config import ClusterSettings
+from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
@@ -180,3 +185,37 @@ def test_alter_is_enough_for_markers_from_3_8_on(
 
 def _legal(name: str) -> str:
     return name.replace(".", "-")
+
+
+@pytest.mark.proves("mirror plan", "mirror run", "never-silent")
+def test_settings_that_a_newer_release_does_not_take_cost_nothing_else(
+    started: Callable[[str, str], str], tmp_path: Path, topic_name: str
+) -> None:
+    """Kafka 4 has a larger minimum for `segment.bytes`, and knows `message.downconversion.enable` no more."""
+    old = {"segment.bytes": "65536", "message.downconversion.enable": "false", "retention.ms": "7200000"}
+    source, target = started("3.9.1", "source"), started("4.3.0", "target")
+    sides: list[Any] = [SimpleNamespace(bootstrap=one) for one in (source, target)]
+    flow = ConfiguredFlow(sides[0], sides[1], tmp_path, topic_name)
+    flow.sync["configs_include"] = [".*"]
+    make_topic(source, topic_name)
+    later = f"{topic_name}-later"
+    assert flow.once().exit_code == ExitCode.DONE
+    make_topic(source, later, configs=old)
+    configure(source, topic_name, **{name.replace(".", "_"): value for name, value in old.items()})
+    for topic in (topic_name, later):
+        produce(source, topic, [b"record"] * 20)
+    code, plan = flow.plan()
+    assert (code, plan["refused"]) == (ExitCode.CHANGES, [])
+    named = sorted((one["topic"], one["setting"], one["target_value"]) for one in plan["settings_not_followed"])
+    assert named == [
+        (topic, *setting)
+        for topic in (topic_name, later)
+        for setting in (("message.downconversion.enable", ""), ("segment.bytes", "1048576"))
+    ]
+    for _ in range(2):
+        assert flow.once().exit_code == ExitCode.DONE
+    for topic in (topic_name, later):
+        copy = configs_of(target, topic)
+        assert (copy["retention.ms"], copy["segment.bytes"]) == ("7200000", "1048576")
+        assert assert_same_records(source, target, topic, 1) == 20
+    assert flow.mirror("status")[1].count("segment.bytes is to be 65536") == 2

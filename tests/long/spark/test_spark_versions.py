@@ -107,13 +107,14 @@ def test_census(flow: Flow) -> None:
     assert found["topics"][flow.topic]["batches"] == 20
 
 
-def test_kafka_batches(flow: Flow) -> None:
+def test_kafka_batches(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     if VERSION < (4, 0):
         pytest.skip("data sources in Python need Spark 4.0")
     from pyspark.sql import SparkSession
 
     from mirror.spark.datasource import records, register
 
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # else Spark runs the first python3 of the PATH
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     try:
         register(spark)
