@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from crashcut import crash_and_cut_all, damage, stored_ends
+from waiting import DEADLINE_S
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
@@ -44,7 +45,6 @@ BROKERS: Final[Mapping[str, str | int | bool]] = {
     "file.delete.delay.ms": 1000,
     "group.min.session.timeout.ms": 1000,
 }
-_SECONDS: Final = 60.0
 #: What an old record's timestamp lies back; equal records have the time of the full hour.
 OLD_MS: Final = 30 * 24 * 3_600_000
 HOUR_MS: Final = 3_600_000
@@ -67,7 +67,7 @@ class OneSide:
         """A topic with leaders; one of that name that is still being deleted is waited for."""
 
         def made() -> None:
-            self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))])[topic].result(_SECONDS)
+            self.admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs))])[topic].result(DEADLINE_S)
 
         self._again(made, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(lambda: self._leaders(topic) == partitions, f"{topic} has no leaders")
@@ -75,7 +75,7 @@ class OneSide:
     def delete(self, topic: str) -> None:
         """Delete a topic, if it is there."""
         with suppress(KafkaException):
-            self.admin.delete_topics([topic])[topic].result(_SECONDS)
+            self.admin.delete_topics([topic])[topic].result(DEADLINE_S)
         self._until(lambda: self._leaders(topic) < 0, f"{topic} is not deleted")
 
     def forget(self, topics: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class OneSide:
 
     def grow(self, topic: str, partitions: int) -> None:
         """To so many partitions."""
-        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(_SECONDS)
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(DEADLINE_S)
         self._until(lambda: self._leaders(topic) == partitions, f"{topic} did not grow")
 
     def configure(self, topic: str, configs: Mapping[str, str]) -> None:
@@ -100,12 +100,12 @@ class OneSide:
         ]
         if entries:
             asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-            self.admin.incremental_alter_configs([asked])[asked].result(_SECONDS)
+            self.admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
 
     def configs(self, topic: str) -> dict[str, str]:
         """The settings that a topic was given."""
         asked = ConfigResource(ResourceType.TOPIC, topic)
-        found = self.admin.describe_configs([asked])[asked].result(_SECONDS)
+        found = self.admin.describe_configs([asked])[asked].result(DEADLINE_S)
         return {
             name: one.value
             for name, one in found.items()
@@ -116,7 +116,7 @@ class OneSide:
         """Delete the records before an offset, as retention does, unless a topic is compacted alone."""
         at = TopicPartition(topic, partition, before)
         try:
-            self._again(lambda: self.admin.delete_records([at])[at].result(_SECONDS))
+            self._again(lambda: self.admin.delete_records([at])[at].result(DEADLINE_S))
         except KafkaException as problem:
             if problem.args[0].code() != KafkaError.POLICY_VIOLATION:
                 raise
@@ -145,7 +145,7 @@ class OneSide:
             settings |= {"transactional.id": f"{topic}-{uuid.uuid4().hex[:6]}", "transaction.timeout.ms": 5000}
         producer = Producer(settings)
         if is_transaction:
-            self._again(lambda: producer.init_transactions(_SECONDS))
+            self._again(lambda: producer.init_transactions(DEADLINE_S))
             producer.begin_transaction()
         now = int(time.time() * 1000) - (OLD_MS if kind == "old" else 0)
         for number in range(records):
@@ -156,12 +156,12 @@ class OneSide:
                 key, value, at = b"beat", b"beat", now - now % HOUR_MS
             producer.produce(topic, value, key, partition=partition, timestamp=at, on_delivery=note)
             if number % 3 == 2 and (kind == "alike" or chance.random() < 0.7):
-                assert not producer.flush(_SECONDS)
-        assert not producer.flush(_SECONDS), f"{topic}: records were not delivered"
+                assert not producer.flush(DEADLINE_S)
+        assert not producer.flush(DEADLINE_S), f"{topic}: records were not delivered"
         if kind == "commit":
-            producer.commit_transaction(_SECONDS)
+            producer.commit_transaction(DEADLINE_S)
         elif kind == "abort":
-            producer.abort_transaction(_SECONDS)
+            producer.abort_transaction(DEADLINE_S)
         return {} if kind == "abort" else delivered
 
     def commit(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
@@ -174,7 +174,7 @@ class OneSide:
         if not places:
             return {}
         asked = [TopicPartition(*place) for place in places]
-        found = self._as(group, lambda consumer: consumer.committed(asked, timeout=_SECONDS))
+        found = self._as(group, lambda consumer: consumer.committed(asked, timeout=DEADLINE_S))
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0 and not one.error}
 
     def _as(self, group: str, request: Callable[[Consumer], T]) -> T:
@@ -185,14 +185,14 @@ class OneSide:
             consumer.close()
 
     def _leaders(self, topic: str) -> int:
-        known = self.admin.list_topics(timeout=_SECONDS).topics.get(topic)
+        known = self.admin.list_topics(timeout=DEADLINE_S).topics.get(topic)
         if known is None or known.error is not None:
             return -1
         return sum(one.leader >= 0 for one in known.partitions.values())
 
     def _again(self, ask: Callable[[], T], *retriable: int) -> T:
         """Ask until there is an answer: brokers restart."""
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
                 return ask()
@@ -203,7 +203,7 @@ class OneSide:
             time.sleep(0.05)
 
     def _until(self, holds: Callable[[], bool], text: str) -> None:
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + DEADLINE_S
         while True:
             with suppress(KafkaException):
                 if holds():

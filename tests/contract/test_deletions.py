@@ -95,7 +95,7 @@ def test_a_copy_stays_where_somebody_else_has_a_say_in_it(
         raise BrokerError(73, "TOPIC_DELETION_DISABLED", f"delete topic {gone}")
 
     with monkeypatch.context() as refusing:
-        refusing.setattr("mirror.kafka.admin._delete_topic", disabled)
+        refusing.setattr("mirror.kafka.admin.delete_topic", disabled)
         assert left() == [gone, other], "the target refuses it"
     assert (partitions_of(flow.target, gone), flow.seen()[gone].deleted_ms) == (1, 0)
     assert left() == [other]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from forking import Forked
+from waiting import DEADLINE_S
 
 from mirror.driver.control import ControlServer
 from mirror.driver.flow import Flow
@@ -51,11 +52,10 @@ TIMEOUT: Final = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one process is to do. It gives up, with what it has, after `seconds`."""
+    """What one process is to do."""
 
     flow: Flow
     strike: Strike | None
-    seconds: float
     report: Path
     log: Path
 
@@ -83,14 +83,12 @@ class Mirror(Forked):
         flow: Flow,
         folder: Path,
         strike: Strike | None = None,
-        seconds: float = 60.0,
     ) -> None:
         """Start it; its report and its log go to `folder`."""
         name = uuid.uuid4().hex[:8]
         self._work = Work(
             flow=flow,
             strike=strike,
-            seconds=seconds,
             report=folder / f"{name}.json",
             log=folder / f"{name}.log",
         )
@@ -129,7 +127,7 @@ def _main(work: Work) -> None:
 
 
 async def _mirrored(work: Work) -> list[tuple[Any, ...]]:
-    flow, deadline = work.flow, time.time() + work.seconds
+    flow, deadline = work.flow, time.time() + DEADLINE_S
     instance = uuid.uuid4().hex[:12]
     await _patiently(lambda: _claimed(flow, instance), deadline)
     ends: dict[TopicPartition, int] = await _patiently(lambda: _ends(flow), deadline)

@@ -11,6 +11,7 @@ from typing import Final
 
 from checker import Finding, check, check_translated, dump
 from helpers import settings_between
+from waiting import DEADLINE_S
 
 from mirror.driver.flow import Flow, prepare
 from mirror.journal.journal import Entry, journal_topic
@@ -26,7 +27,6 @@ from .workload import Chunk, Topic
 
 #: Points that a mirror passes only on a topic that it begins.
 FRESH: Final = PADDING | BEGINNING
-_SECONDS: Final = 30.0
 _COALESCED: Final = 64 * 1024
 #: Steps that are reached only where the mirror before recorded all.
 _RECORDED: Final = frozenset({"before-checked-tail", "after-checked-tail"})
@@ -85,8 +85,8 @@ class Singles:
             # what is passed once only is died at the first time, what a topic's first mirror does not pass by the next
             for strike in (Strike(point, count), Strike(point)):
                 self._lead_to(point, flow, topic)
-                mirror = Mirror(flow, self._folder, strike, seconds=_SECONDS)
-                code = mirror.wait(_SECONDS)
+                mirror = Mirror(flow, self._folder, strike)
+                code = mirror.wait(DEADLINE_S)
                 mirror.end()
                 if code == -9:
                     self._ran.struck += 1
@@ -109,15 +109,15 @@ class Singles:
         """Let a mirror die with runs that it did not record, or end with all of them recorded, as a point needs it."""
         if point not in RETRACING | _RECORDED:
             return
-        mirror = Mirror(flow, self._folder, Strike("after-landed") if point in RETRACING else None, seconds=_SECONDS)
-        mirror.wait(_SECONDS)
+        mirror = Mirror(flow, self._folder, Strike("after-landed") if point in RETRACING else None)
+        mirror.wait(DEADLINE_S)
         mirror.end()
         topic.write(self._chunks())
 
     def _copy(self, flow: Flow) -> None:
         """Let a mirror copy all that there is."""
-        mirror = Mirror(flow, self._folder, seconds=_SECONDS)
-        code = mirror.wait(_SECONDS)
+        mirror = Mirror(flow, self._folder)
+        code = mirror.wait(DEADLINE_S)
         mirror.end()
         assert code == 0, f"a mirror ended with {code}: {mirror.log}"
         assert all(one.is_copied for one in mirror.report.values()), mirror.report

@@ -10,8 +10,7 @@ from typing import Literal
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from helpers import RECENT_MS, make_topic
-
-_SECONDS = 60.0
+from waiting import DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +45,17 @@ class Topic:
             for _ in range(chunk.batches):
                 for _ in range(chunk.records):
                     self._produce(producer, chunk)
-                assert not producer.flush(_SECONDS), f"{self.name}: records were not delivered"
+                assert not producer.flush(DEADLINE_S), f"{self.name}: records were not delivered"
             if chunk.ending == "commit":
-                producer.commit_transaction(_SECONDS)
+                producer.commit_transaction(DEADLINE_S)
             elif chunk.ending:
-                producer.abort_transaction(_SECONDS)
+                producer.abort_transaction(DEADLINE_S)
 
     def trim(self, before: int) -> None:
         """Delete the records before an offset."""
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
         (deleted,) = admin.delete_records([TopicPartition(self.name, 0, before)]).values()
-        assert deleted.result(_SECONDS).low_watermark >= before
+        assert deleted.result(DEADLINE_S).low_watermark >= before
 
     def _produce(self, producer: Producer, chunk: Chunk) -> None:
         chance, number = self._chance, self._written
@@ -85,5 +84,5 @@ class Topic:
                 settings["transactional.id"] = self.name
             self._producers[kind] = Producer(settings)
             if chunk.ending:
-                self._producers[kind].init_transactions(_SECONDS)
+                self._producers[kind].init_transactions(DEADLINE_S)
         return self._producers[kind]

@@ -14,9 +14,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from waiting import until
+from waiting import DEADLINE_S, until
 
-_TIMEOUT: Final = 60.0
 _ANY: Final[Any] = None  # any name, principal or host, which the client's own types leave out
 
 
@@ -30,8 +29,8 @@ def every_acl(kind: ResourceType = ResourceType.ANY, name: str = "") -> AclBindi
 def put_acls(admin: AdminClient, old: AclBindingFilter, new: Sequence[AclBinding]) -> None:
     """Replace the ACLs that a filter lets through by others that it lets through; returns when the broker knows."""
     for removed in admin.delete_acls([old]).values():
-        removed.result(_TIMEOUT)
+        removed.result(DEADLINE_S)
     if new:
         for made in admin.create_acls(list(new)).values():
-            made.result(_TIMEOUT)
-    until(lambda: len(admin.describe_acls(old).result(_TIMEOUT)) == len(new))
+            made.result(DEADLINE_S)
+    until(lambda: len(admin.describe_acls(old).result(DEADLINE_S)) == len(new))

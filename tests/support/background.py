@@ -8,8 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, Self
 
-#: Seconds that starting, ending and what is asked meanwhile may take.
-_TIMEOUT = 10
+from waiting import DEADLINE_S
 
 
 class BackgroundServers(ABC):
@@ -32,11 +31,11 @@ class BackgroundServers(ABC):
     def __exit__(self, *_: object) -> None:
         self._await(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_TIMEOUT)
+        self._thread.join(DEADLINE_S)
         self._loop.close()
 
     def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_TIMEOUT)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     async def _end(self) -> None:
         for server in self._servers:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from confluent_kafka import Producer
-from running import wait_for
 from samerecords import read
+from waiting import DEADLINE_S, until
 
 #: A cleaner takes whatever was rolled a moment ago.
 CLEANED_SOON = {
@@ -26,15 +26,15 @@ def delete_keys(bootstrap: str, topic: str, *, forgets: bool) -> None:
         client.produce(topic, None, key=b"%d" % number, partition=0)
     for _ in range(4):
         client.produce(topic, b"superseded", key=b"last", partition=0)
-    assert not client.flush(20)
+    assert not client.flush(DEADLINE_S)
 
     def is_clean() -> bool:
         client.produce(topic, b"%f" % time.time(), key=b"last", partition=0)  # rolls a segment
-        client.flush(20)
+        client.flush(DEADLINE_S)
         found = [one[4] for one in read(bootstrap, topic, 0)]
         return b"superseded" not in found and not (forgets and None in found)
 
-    wait_for(is_clean, 60, lambda: "the cleaner did not run")
+    until(is_clean, lambda: "the cleaner did not run")
 
 
 def ten_keys(bootstrap: str, topic: str) -> None:
@@ -42,4 +42,4 @@ def ten_keys(bootstrap: str, topic: str) -> None:
     client = Producer({"bootstrap.servers": bootstrap})
     for number in range(10):
         client.produce(topic, b"value", key=b"%d" % number, partition=0)
-    assert not client.flush(20)
+    assert not client.flush(DEADLINE_S)

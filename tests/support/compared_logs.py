@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pair import AnyCluster
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
+from waiting import DEADLINE_S
 
 from mirror.errors import BrokerError
 from mirror.kafka.cluster import TopicPartition
@@ -107,4 +108,4 @@ VALUES = [f"value {number:03} ".encode() * 20 for number in range(40)]
 def delete_before(cluster: AnyCluster, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     (deleted,) = admin.delete_records([Watermark(topic, 0, offset)]).values()
-    assert deleted.result(20).low_watermark == offset
+    assert deleted.result(DEADLINE_S).low_watermark == offset

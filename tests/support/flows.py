@@ -18,6 +18,7 @@ from samerecords import read
 from sparkless import run_once
 from syncing import admin_of, delete_topics, write_journal
 from typer.testing import CliRunner, Result
+from waiting import DEADLINE_S
 
 from mirror.cli import app
 from mirror.config import Settings, SyncSettings, parse_address
@@ -74,7 +75,7 @@ class Flow:
         """Delete the first records of a log."""
         client = AdminClient({"bootstrap.servers": cluster.bootstrap})  # kept until the answer is there
         (deleted,) = client.delete_records([Place(self.name, 0, before)]).values()
-        assert deleted.result(60).low_watermark == before
+        assert deleted.result(DEADLINE_S).low_watermark == before
 
     def copy(self, **more: Any) -> PartitionStatus:
         """Copy up to the source's end of now, by a task alone."""
@@ -184,6 +185,6 @@ def flow(source_cluster: AnyCluster, target_cluster: AnyCluster, topic_name: str
     yield Flow(source_cluster, target_cluster, topic_name, tmp_path)
     for cluster in (source_cluster, target_cluster):
         client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        if mine := [name for name in client.list_topics(timeout=60).topics if topic_name in name]:
+        if mine := [name for name in client.list_topics(timeout=DEADLINE_S).topics if topic_name in name]:
             for deleted in client.delete_topics(mine).values():
-                deleted.result(60)
+                deleted.result(DEADLINE_S)

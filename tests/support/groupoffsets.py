@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from waiting import DEADLINE_S
 
 T = TypeVar("T")
 
-#: Seconds that a coordinator may take to start on a machine with too much to do.
-_TIMEOUT: Final = 180.0
 _STARTS: Final = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -35,7 +34,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int, partition: int =
 def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int:
     """Where the group is; negative where nothing is committed."""
     at = [TopicPartition(topic, partition)]
-    (found,) = _asked(bootstrap, group, lambda consumer: consumer.committed(at, timeout=30))
+    (found,) = _asked(bootstrap, group, lambda consumer: consumer.committed(at, timeout=DEADLINE_S))
     return int(found.offset)
 
 
@@ -64,7 +63,7 @@ def read_on(bootstrap: str, group: str, topic: str, count: int, **more: str) -> 
     with consuming(bootstrap, group, topic, **more) as consumer:
         found: list[bytes] = []
         while len(found) < count:
-            message = consumer.poll(_TIMEOUT)
+            message = consumer.poll(DEADLINE_S)
             assert message is not None, f"{len(found)} of {count} records"
             assert message.error() is None, message.error()
             found.append(message.value() or b"")
@@ -75,7 +74,7 @@ def read_on(bootstrap: str, group: str, topic: str, count: int, **more: str) -> 
 def _asked(bootstrap: str, group: str, request: Callable[[Consumer], T]) -> T:
     """The answer, once the coordinator has started."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + DEADLINE_S
     try:
         while True:
             try:

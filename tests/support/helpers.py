@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.start import recorded
@@ -31,8 +31,6 @@ from mirror.replication.assignment import Assignment, Loss, assign
 from mirror.replication.pipeline import Pipeline
 from mirror.topics.apply import apply, ensure_flow_topic, plan_topics, rules_of
 
-#: Seconds within which any copy a test makes must end.
-COPY_SECONDS = 60.0
 MEMORY_BYTES = 64 * 1024 * 1024
 #: An hour ago: one clock for all records of a session, and young enough for any retention.
 RECENT_MS = int(time.time()) * 1000 - 3_600_000
@@ -134,7 +132,7 @@ def _produce_full(
         while len(producer) and time.monotonic() < full:
             producer.poll(0.1)
         # One that its leader refused waits for `linger.ms` anew, however full: it is whole by now, so that a flush may.
-        assert not producer.flush(30)
+        assert not producer.flush(DEADLINE_S)
     assert not failures
 
 
@@ -161,7 +159,7 @@ def wait_for_markers(bootstrap: str, topic: str) -> None:
     async def written() -> None:
         host, port = bootstrap.split(":")
         partition = TopicPartition(topic, 0)
-        async with asyncio.timeout(COPY_SECONDS), Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        async with asyncio.timeout(DEADLINE_S), Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
             await cluster.refresh([topic])
             end = await list_offset(cluster, partition, LATEST, READ_UNCOMMITTED)
             while await list_offset(cluster, partition, LATEST, READ_COMMITTED) < end:
@@ -223,7 +221,7 @@ async def _copied(
         pipeline = Pipeline(
             settings.flow, source, target, handed, MEMORY_BYTES, on_loss=on_loss, recall=offset_maps.recall
         )
-        await pipeline.run(COPY_SECONDS)
+        await pipeline.run(DEADLINE_S)
         if records_runs:
             await offset_maps.record()
             await journal.append_all(StandingLog().changes(pipeline.positions(), pipeline.stops()))

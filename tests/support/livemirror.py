@@ -35,7 +35,7 @@ from helpers import RECENT_MS, make_topic, produce
 from pair import AnyCluster, data_of
 from samerecords import read
 from sparkless import InThisProcess, run_once
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror import config
 from mirror.cli import app
@@ -61,7 +61,7 @@ def configure(bootstrap: str, topic: str, configs: Mapping[str, str]) -> None:
     entries = [ConfigEntry(*one, incremental_operation=AlterConfigOpType.SET) for one in configs.items()]
     asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([asked])[asked].result(30)
+    admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
 
 
 class _Threaded(Supervisor):
@@ -249,7 +249,7 @@ def pattern(remedy: Remedy) -> str:
 def _topics(admin: AdminClient, options: Mapping[str, Sequence[str]]) -> None:
     assert options.keys() == {"--delete", "--topic"}, options
     (topic,) = options["--topic"]
-    admin.delete_topics([topic])[topic].result(30)
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
 
 
 def _configs(admin: AdminClient, options: Mapping[str, Sequence[str]]) -> None:
@@ -261,7 +261,7 @@ def _configs(admin: AdminClient, options: Mapping[str, Sequence[str]]) -> None:
         for key, value in re.findall(r"([\w.]+)=(\[[^\]]*\]|[^,]*)", added)
     ]
     asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([asked])[asked].result(30)
+    admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
 
 
 def _acls(admin: AdminClient, options: Mapping[str, Sequence[str]]) -> None:
@@ -276,4 +276,4 @@ def _acls(admin: AdminClient, options: Mapping[str, Sequence[str]]) -> None:
     for operation in options["--operation"]:
         given = AclOperation[re.sub(r"(?<!^)(?=[A-Z])", "_", operation).upper()]
         granted = AclBinding(kind, name, literal, "User:alice", "*", given, allowed)
-        admin.create_acls([granted])[granted].result(30)
+        admin.create_acls([granted])[granted].result(DEADLINE_S)

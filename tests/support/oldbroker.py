@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from releases import NotFetched, ReleasedBroker
-from waiting import until
+from waiting import DEADLINE_S, until
 
 VERSION: Final = "2.8.2"
 #: As the vectors name it.
@@ -47,12 +47,12 @@ class OldBroker(ReleasedBroker):
         settings = {"message.format.version": FORMATS[magic], "retention.ms": "-1", **(configs or {})}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        admin.create_topics([topic])[name].result(timeout=30)
+        admin.create_topics([topic])[name].result(DEADLINE_S)
         until(lambda: self._leads(admin, name, partitions), lambda: f"{name} has no leaders")
 
     @staticmethod
     def _leads(admin: AdminClient, name: str, partitions: int) -> bool:
-        found = admin.list_topics(name, timeout=30).topics[name].partitions
+        found = admin.list_topics(name, timeout=DEADLINE_S).topics[name].partitions
         return len(found) == partitions and all(one.leader >= 0 for one in found.values())
 
     def _start(self) -> None:

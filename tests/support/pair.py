@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 from confluent_kafka.admin import AdminClient
+from waiting import DEADLINE_S
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
@@ -68,7 +69,7 @@ def shared_pair(folder: Path, run: int) -> tuple[Shared, Shared]:
 def forget_topics(cluster: Shared, part: str) -> None:
     """Delete all topics of a shared cluster whose names hold `part`; nobody waits for it."""
     admin = _admin(cluster.bootstrap)
-    if topics := [topic for topic in admin.list_topics(timeout=60).topics if part in topic]:
+    if topics := [topic for topic in admin.list_topics(timeout=DEADLINE_S).topics if part in topic]:
         admin.delete_topics(topics, operation_timeout=0)
 
 
@@ -84,7 +85,7 @@ def end_pair(folder: Path) -> None:
     try:
         host = psutil.Process(int((folder / "host").read_text()))
         host.terminate()
-        host.wait(60)
+        host.wait(DEADLINE_S)
     except psutil.NoSuchProcess:
         pass
 

@@ -18,9 +18,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from helpers import config_file, make_topic, settings_between
 from pair import AnyCluster
-from running import TIMEOUT
 from sparkless import InThisProcess
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.flow import Flow, Outcome, prepare
@@ -83,7 +82,7 @@ class Story:
         producer = Producer({"bootstrap.servers": self.source})
         for number in range(begin, end):
             producer.produce(self.topic, str(number), key=f"k{number}")
-        assert producer.flush(TIMEOUT) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
     def driver(self, flow: Flow | None = None) -> Rekeyer:
         nowhere: Any = None  # Spark is not asked
@@ -107,11 +106,11 @@ class Story:
     def open_transaction(self) -> Producer:
         """One that has written ten records, and is not ended."""
         producer = Producer({"bootstrap.servers": self.source, "transactional.id": self.topic})
-        producer.init_transactions(TIMEOUT)
+        producer.init_transactions(DEADLINE_S)
         producer.begin_transaction()
         for number in range(10):
             producer.produce(self.topic, f"open {number}", key="k")
-        producer.flush(TIMEOUT)
+        producer.flush(DEADLINE_S)
         return producer
 
     def copied(self) -> Rekeyer:
@@ -131,7 +130,7 @@ class Story:
             yield driver
         finally:
             loop.call_soon_threadsafe(stopping.set)
-            thread.join(TIMEOUT)
+            thread.join(DEADLINE_S)
             loop.close()
 
     def settings(self, *beside: str, **topics: Any) -> Settings:
@@ -144,7 +143,7 @@ class Story:
         flow = replace(prepare(settings, once=once, until_caught_up=not once), epoch_seconds=2.0)
         context: Any = InThisProcess()
         mirror = Supervisor(context, flow, lambda _: None, queries=Queries(lambda _: self.here(flow), flow.rekeyed))
-        return asyncio.run(asyncio.wait_for(mirror.run(), TIMEOUT))
+        return asyncio.run(asyncio.wait_for(mirror.run(), DEADLINE_S))
 
     def pauses(self, *, is_paused: bool) -> None:
         """As `mirror pause` and `mirror resume`."""
@@ -217,8 +216,8 @@ class Story:
     def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for future in admin.delete_topics([topic]).values():
-            future.result(TIMEOUT)
-        until(lambda: topic not in admin.list_topics(timeout=20).topics, lambda: f"{topic} is still there")
+            future.result(DEADLINE_S)
+        until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, lambda: f"{topic} is still there")
         make_topic(bootstrap, topic, partitions, **configs)
 
 
@@ -226,8 +225,8 @@ def grow(bootstrap: str, topic: str, partitions: int) -> None:
     """Give a topic more partitions, and wait until a broker says so."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
-        future.result(TIMEOUT)
-    until(lambda: len(admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions) == partitions)
+        future.result(DEADLINE_S)
+    until(lambda: len(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions) == partitions)
 
 
 def begun(settings: Settings) -> Flow:

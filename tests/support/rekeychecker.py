@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-
-_IDLE_SECONDS = 60.0
+from waiting import DEADLINE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +57,10 @@ def read_committed(bootstrap: str, topic: str) -> list[Seen]:
         }
     )
     try:
-        numbers = sorted(consumer.list_topics(topic, 20).topics[topic].partitions)
+        numbers = sorted(consumer.list_topics(topic, DEADLINE_S).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
         found: list[Seen] = []
-        open_, deadline = set(numbers), time.monotonic() + _IDLE_SECONDS
+        open_, deadline = set(numbers), time.monotonic() + DEADLINE_S
         while open_:
             assert time.monotonic() < deadline, f"no end of {topic} {sorted(open_)}"
             message: Any
@@ -70,7 +69,7 @@ def read_committed(bootstrap: str, topic: str) -> list[Seen]:
                     assert problem.code() == KafkaError._PARTITION_EOF, problem
                     open_.discard(message.partition())
                     continue
-                deadline = time.monotonic() + _IDLE_SECONDS
+                deadline = time.monotonic() + DEADLINE_S
                 headers = tuple((name, value) for name, value in message.headers() or ())
                 found.append(
                     Seen(

@@ -26,7 +26,6 @@ from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import cluster
 from mirror.lab.embedded.jars import check, locked
 
-START_TIMEOUT_S: Final = 90.0
 _RESOURCES: Final = Path(__file__).with_name("oldkafka")
 _JVM: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
@@ -112,7 +111,7 @@ class ReleasedBroker(ABC):
 
     def _await(self, is_ready: Callable[[], bool], *processes: Bound) -> None:
         """Raises EmbeddedError where one of the processes fails, or it takes too long."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + cluster.START_TIMEOUT_S
         while not is_ready():
             for process in processes:
                 if process.exit_code:

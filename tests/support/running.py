@@ -6,17 +6,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 from adversary.driving import Command
 from waiting import DEADLINE_S, until
-
-TIMEOUT = DEADLINE_S
 
 
 class Running:
@@ -33,11 +30,11 @@ class Running:
     def log(self) -> str:
         return self.log_file.read_text()
 
-    def until(self, pattern: str, seconds: float = TIMEOUT) -> None:
-        wait_for(lambda: re.search(pattern, self.log) or self.process.poll() is not None, seconds, lambda: self.log)
+    def until(self, pattern: str) -> None:
+        until(lambda: re.search(pattern, self.log) or self.process.poll() is not None, lambda: self.log)
         assert re.search(pattern, self.log), self.log
 
-    def ended(self, seconds: float = TIMEOUT) -> int:
+    def ended(self, seconds: float = DEADLINE_S) -> int:
         return self.process.wait(seconds)
 
 
@@ -89,10 +86,6 @@ def running(config: Path, log: Path, *options: str, kind: type[Running] = Runnin
 
 #: A mirror whose tasks run in threads of the driver.
 forked = partial(running, kind=Forked)
-
-
-def wait_for(condition: Callable[[], Any], _seconds: float, otherwise: Callable[[], str]) -> None:
-    until(condition, otherwise)
 
 
 def values(count: int) -> list[bytes]:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from waiting import DEADLINE_S
 
 from mirror.config import ClusterSettings
 from mirror.lab.embedded import Cluster, Spec
@@ -153,7 +154,7 @@ class Guarded:
             right.kind, right.name, literal, "User:alice", "*", AclOperation[right.operation], allowed
         )
         (gone,) = admin.delete_acls([taken]).values()
-        assert gone.result(60), right
+        assert gone.result(DEADLINE_S), right
 
     def password(self, user: str, text: str) -> None:
         """Give a user another one."""
@@ -162,4 +163,4 @@ class Guarded:
             user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), text.encode()
         )
         (done,) = admin.alter_user_scram_credentials([changed]).values()
-        done.result(60)
+        done.result(DEADLINE_S)

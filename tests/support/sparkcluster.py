@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 import pyspark
-from running import TIMEOUT, wait_for
+from waiting import until
 
 from mirror import host
 
@@ -58,7 +58,7 @@ class SparkCluster:
         options = ["--cores", str(_CORES), "--memory", "1g", "--work-dir", work]
         program = ["worker.Worker", *options, self.address]
         self._workers[number] = self._start(name, program, self._environment, self._within)
-        wait_for(lambda: self._registered() > before, TIMEOUT, lambda: self._log("master"))
+        until(lambda: self._registered() > before, lambda: self._log("master"))
 
     @property
     def pids(self) -> list[int]:
@@ -120,11 +120,7 @@ class SparkCluster:
             return subprocess.Popen([*within, *jvm, *program], stdout=log, stderr=log, env=wanted)
 
     def _announced(self, name: str, pattern: str, process: subprocess.Popen[bytes]) -> str:
-        wait_for(
-            lambda: re.search(pattern, self._log(name)) or process.poll() is not None,
-            TIMEOUT,
-            lambda: self._log(name),
-        )
+        until(lambda: re.search(pattern, self._log(name)) or process.poll() is not None, lambda: self._log(name))
         found = re.search(pattern, self._log(name))
         assert found, self._log(name)
         return found[1]

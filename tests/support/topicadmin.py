@@ -6,7 +6,7 @@ from confluent_kafka import TopicPartition as Watermark
 from confluent_kafka.admin import AdminClient
 from helpers import make_topic
 from syncing import admin_of, delete_topics
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.kafka.admin import Growth
 from mirror.kafka.topic_configs import ConfigChange
@@ -48,7 +48,7 @@ def delete_records(bootstrap: str, topic: str, before: int) -> None:
     """Delete what partition 0 holds below an offset, as retention does."""
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
     (deleted,) = admin.delete_records([Watermark(topic, 0, before)]).values()
-    assert deleted.result(60).low_watermark == before
+    assert deleted.result(DEADLINE_S).low_watermark == before
 
 
 def held(bootstrap: str, topic: str) -> tuple[int, int]:

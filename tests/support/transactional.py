@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Producer
 from helpers import RECENT_MS, wait_for_markers
 from samerecords import read
-from waiting import until
+from waiting import DEADLINE_S, until
 
 
 def transactions(
@@ -16,7 +16,7 @@ def transactions(
 ) -> None:
     """One transaction for each outcome (committed or not), `size` records each."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}{name}", **more})
-    producer.init_transactions(120)
+    producer.init_transactions(DEADLINE_S)
     for number, committed in enumerate(outcomes):
         producer.begin_transaction()
         for index in range(size):
@@ -27,11 +27,11 @@ def transactions(
                     break
                 except BufferError:  # its queue is full
                     producer.poll(0.1)
-        producer.flush(60)
+        producer.flush(DEADLINE_S)
         if committed:
-            producer.commit_transaction(60)
+            producer.commit_transaction(DEADLINE_S)
         else:
-            producer.abort_transaction(20)
+            producer.abort_transaction(DEADLINE_S)
     wait_for_markers(bootstrap, topic)
 
 
@@ -51,7 +51,7 @@ def write_over(bootstrap: str, topic: str) -> Producer:
     for number in range(2000):
         client.produce(topic, b"%d" % number, key=b"%d" % random.randrange(300), partition=0)
         if number % 100 == 99:
-            client.flush(20)
+            client.flush(DEADLINE_S)
     return client
 
 
@@ -60,7 +60,7 @@ def wait_until_cleaned(bootstrap: str, topic: str, client: Producer) -> None:
 
     def is_cleaned() -> bool:
         client.produce(topic, b"again", key=b"last", partition=0)  # rolls a segment
-        client.flush(20)
+        client.flush(DEADLINE_S)
         return sum(1 for _ in read(bootstrap, topic, 0)) <= 1000
 
     until(is_cleaned, lambda: "the cleaner did not run")

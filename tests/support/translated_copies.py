@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from helpers import mirror_once, settings_between
 from samerecords import read
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.commands.verify import verify_flow
 from mirror.journal.journal import Journal, journal_topic
@@ -73,11 +73,11 @@ def assert_translated(pair: tuple[str, str], topic: str) -> int:
 def trim(bootstrap: str, topic: str, offset: int) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap})
     for deleted in client.delete_records([Place(topic, 0, offset)]).values():
-        deleted.result(20)
+        deleted.result(DEADLINE_S)
 
 
 def deleted(bootstrap: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
-    until(lambda: topic not in admin.list_topics(timeout=10).topics, lambda: "it was not deleted")
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, lambda: "it was not deleted")

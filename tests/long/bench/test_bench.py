@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from waiting import DEADLINE_S
 
 from mirror.errors import ExitCode, UnequalCopy
 from mirror.lab.bench.arms import ARMS, Job, Loop
@@ -98,5 +99,5 @@ def test_an_interrupted_comparison_leaves_nothing_but_its_figures(tmp_path: Path
     assert process.returncode == ExitCode.BUG
     assert "interrupted: what was not measured" in output
     assert Result.from_json(raw.read_text()).runs
-    _, alive = psutil.wait_procs(tree, timeout=180)
+    _, alive = psutil.wait_procs(tree, timeout=DEADLINE_S)
     assert not alive

@@ -11,9 +11,8 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import psutil
 import pytest
 from background import BackgroundServers
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
@@ -21,7 +20,7 @@ from helpers import config_file, make_topic, produce, settings_between
 from proxied import until_one_ends
 from sparkless import run_once
 from typer.testing import CliRunner
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.cli import app
 from mirror.config import ClusterSettings, load
@@ -45,14 +44,11 @@ _CHUNK: Final = 1 << 16
 # --- three brokers, of which one can be cut off from the controller ---------------------------------------------------
 
 
-def _way(connection: Any) -> tuple[int, int] | None:
-    """From which port to which."""
-    near, far = connection.laddr, connection.raddr
-    return (near.port, far.port) if near and far else None
-
-
 class Gate(BackgroundServers):
-    """The way to the controller; `shut` are the processes that it does not let through."""
+    """The way to the controller; `shut` are the nodes that it does not let through.
+
+    A node says who it is as it says which client it is: `1`, or `raft-client-1`.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -66,10 +62,14 @@ class Gate(BackgroundServers):
         return [server]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = writer.get_extra_info("peername")[1]
-        way = port, self.port
-        pid = next((one.pid for one in psutil.net_connections("tcp") if one.pid and _way(one) == way), None)
-        if pid is None or pid in self.shut:  # whoever is not known could not be shut out later: it connects again
+        try:
+            begin = await reader.readexactly(14)  # size, key, version, correlation id, length of the client's id
+            client = await reader.readexactly(int.from_bytes(begin[12:]))
+        except (OSError, asyncio.IncompleteReadError):
+            writer.transport.abort()
+            return
+        node = int(client.rpartition(b"-")[2])
+        if node in self.shut:
             writer.transport.abort()
             return
         try:
@@ -77,7 +77,8 @@ class Gate(BackgroundServers):
         except OSError:  # it is just starting
             writer.transport.abort()
             return
-        self._open.append((pid, writer))
+        up_writer.write(begin + client)
+        self._open.append((node, writer))
 
         async def carried(one: asyncio.StreamReader, other: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError):
@@ -86,14 +87,14 @@ class Gate(BackgroundServers):
 
         await until_one_ends((carried(reader, up_writer), carried(up_reader, writer)), writer, up_writer)
 
-    def shut_out(self, pid: int) -> None:
-        """Let a process through no more."""
-        self._await(self._cut(pid))
+    def shut_out(self, node: int) -> None:
+        """Let a node through no more."""
+        self._await(self._cut(node))
 
-    async def _cut(self, pid: int) -> None:
-        self.shut.add(pid)
+    async def _cut(self, node: int) -> None:
+        self.shut.add(node)
         for one, writer in self._open:
-            if one == pid:
+            if one == node:
                 writer.transport.abort()
 
 
@@ -134,7 +135,7 @@ class Trio(Cluster):
 
         One that does not know yet sends producers to it, where a record waits for replicas that left.
         """
-        self.gate.shut_out(self.nodes[i].java_pid)
+        self.gate.shut_out(i)
         others = [node.port for node in self.nodes if node.id != i]
         until(lambda: all(self._is_missed(i, one) for one in others), lambda: f"broker {i} is not missed by all")
 
@@ -166,7 +167,7 @@ def source() -> Iterator[Trio]:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         for topic in (*_LED, "co-kept"):
             made = NewTopic(topic, 1, replica_assignment=[[_OLD, 2, 0]], config={"retention.ms": str(_DAY_MS)})
-            admin.create_topics([made])[topic].result(30)
+            admin.create_topics([made])[topic].result(DEADLINE_S)
         until(lambda: _in_sync(admin), lambda: "replicas are not in sync")
         for topic in _LED:
             produce(cluster.bootstrap, topic, (b"%06d" % number for number in range(100)))
@@ -185,7 +186,7 @@ def deposed(source: Trio, own_target: Cluster) -> Trio:
         produce(_live(source), topic, (b"new%06d" % number for number in range(50)))
     raised = ConfigEntry("retention.ms", str(60 * _DAY_MS), incremental_operation=AlterConfigOpType.SET)
     kept = ConfigResource(ResourceType.TOPIC, "co-kept", incremental_configs=[raised])
-    admin.incremental_alter_configs([kept])[kept].result(30)
+    admin.incremental_alter_configs([kept])[kept].result(DEADLINE_S)
     return source
 
 
@@ -204,12 +205,12 @@ def _first(source: Trio) -> str:
 
 
 def _in_sync(admin: AdminClient) -> bool:
-    topics = admin.list_topics(timeout=30).topics.values()
+    topics = admin.list_topics(timeout=DEADLINE_S).topics.values()
     return all(len(one.isrs) == 3 for topic in topics for one in topic.partitions.values())
 
 
 def _leader(admin: AdminClient, topic: str) -> int:
-    return int(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    return int(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions[0].leader)
 
 
 def _once(source: Trio, target: Cluster, topic: str) -> PartitionStatus:

@@ -27,7 +27,7 @@ from adversary.logs import Reader
 from adversary.world import SIDES, Side
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.lab.embedded import Cluster, Spec, start_many
 
@@ -61,15 +61,15 @@ class Trio:
     def create(self, topic: str) -> None:
         """A topic by the cluster's defaults."""
         configs = {"cleanup.policy": "compact"} if topic == COMPACTED else {}
-        self._admin.create_topics([NewTopic(topic, 2, config=configs)])[topic].result(30)
+        self._admin.create_topics([NewTopic(topic, 2, config=configs)])[topic].result(DEADLINE_S)
 
     def partitions(self, topic: str) -> dict[int, Any]:
         """Of a topic, by number."""
-        return dict(self._admin.list_topics(topic, timeout=30).topics[topic].partitions)
+        return dict(self._admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions)
 
     def is_in_sync(self) -> bool:
         """Every replica of every partition."""
-        topics = self._admin.list_topics(timeout=30).topics.values()
+        topics = self._admin.list_topics(timeout=DEADLINE_S).topics.values()
         return all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values())
 
     def roll(self, chance: Random) -> None:
@@ -173,7 +173,7 @@ class Elections:
     def _states(self, config: Path) -> dict[tuple[str, int], tuple[str, int]]:
         """By source partition, its state and how many offsets of the source are missing; empty where none is known."""
         asked = Command(self._folder, "status", str(config), "--json", "--log-level", "error")
-        if asked.wait(60):
+        if asked.wait(DEADLINE_S):
             return {}
         fields = json.loads(asked.printed)["partitions"]
         return {(one["topic"], one["partition"]): (one["state"], one["lag_records"]) for one in fields}
@@ -195,7 +195,7 @@ class Elections:
                     for number in range(count, count + 20):
                         producer.produce(topic, b"v%d" % number, b"k%d" % (number % 37), partition=number % 2)
                     count += 20
-                    producer.flush(60)
+                    producer.flush(DEADLINE_S)
                     time.sleep(0.1)
             except KafkaException:
                 time.sleep(0.5)
@@ -205,7 +205,7 @@ class Elections:
         while not self._over.is_set():
             try:
                 producer = self._producer(**{"transactional.id": "elections", "transaction.timeout.ms": 20_000})
-                producer.init_transactions(60)
+                producer.init_transactions(DEADLINE_S)
                 while not self._over.is_set():
                     producer.begin_transaction()
                     for number in range(count, count + chance.randrange(1, 30)):
@@ -243,7 +243,7 @@ def test_brokers_that_are_killed_one_by_one(held: Callable[..., Elections]) -> N
     with elections.running():
         for _ in range(EVENTS):
             elections.sides[chance.choice(SIDES)].roll(chance)
-    assert [mirror.wait(60) for mirror in elections.mirrors.values()] == [0, 0]
+    assert [mirror.wait(DEADLINE_S) for mirror in elections.mirrors.values()] == [0, 0]
     for name in ("partition_stopped", "target_lost_records", "records_lost", "journal_lost_records"):
         assert elections.events(name) == []
     assert (elections.unlike(""), elections.unlike(PREFIX)) == ({}, {})
@@ -255,7 +255,7 @@ def test_the_target_elects_replicas_that_lagged(held: Callable[..., Elections]) 
     with elections.running():
         for _ in range(EVENTS):
             elections.sides["target"].elect_unclean(chance.choice(("", PREFIX)) + chance.choice(TOPICS), chance)
-    assert [mirror.wait(60) for mirror in elections.mirrors.values()] == [0, 0]
+    assert [mirror.wait(DEADLINE_S) for mirror in elections.mirrors.values()] == [0, 0]
     assert elections.events("target_lost_records")
     assert elections.events("partition_stopped") == []
     assert (elections.unlike(""), elections.unlike(PREFIX)) == ({}, {})
@@ -266,7 +266,7 @@ def test_the_source_elects_a_replica_that_lagged(held: Callable[..., Elections])
     elections, chance = held(UNCLEAN), Random(SEED)
     with elections.running():
         elections.sides["source"].elect_unclean(chance.choice(TOPICS), chance)
-    assert [mirror.wait(60) for mirror in elections.mirrors.values()] == [4, 4]
+    assert [mirror.wait(DEADLINE_S) for mirror in elections.mirrors.values()] == [4, 4]
     stopped = {(one["topic"], one["partition"]) for one in elections.events("partition_stopped")}
     assert {one["state"] for one in elections.events("partition_stopped")} == {"TRUNCATED"}
     for prefix in ("", PREFIX):

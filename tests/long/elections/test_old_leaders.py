@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from guarded import create
 from helpers import make_topic, mirror_once, produce
 from padded import trimmed
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.journal.journal import journal_topic
 from mirror.kafka.cluster import TopicPartition
@@ -42,7 +42,7 @@ HALVES = {
 def leads(cluster: Cluster, node: int, in_sync: Sequence[int], topics: Iterable[str] = HALVES) -> bool:
     """Of all topics, with these replicas in sync."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    found = client.list_topics(timeout=10).topics
+    found = client.list_topics(timeout=DEADLINE_S).topics
     parts = [found[topic].partitions[0] for topic in topics]
     return all(one.leader == node and one.isrs == list(in_sync) for one in parts)
 

@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from crashcut import crash_and_cut, crash_and_cut_all
 from helpers import RECENT_MS, make_topic, mirror_once, produce, remove_topics, settings_between
 from samerecords import assert_same_records, read
+from waiting import DEADLINE_S
 from watchedtask import WatchedTask
 
 from mirror.journal.journal import journal_topic
@@ -54,12 +55,12 @@ def test_a_source_that_was_cut_into_a_transaction_that_had_ended_is_truncated(
     at = TopicPartition(topic_name, 0)
     make_topic(source, topic_name)
     client = Producer({"bootstrap.servers": source, "transactional.id": topic_name, "log_level": 0})
-    client.init_transactions(60)
+    client.init_transactions(DEADLINE_S)
     for end in (client.commit_transaction, client.abort_transaction):
         client.begin_transaction()
         client.produce(topic_name, b"x", partition=0)
-        client.flush(20)  # one that is aborted would not be sent
-        end(20)
+        client.flush(DEADLINE_S)  # one that is aborted would not be sent
+        end(DEADLINE_S)
     assert mirror_once(source, target, [topic_name], topic_name)[at].state is State.CAUGHT_UP
     crash_and_cut_all(pair[0], {at: 3}, waits=False)
     produce(source, topic_name, [b"later"] * 9)

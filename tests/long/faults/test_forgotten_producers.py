@@ -127,11 +127,11 @@ def _produce_at_once(bootstrap: str, topic: str, times: Sequence[int]) -> None:
     """Produce equal records, three in a batch; a reader gets all of them together, when they are committed."""
     config = {"transactional.id": topic, "linger.ms": 5000, "batch.num.messages": 3}
     producer = Producer({"bootstrap.servers": bootstrap, **config})
-    producer.init_transactions(60)
+    producer.init_transactions(DEADLINE_S)
     producer.begin_transaction()
     for timestamp in times:
         producer.produce(topic, b"beat" + b"." * 3000, partition=0, timestamp=timestamp)
-    producer.commit_transaction(60)
+    producer.commit_transaction(DEADLINE_S)
 
 
 def test_what_was_queued_before_a_suspension_is_not_sent_behind_it(

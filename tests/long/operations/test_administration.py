@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from helpers import make_topic, remove_topics
 from syncing import admin_of
 from topicadmin import configs_of
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Creation, Span
@@ -29,14 +29,14 @@ def test_brokers_that_do_not_agree_on_a_default_change_no_copy(
             entry = ConfigEntry("log.retention.ms", retention, incremental_operation=AlterConfigOpType.SET)
             resource = ConfigResource(ConfigResource.Type.BROKER, str(node), incremental_configs=[entry])
             for done in client.incremental_alter_configs([resource]).values():
-                done.result(60)
+                done.result(DEADLINE_S)
             until(lambda: default_of(node) == retention)
 
         def default_of(node: int) -> str:
             (found,) = client.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(node))]).values()
-            return str(found.result(60)["log.retention.ms"].value)
+            return str(found.result(DEADLINE_S)["log.retention.ms"].value)
 
-        nodes = sorted(client.list_topics(timeout=60).brokers)
+        nodes = sorted(client.list_topics(timeout=DEADLINE_S).brokers)
         make_topic(two.bootstrap, topic_name)
         assert flow.once().exit_code == ExitCode.DONE
         make_topic(two.bootstrap, later)

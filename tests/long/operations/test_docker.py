@@ -18,10 +18,10 @@ from urllib.parse import urlencode
 import pytest
 from alerts import shown
 from deployment import HOME, SERVICES
-from running import TIMEOUT, wait_for
 from testcontainers.compose import DockerCompose
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
+from waiting import until
 
 MIRROR = str(SERVICES["mirror"]["image"])
 GRAFANA = str(SERVICES["grafana"]["image"])
@@ -143,7 +143,7 @@ def test_the_image_is_an_executor() -> None:
 
 def test_the_story_is_played_to_its_end(stack: DockerCompose, tmp_path: Path) -> None:
     """And before it, while all is well: the dashboard's figures, a census, and a proof, by tasks of Spark."""
-    wait_for(lambda: all(figures_of(one) for one in FIGURES), TIMEOUT, lambda: str([*map(figures_of, FIGURES)]))
+    until(lambda: all(figures_of(one) for one in FIGURES), lambda: str([*map(figures_of, FIGURES)]))
     census = mirror("census", "/etc/mirror/eu-to-us.yaml")
     assert "orders" in json.dumps(census)
     proof = mirror("verify", "/etc/mirror/eu-to-us.yaml", "--spark")
@@ -164,4 +164,4 @@ def test_grafana_has_the_dashboard_and_the_figures(stack: DockerCompose) -> None
     assert board["title"] == json.loads((HOME / "ops" / "grafana" / "mirror.json").read_text())["title"]
     query = "http://127.0.0.1:3000/api/datasources/proxy/uid/{}/api/v1/query?query=mirror_records_lag"
     (source,) = fetched("http://127.0.0.1:3000/api/datasources")
-    wait_for(lambda: fetched(query.format(source["uid"]))["data"]["result"], TIMEOUT, lambda: "no figures")
+    until(lambda: fetched(query.format(source["uid"]))["data"]["result"], lambda: "no figures")

@@ -13,7 +13,7 @@ from typing import Self
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.errors import EmbeddedError
 from mirror.lab.embedded import Cluster, down, standing, up
@@ -36,7 +36,7 @@ def test_a_stopped_cluster_leaves_no_process_port_or_folder() -> None:
         resource = ConfigResource(ConfigResource.Type.BROKER, "0")
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         described = admin.describe_configs([resource])
-        assert described[resource].result(20)["message.max.bytes"].value == "2000000"
+        assert described[resource].result(DEADLINE_S)["message.max.bytes"].value == "2000000"
     assert not node.alive
     assert not listens(node.port)
     assert not listens(node.controller_port)
@@ -49,7 +49,7 @@ def test_a_killed_node_comes_back_with_its_port_and_its_topics(topic_name: str) 
         (node,) = cluster.nodes
         port, pid = node.port, node.java_pid
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.create_topics([NewTopic(topic_name, 1)])[topic_name].result(20)
+        admin.create_topics([NewTopic(topic_name, 1)])[topic_name].result(DEADLINE_S)
         del admin  # or it fills the log with its attempts to come back
         cluster.kill(0)
         assert not node.alive
@@ -59,7 +59,8 @@ def test_a_killed_node_comes_back_with_its_port_and_its_topics(topic_name: str) 
         cluster.restart(0)
         assert (node.port, node.alive) == (port, True)
         assert node.java_pid != pid
-        assert topic_name in AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=20).topics
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        assert topic_name in admin.list_topics(timeout=DEADLINE_S).topics
 
 
 def test_a_suspended_node_is_silent_until_it_is_resumed(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
         assert guard is not None
         assert guard.ppid() == parent.pid
         parent.kill()
-    _, left = psutil.wait_procs([broker, guard], timeout=30)
+    _, left = psutil.wait_procs([broker, guard], timeout=DEADLINE_S)
     assert left == []
     assert not listens(int(port))
     assert not Path(folder).exists()
@@ -254,5 +255,5 @@ def test_a_suspended_command_is_ended_too() -> None:
 def test_a_killed_guard_takes_its_command_along() -> None:
     with Guarded("exec sleep 60") as guarded:
         guarded.guard.kill()
-        _, left = psutil.wait_procs([guarded.command], timeout=180)
+        _, left = psutil.wait_procs([guarded.command], timeout=DEADLINE_S)
     assert left == []

@@ -13,7 +13,7 @@ from livemirror import LiveMirror, configure, values
 from samerecords import read
 from sparkless import run_once
 from syncing import delete_topics
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
@@ -38,7 +38,7 @@ def test_a_record_that_does_not_fit_into_memory_is_opened_when_there_is_more(liv
     settings = {"compression.type": "zstd", "message.max.bytes": 1 << 27, "queue.buffering.max.kbytes": 1 << 18}
     producer = Producer({"bootstrap.servers": live.source, **settings})
     producer.produce(live.topic, bytes(size), partition=0, timestamp=RECENT_MS + 100)
-    assert not producer.flush(60)
+    assert not producer.flush(DEADLINE_S)
     with live.running():
         live.until_stopped(State.REFUSED, Remedy.RAISE_MEMORY)
         live.settings["limits"] = {"memory_mb": 2048}

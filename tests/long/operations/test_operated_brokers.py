@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 from samerecords import assert_same_records
 from typer.testing import CliRunner
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.cli import app
 from mirror.errors import ExitCode
@@ -169,7 +169,8 @@ def test_partitions_that_move_to_other_brokers(operated: Operated) -> None:
             assert admin.alter_partition_reassignments(moves) == dict.fromkeys(moves)
             operated.write(100)
             until(lambda: not admin.list_partition_reassignments(), lambda: "not reassigned")
-            topics = AdminClient({"bootstrap.servers": operated.target.bootstrap}).list_topics(timeout=30).topics
+            client = AdminClient({"bootstrap.servers": operated.target.bootstrap})
+            topics = client.list_topics(timeout=DEADLINE_S).topics
             assert {place: topics[place.topic].partitions[0].replicas for place in moves} == moves
         finally:
             admin.close()

@@ -71,7 +71,8 @@ def test_a_reload_that_came_early_is_served_once() -> None:
 
 
 def _run(script: str) -> tuple[int, str]:
-    command = [sys.executable, "-c", script]
+    heeding = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # under nohup it would be ignored
+    command = [sys.executable, "-c", heeding + script]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     return ended.returncode, ended.stdout
 

@@ -18,7 +18,7 @@ from helpers import make_topic, produce
 from rekey_story import Story, endpoint, grow, rekeyed_file
 from rekeychecker import read_committed
 from typer.testing import CliRunner
-from waiting import DEADLINE_S, until
+from waiting import DEADLINE_S, MovableClock, until
 
 from mirror.cli import app
 from mirror.errors import ClusterUnreachable, ExitCode
@@ -190,7 +190,7 @@ def test_a_marker_that_is_late_is_not_lost(topic_name: str, monkeypatch: pytest.
 
 @pytest.mark.proves("never-silent", "mirror accept")
 def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
-    own_target: Cluster, topic_name: str, tmp_path: Path
+    own_target: Cluster, topic_name: str, tmp_path: Path, clock: MovableClock
 ) -> None:
     """Keys may live on in a copy that was behind for longer than the source keeps tombstones: until a person takes it
     as it is. One that was not behind lacks nothing, whatever the cleaner took.
@@ -199,7 +199,7 @@ def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
     with source:
         make_topic(source.bootstrap, topic_name, configs=CLEANED_SOON | {"delete.retention.ms": "300"})
         story = Story(source, own_target, topic_name, is_there=True)
-        story.rule = replace(story.rule, tombstones_ms=300)
+        story.rule = replace(story.rule, tombstones_ms=600_000)
         config = rekeyed_file(story, tmp_path)
 
         def rehearsed() -> int:
@@ -213,6 +213,7 @@ def test_deletions_that_a_compacted_source_has_forgotten_are_on_record(
         ten_keys(source.bootstrap, topic_name)
         story.copied()
         delete_keys(source.bootstrap, topic_name, forgets=True)
+        clock.move(601)
         for _ in range(2):
             story.copied()
             assert rehearsed() == ExitCode.NOT_WHOLE

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from helpers import mirror_once, produce
 from oldbroker import FORMATS, Magic, OldBroker
 from samerecords import read
+from waiting import DEADLINE_S
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
@@ -61,7 +62,7 @@ def test_a_topic_whose_format_was_set_back(old_broker: OldBroker, own_target: Cl
     admin = AdminClient({"bootstrap.servers": old_broker.bootstrap, "log_level": 0})
     entry = ConfigEntry("message.format.version", FORMATS[1], incremental_operation=AlterConfigOpType.SET)
     asked = ConfigResource(ResourceType.TOPIC, topic_name, incremental_configs=[entry])
-    admin.incremental_alter_configs([asked])[asked].result(20)
+    admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
     produce(old_broker.bootstrap, topic_name, VALUES[:50])
     assert copied(old_broker.bootstrap, own_target.bootstrap, topic_name).records == 50
     assert_equal(old_broker.bootstrap, own_target.bootstrap, topic_name, 1)

@@ -22,6 +22,7 @@ from samerecords import assert_same_records, read
 from topicadmin import configs_of, configure
 from transactional import CLEANED, transactions, wait_until_cleaned, write_over
 from translated_copies import assert_translated
+from watchedtask import WatchedTask
 
 from mirror.config import ClusterSettings
 from mirror.errors import ExitCode
@@ -166,12 +167,10 @@ def test_more_in_sync_replicas_than_there_are(
     make_topic(source, topic)
     make_topic(target, topic, configs={"min.insync.replicas": "2"})
     produce(source, topic, numbered(50))
-    found = mirror_once(source, target, [topic], flow=topic)[TopicPartition(topic, 0)]
-    if version == "3.3.2":
-        assert found.state is State.UNAVAILABLE, found
-        assert "not_enough_replicas" in found.detail, found
-    else:
-        assert found.state is State.CAUGHT_UP, found
+    at, expected = TopicPartition(topic, 0), State.UNAVAILABLE if version == "3.3.2" else State.CAUGHT_UP
+    with WatchedTask(source, target, [at]) as task:
+        found = task.until(at, lambda one: one.state is expected)
+    assert ("not_enough_replicas" in found.detail) == (version == "3.3.2"), found
 
 
 @pytest.mark.parametrize("version", TARGETS)

@@ -17,7 +17,7 @@ from groupoffsets import commit, committed
 from helpers import config_file, make_topic, produce, settings_between
 from samerecords import read
 from transactional import transactions
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.commands import restore as command
 from mirror.config import load
@@ -42,7 +42,7 @@ def fill(bootstrap: str, topic: str, partitions: int) -> None:
     for partition in range(partitions):
         for number in range(200):
             producer.produce(topic, b"value %d" % number, key=b"key %d" % (number % 50), partition=partition)
-        producer.flush(60)
+        producer.flush(DEADLINE_S)
     assert not len(producer)
 
 
@@ -50,7 +50,7 @@ def commit_in_transaction(bootstrap: str, group: str, topic: str, offset: int, *
     """Offsets that count only with their transaction."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     client = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{group}-{uuid4().hex}"})
-    client.init_transactions(60)
+    client.init_transactions(DEADLINE_S)
     client.begin_transaction()
     client.send_offsets_to_transaction([At(topic, 0, offset)], consumer.consumer_group_metadata(), 60)
     (client.commit_transaction if ends_well else client.abort_transaction)(60)
@@ -136,7 +136,7 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
         first, other, behind = (node.id for node in lost.nodes)
         client = AdminClient({"bootstrap.servers": lost.bootstrap})
         placed = NewTopic(topic_name, 1, replica_assignment=[[other, behind]], config={"min.insync.replicas": "1"})
-        client.create_topics([placed])[topic_name].result(60)
+        client.create_topics([placed])[topic_name].result(DEADLINE_S)
         produce(lost.bootstrap, topic_name, [b"before"] * 20)
         lost.suspend(2)
         produce(lost.bootstrap, topic_name, [b"since"] * 10)

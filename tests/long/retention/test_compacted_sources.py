@@ -13,6 +13,7 @@ from pair import SETTINGS
 from samerecords import read
 from transactional import CLEANED, wait_until_cleaned, write_over
 from translated_copies import assert_translated, index_of
+from waiting import DEADLINE_S
 
 from mirror.errors import ExitCode
 from mirror.lab.embedded import Cluster
@@ -54,7 +55,7 @@ def test_what_was_cleaned_before_it_was_recorded_where_it_went_is_found_again(fl
     left = {one[4] for one in read(flow.source.bootstrap, flow.name, 0)}
     assert len(left) < len(every)
     client.produce(flow.name, b"more", key=b"more", partition=0)
-    client.flush(60)
+    client.flush(DEADLINE_S)
     flow.copied()
     index = index_of((flow.source.bootstrap, flow.target.bootstrap), flow.name)
     kept = [one for one in read(flow.target.bootstrap, flow.name, 0) if one[4] in left and one[4] in every]

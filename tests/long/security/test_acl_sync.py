@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from helpers import make_topic, produce
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.driver.topic_watcher import Replanner
 from mirror.journal.entries import FirstSeen
@@ -60,7 +60,7 @@ def rule(kind: ResourceType, name: str, user: str, operation: str, *, deny: bool
 def give(bootstrap: str, *rules: AclBinding) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answers are there
     for done in admin.create_acls(list(rules)).values():
-        done.result(60)
+        done.result(DEADLINE_S)
     for one in rules:
         until(partial(rules_on, bootstrap, one.name, one.restype))
 
@@ -68,7 +68,7 @@ def give(bootstrap: str, *rules: AclBinding) -> None:
 def revoke(bootstrap: str, kind: ResourceType, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for done in admin.delete_acls([every_acl(kind, name)]).values():
-        done.result(60)
+        done.result(DEADLINE_S)
     until(lambda: not rules_on(bootstrap, name, kind))
 
 
@@ -78,7 +78,7 @@ def rules_on(bootstrap: str, name: Any, kind: Any = TOPIC) -> set[str]:
     return {
         f"{one.principal.removeprefix('User:')}"
         f"{' not' if one.permission_type is AclPermissionType.DENY else ''} {one.operation.name}"
-        for one in admin.describe_acls(every_acl(kind, name)).result(60)
+        for one in admin.describe_acls(every_acl(kind, name)).result(DEADLINE_S)
     }
 
 

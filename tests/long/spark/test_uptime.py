@@ -15,7 +15,7 @@ import psutil
 from helpers import config_file, make_topic, produce
 from samerecords import assert_same_records
 from syncing import admin_of, ends
-from waiting import until
+from waiting import DEADLINE_S, until
 
 from mirror.lab.embedded import Cluster
 
@@ -55,7 +55,7 @@ def test_a_mirror_outlives_its_scratch_folder_and_its_log_and_ends_in_time_thoug
         until(lambda: has_copied(20))
         jvm.suspend()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, 128 + signal.SIGTERM), "ten seconds, and what a busy machine adds"
+        assert process.wait(DEADLINE_S) in (0, 128 + signal.SIGTERM)
         until(lambda: not psutil.pid_exists(jvm.pid), lambda: "the JVM is left")
         assert_same_records(source, target, topic_name, 1)
     finally:
