@@ -206,7 +206,7 @@ class _Desk:
                 left -= len(found.records)
                 parts.append(found)
             responses.append(SimpleNamespace(topic=topic.topic, partitions=tuple(parts)))
-        return SimpleNamespace(__version__=_FETCH_VERSION, error_code=_NONE, responses=tuple(responses))
+        return SimpleNamespace(__version__=_FETCH_VERSION, error_code=_NONE, session_id=0, responses=tuple(responses))
 
     def _records(self, at: TopicPartition, ask: Any, request: Any, left: int) -> Any:
         log, offset = self._logs[at], ask.fetch_offset
