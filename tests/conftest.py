@@ -56,14 +56,35 @@ def tier(path: Path) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep the tests of one Spark session in one worker. Let only pure tests fail for a late warning: what a test with
-    brokers leaves to the garbage collector is found while any other one runs.
+    """Let only pure tests fail for a late warning: what a test with brokers leaves to the garbage collector is found
+    while any other one runs.
     """
-    if tier(item.path) == "spark":
-        item.add_marker(pytest.mark.xdist_group("spark"))
     if tier(item.path) != "pure":
         item.add_marker(pytest.mark.filterwarnings("default::ResourceWarning"))
         item.add_marker(pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"))
+
+
+#: What one worker is to run, since it shares what takes long to start: a session of Spark, a broker with users.
+_TOGETHER = {
+    "tests/spark/": "spark",
+    "tests/contract/test_rights.py": "security",
+    "tests/contract/test_security.py": "security",
+    "tests/contract/test_run_process.py": "run",
+}
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, whose own groups are no-ops with the ids of pytest 9.2
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Schedule tests one by one, but for those that belong together."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda name: next(
+        (group for path, group in _TOGETHER.items() if name.startswith(path)), name
+    )
+    return scheduler
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest-randomly, whose order stays within each tier

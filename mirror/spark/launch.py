@@ -241,7 +241,7 @@ def _version_of(master: str, conf: SparkConf) -> str:
     address = f"http://{host}:{conf.get('spark.master.ui.port') or 8080}/"
     with suppress(OSError, ValueError), urllib.request.urlopen(address, timeout=_CONNECTED_WITHIN) as page:
         text = page.read(1 << 20).decode(errors="replace")
-        found = re.search(r'class="version"[^>]*>\s*([\w.-]+)', text)
+        found = re.search(r'class="version[^"]*"[^>]*>\s*([\w.-]+)', text)
         return found[1] if found and master.partition(",")[0] in text else ""
     return ""
 

@@ -31,7 +31,6 @@ from mirror.errors import ExitCode, MirrorError
 from mirror.states import Remedy, State
 
 pytest_plugins = ["guardedbroker"]
-pytestmark = [pytest.mark.xdist_group("security")]
 
 TOPIC, GROUP, BROKER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
 #: The rights of docs/security.md by side, and what is shown where one is missing. The source topic and the group are

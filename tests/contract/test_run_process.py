@@ -24,8 +24,6 @@ from waiting import until
 
 from mirror.names import LONGEST
 
-pytestmark = [pytest.mark.xdist_group("run")]
-
 
 def config_of(folder: Path, source: Shared, target: Shared, flow: str, **more: Any) -> Path:
     """A flow of all topics whose names begin with its own."""

@@ -25,7 +25,6 @@ from mirror.kafka.protocol import METADATA
 from mirror.lab.embedded.node import Authority
 
 pytest_plugins = ["guardedbroker"]
-pytestmark = [pytest.mark.xdist_group("security")]
 
 ALICE: Final = {"sasl_username": "alice", "sasl_password": USERS["alice"]}
 

@@ -127,10 +127,9 @@ def test_what_a_jvm_prints_is_passed_on_once_it_runs(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == "a warning\n"
 
 
-def test_a_master_of_another_version_is_named_with_both() -> None:
-    page = (
-        b'HTTP/1.0 200 OK\r\n\r\n<span class="version" style="margin-right: 15px;">3.5.7</span> spark://127.0.0.1:7077'
-    )
+@pytest.mark.parametrize("given", ['"version" style="margin-right: 15px;"', '"version me-3"'], ids=["3.5", "4.3"])
+def test_a_master_of_another_version_is_named_with_both(given: str) -> None:
+    page = f"HTTP/1.0 200 OK\r\n\r\n<span class={given}>3.5.7</span> spark://127.0.0.1:7077".encode()
     with socket.create_server(("127.0.0.1", 0)) as server:
         conf = SparkConf(loadDefaults=False).set("spark.master.ui.port", str(server.getsockname()[1]))
 

@@ -15,7 +15,7 @@ from mirror.lab.embedded import start_many
 
 @pytest.fixture(scope="session")
 def guarded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """A broker that asks who comes and what they may do; modules that use it are of the group `security` of workers."""
+    """A broker that asks who comes and what they may do; one worker runs the modules that use it (conftest)."""
     folder = tmp_path_factory.mktemp("certificates")
     (cluster,) = start_many([every_way_in(folder)])
     with cluster:
