@@ -1,8 +1,7 @@
 """The reading side: raw batches from the source, in offset order for each partition, each with its CRC verified.
 
 One task for each source leader keeps one fetch request open there, in a session (KIP-227): the broker holds it until
-there is data, so leaders that have nothing new cost a request every half second and a new record arrives at once. What
-trickles in is waited for a moment, so that one request brings what many partitions have (R10).
+there is data, so leaders that have nothing new cost a request every half second and a new record arrives at once.
 
     R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
         needs
@@ -34,9 +33,6 @@ trickles in is waited for a moment, so that one request brings what many partiti
     R9  compaction may leave nothing from a cursor up to the last stable offset, where a transaction is open: no later
         batch shows that hole. It is passed over once a leader that knows all has said so as often as is believed of an
         empty answer (`fetch_below`), and never beyond what a reader of committed records gets
-    R10 behind an answer after which nothing is left to fetch, the next request waits for twice the processor time that
-        this one took, at most `MAX_DELAY`: where records trickle in, requests take a third of a core at most, and carry
-        more the more there is
 """
 
 from __future__ import annotations
@@ -44,7 +40,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import replace
@@ -98,8 +93,6 @@ DAMAGE_TRIES: Final = 3
 UNHEARD_SECONDS: Final = 20.0
 #: Seconds between two polls of the source while the bound lets nothing be fetched.
 DEBT_POLL: Final = 1.0
-#: Seconds for which what trickles in is waited for at the most (R10).
-MAX_DELAY: Final = 0.005
 #: Seconds after which a partition that was left out for want of memory is given what others would take.
 MEMORY_TURN: Final = 1.0
 
@@ -222,7 +215,6 @@ class Fetcher:
         """Fetch from one leader, for as long as there are cursors."""
         backoff, session = Backoff(), self._sessions.setdefault(node, FetchSession())
         while True:
-            cpu_s = time.process_time()
             idle: Collection[TopicPartition] | None = None
             if self._bucket and (wait := self._bucket.wait(clock.monotonic())):  # R4
                 await asyncio.sleep(min(wait, DEBT_POLL))
@@ -268,12 +260,6 @@ class Fetcher:
             await asyncio.sleep(self._left_out(asked, sent_at, muted, backoff))
             if stale:
                 await self.refresh()
-            await asyncio.sleep(self._rest(parts, time.process_time() - cpu_s))
-
-    def _rest(self, parts: Iterable[Fetched], cpu_s: float) -> float:
-        """Seconds to wait before the next request, behind one that took `cpu_s` of the processor (R10)."""
-        cursors = (self._cursors.get(fetched.partition) for fetched in parts)
-        return min(MAX_DELAY, 2 * cpu_s) if all(cursor is None or cursor.has_all for cursor in cursors) else 0.0
 
     def _hand_out(self, fetched: Fetched, offset: int, asked_ms: int) -> bool:
         """Take a partition's part of an answer to an ask for `offset`; true where metadata is stale."""

@@ -22,7 +22,7 @@ from mirror.kafka.queries import EpochEnd
 from mirror.records.header import RawBatch
 from mirror.replication import both_logs, fetcher
 from mirror.replication.cursor import Arrival, Cursor
-from mirror.replication.fetcher import MAX_DELAY, UNHEARD_SECONDS, Fetcher, Request
+from mirror.replication.fetcher import UNHEARD_SECONDS, Fetcher, Request
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)
@@ -392,11 +392,3 @@ async def test_a_quota_that_lets_nothing_through_is_named(clock: MovableClock) -
     assert "orders-0 at offset 7: a quota" in quota
     assert "consumer_byte_rate" in quota
     assert "its answers do not name it" in unnamed
-
-
-@pytest.mark.parametrize(("ends_at", "cpu_s", "rest"), [(5, 0.001, 0.002), (5, 1.0, MAX_DELAY), (6, 1.0, 0.0)])
-def test_what_trickles_in_is_waited_for_and_a_backlog_is_not(ends_at: int, cpu_s: float, rest: float) -> None:
-    reading = Fetcher(SOURCE, lambda _: PARTITION_BYTES, lambda _: None, PARTITION_BYTES)  # type: ignore[arg-type, return-value]
-    reading._cursors[AT] = Cursor(AT, None, 5, readable_until=ends_at)
-    answered: Any = SimpleNamespace(partition=AT)
-    assert reading._rest([answered], cpu_s) == pytest.approx(rest)
