@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
@@ -136,6 +136,7 @@ class FetchSession:
         self._id = self._epoch = 0  # of the last request; epoch 0 asks for everything, and for a new session
         self._is_over = True  # the next request asks for everything
         self._asks: dict[TopicPartition, Ask] = {}  # in the order in which the leader fills its answers
+        self._names: dict[uuid.UUID | str | None, str] = {}  # topics by what answers call them
         self._new: Sequence[Ask] = ()  # what the next request names
         self._forgotten: list[Ask] = []  # and what is asked for no more
         self.is_incremental = False  # whether that is what changed alone
@@ -154,8 +155,11 @@ class FetchSession:
         ]
         for ask in self._forgotten:
             del self._asks[ask.partition]
+        before = len(self._asks)
         self._new = [ask for ask in asks if self._asks.get(ask.partition) != ask]
         self._asks.update((ask.partition, ask) for ask in self._new)
+        if self._forgotten or len(self._asks) != before:
+            self._names = _names_of(asks)
 
     def request(self, version: int, *, max_wait_ms: int, max_bytes: int) -> Any:
         """Return the request that says so."""
@@ -169,9 +173,9 @@ class FetchSession:
         )
 
     @property
-    def asks(self) -> list[Ask]:
+    def asks(self) -> dict[TopicPartition, Ask]:
         """All that the leader is asked for, in the order in which it fills its answers."""
-        return list(self._asks.values())
+        return self._asks.copy()
 
     def read(self, answer: Any) -> list[Fetched]:
         """Return the partitions of an answer. What an answer of a session leaves out has nothing new."""
@@ -179,7 +183,7 @@ class FetchSession:
             self.end()
             return []
         self._id = answer.session_id
-        found = list(read_fetch(answer, self._asks.values()))
+        found = list(_parts(answer, self._names, self._asks))
         for fetched in found:
             if fetched.records:  # its turn comes behind all others (Kafka `IncrementalFetchContext`)
                 self._asks[fetched.partition] = self._asks.pop(fetched.partition)
@@ -197,16 +201,25 @@ class FetchSession:
 
 def read_fetch(answer: Any, asks: Collection[Ask]) -> Iterator[Fetched]:
     """The partitions of an answer, named by the asks that it answers; what was not asked for is left out."""
+    return _parts(answer, _names_of(asks), {ask.partition for ask in asks})
+
+
+def _names_of(asks: Iterable[Ask]) -> dict[uuid.UUID | str | None, str]:
+    return {key: ask.partition.topic for ask in asks for key in (ask.topic_id, ask.partition.topic)}
+
+
+def _parts(
+    answer: Any, names: Mapping[uuid.UUID | str | None, str], asked: Collection[TopicPartition]
+) -> Iterator[Fetched]:
     by_id = answer.__version__ >= _BY_ID
-    names = {(ask.topic_id if by_id else ask.partition.topic): ask.partition.topic for ask in asks}
-    asked = {ask.partition for ask in asks}
+    seen = set[TopicPartition]()  # a hostile answer may name one twice
     for topic in answer.responses:
         name = names.get(topic.topic_id if by_id else topic.topic)
         for part in topic.partitions:
             partition = TopicPartition(name or "", part.partition_index)
-            if partition not in asked:
+            if partition not in asked or partition in seen:
                 continue
-            asked.discard(partition)  # a hostile answer may name one twice
+            seen.add(partition)
             diverging = part.diverging_epoch
             yield Fetched(
                 partition=partition,

@@ -245,19 +245,19 @@ class Fetcher:
                 await asyncio.sleep(backoff.next())
                 await self.refresh()
                 continue
-            in_turn, parts = session.asks, session.read(answer)
+            asked, parts = session.asks, session.read(answer)
             if answer.error_code:  # the broker has forgotten the session
                 continue
             stale, muted = False, throttled_seconds(answer)
-            asked = {ask.partition: ask.offset for ask in asks}
             for fetched in parts:
-                stale |= self._hand_out(fetched, asked.pop(fetched.partition), asked_ms)
+                stale |= self._hand_out(fetched, asked[fetched.partition].offset, asked_ms)
             self._measure(parts, clock.monotonic() - sent_at, muted)
+            unheard = asked.keys() - {fetched.partition for fetched in parts}
             if session.is_incremental and (parts or not muted):
-                self._nothing_new(asked, asked_ms)
-                asked.clear()
-            self._find_holes(in_turn, parts, asked)
-            await asyncio.sleep(self._left_out(asked, sent_at, muted, backoff))
+                self._nothing_new(unheard, asked_ms)
+                unheard.clear()
+            self._find_holes(asked.values(), parts, unheard)
+            await asyncio.sleep(self._left_out(unheard, sent_at, muted, backoff))
             if stale:
                 await self.refresh()
 
@@ -365,7 +365,7 @@ class Fetcher:
         self.nudge()
 
     def _find_holes(
-        self, asks: list[Ask], parts: Collection[Fetched], unheard: Collection[TopicPartition] = ()
+        self, asks: Iterable[Ask], parts: Collection[Fetched], unheard: Collection[TopicPartition] = ()
     ) -> None:
         """Look for a hole where answers held nothing of a log that goes on, and not for want of bytes: these go to the
         partitions in the order of the asks (R9).

@@ -88,7 +88,7 @@ def test_the_leader_always_knows_all_that_is_asked_for(rounds: list[Any]) -> Non
         assert {at: offset for at, (offset, _) in leader.asks.items()} == {
             (IDS[topic], number): offset for (topic, number), offset in offsets.items()
         }
-        assert [(one.topic_id, one.partition.partition) for one in session.asks] == list(leader.asks)
+        assert [(one.topic_id, one.partition.partition) for one in session.asks.values()] == list(leader.asks)
         if fate == "failed":
             session.end()
             continue
@@ -96,7 +96,7 @@ def test_the_leader_always_knows_all_that_is_asked_for(rounds: list[Any]) -> Non
             for topic, number in offsets:
                 session.renew(TopicPartition(topic, number))
         session.read(leader.gives(session_id, {(IDS[topic], number) for topic, number in holding}))
-        assert [(one.topic_id, one.partition.partition) for one in session.asks] == list(leader.asks)
+        assert [(one.topic_id, one.partition.partition) for one in session.asks.values()] == list(leader.asks)
 
 
 def test_a_topic_that_was_made_anew_is_forgotten_and_asked_for_by_its_new_id() -> None:
