@@ -284,19 +284,22 @@ class Pipeline:
         """
         positions = dict(recorded)
 
-        async def follow(partition_task: PartitionTask) -> None:
-            mine, partition_writer = partition_task.assignment, partition_task.partition_writer
-            begin = partition_task.log_start(positions.get(mine.target))
-            if partition_writer is None or begin < 0:
-                return
+        async def follow(partition_task: PartitionTask, partition_writer: PartitionWriter, begin: int) -> None:
+            target = partition_task.assignment.target
             try:
-                await delete_records(self._target, mine.target, begin, partial(self._writer.check, partition_writer))
+                await delete_records(self._target, target, begin, partial(self._writer.check, partition_writer))
             except (ClusterError, WireError) as problem:
                 partition_task.add_note(f"the copy keeps what its source deleted (sync.log_start): {problem}")
             else:
                 partition_task.followed = begin
 
-        await asyncio.gather(*map(follow, tuple(self._partition_tasks.values())))
+        due = [
+            follow(partition_task, partition_writer, begin)
+            for partition_task in self._partition_tasks.values()
+            if (partition_writer := partition_task.partition_writer) is not None
+            and (begin := partition_task.log_start(positions.get(partition_task.assignment.target))) >= 0
+        ]
+        await asyncio.gather(*due)
 
     def last_of(self, source: TopicPartition) -> LastPosition | None:
         """The last position of a partition that is known to be acknowledged, whether or not it was begun here."""

@@ -504,10 +504,11 @@ class Writer:
                 self._taken[channel.node] = max(size, self._taken.get(channel.node, ANY_TAKES))
                 if size > self._cut.get(connection.address, NO_LIMIT):
                     del self._cut[connection.address]
-                self.took.add(clock.monotonic() - now)
+                heard_at = clock.monotonic()
+                self.took.add(heard_at - now)
                 self.throttled_s += (muted_s := throttled_seconds(answer.result()))
                 for waiting in sent:
-                    waiting.muted_until = clock.monotonic() + muted_s
+                    waiting.muted_until = heard_at + muted_s
                 by_target = {partition_writer.target: partition_writer for partition_writer in sent}
                 for ack in read_produce(answer.result(), topic_ids):
                     if partition_writer := by_target.pop(ack.partition, None):
