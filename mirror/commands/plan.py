@@ -184,7 +184,7 @@ def _configs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _padded(fillings: Sequence[Filling]) -> Iterator[str]:
-    """What padding takes: a line for each topic, and one for all."""
+    """Say what padding takes: a line for each topic, and one for all."""
     topics = {topic: list(of_topic) for topic, of_topic in groupby(fillings, key=lambda one: one.topic)}
     for topic, of_topic in topics.items():
         yield f"~ {topic}: pad {_cost(of_topic)} before its first record"

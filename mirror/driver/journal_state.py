@@ -307,9 +307,7 @@ class JournalState:
         return [at for at, one in self.live.items() if not (one.sees_the_end and self.is_fresh(at))]
 
     def know_ends(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Where the source's logs end, and begin, of those that were asked for and answered; of the others nobody knows
-        it.
-        """
+        """Take in where the source's logs end and begin, of those that answered; of the others nobody knows it."""
         self.ends = ends
         changed = {at: self.with_end(self.live[at]) for at in self.blind}
         self.live |= changed

@@ -401,15 +401,15 @@ class Admin:
         return frozenset(existed)
 
     def creations_refused(self, creations: Sequence[Creation]) -> dict[str, str]:
-        """Why the cluster would not create these topics as they are, by topic, in the words of its brokers. Makes
-        nothing. Who may not create one learns nothing here.
+        """Return why the cluster would not create these topics as they are, by topic, in the words of its brokers.
+        Makes nothing. Who may not create one learns nothing here.
         """
         failed: dict[str, MirrorError] = {}
         self._create(creations, set(), failed, validate_only=True)
         return _refusals(failed)
 
     def changes_refused(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
-        """The same of changes to settings of topics."""
+        """Return why the cluster would not change settings of topics so, likewise."""
         failed: dict[str, MirrorError] = {}
         self._alter(by_topic(changes).items(), {}, failed, validate_only=True)
         return _refusals(failed)

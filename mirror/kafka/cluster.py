@@ -249,7 +249,7 @@ class Cluster:
         return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
     def address(self, node: int) -> tuple[str, int]:
-        """Where the last metadata answer has a broker; nowhere for one that it does not name."""
+        """Return where the last metadata answer has a broker; nowhere for one that it does not name."""
         return self._brokers.get(node, ("", 0))
 
     def leader(self, partition: TopicPartition) -> Leader:
@@ -301,7 +301,7 @@ class Cluster:
         self._disowned[what] = node, self._learned
 
     def is_misled(self, node: int, connection: Connection) -> bool:
-        """Whether `connection` would make an open one anew: it is idle, and may be to another broker (K5)."""
+        """Return whether an open connection is to be made anew: it is idle, and may be to another broker (K5)."""
         return connection.is_idle and (
             self._brokers.get(node, connection.address) != connection.address
             or connection.opened_at < self._suspected.get(node, float("-inf"))

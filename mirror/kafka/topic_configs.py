@@ -47,7 +47,7 @@ class Config:
 async def topic_configs(
     cluster: Cluster, topics: Iterable[str], timeout: float = CALL_TIMEOUT
 ) -> dict[str, tuple[Config, ...] | Any]:
-    """What is in effect for each of these topics, or the code of the error that a broker answers about it; with
+    """Return what is in effect for each of these topics, or the code of the error that a broker answers about it; with
     `MAX_REQUEST`, where the broker shows that (DESCRIBE_CONFIGS on the cluster).
     """
     return await _topic_configs(cluster, await some_connection(cluster, timeout), topics, timeout)
@@ -151,7 +151,7 @@ def _bound(value: str) -> float:
 
 
 def keeps(name: str, value: str | None, wanted: str | None) -> bool:
-    """Whether a topic with this value of a setting keeps whatever one with the wanted value keeps."""
+    """Return whether a topic with this value of a setting keeps whatever one with the wanted value keeps."""
     if value == wanted:
         return True
     return name in _BOUNDS and value is not None and wanted is not None and _bound(value) >= _bound(wanted)

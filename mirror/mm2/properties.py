@@ -232,7 +232,7 @@ class Scope:
         return found.value.strip() if found else default
 
     def alias(self, side: Side) -> str:
-        """What MirrorMaker calls a cluster in the names of topics: its alias, unless a key gives another, or none."""
+        """Return what MirrorMaker calls a cluster in names of topics: its alias, unless a key gives another or none."""
         alias = self.source if side == "source" else self.target
         keys = (f"{self.source}->{self.target}.{side}.cluster.alias", f"{alias}.alias", f"{side}.cluster.alias")
         given = [self._last[key] for key in keys if key in self._last]

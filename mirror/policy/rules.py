@@ -311,7 +311,7 @@ def _advice_on_replicas(target: Mapping[str, str], replicas: int) -> Iterator[st
 
 
 def grows(configs: Mapping[str, str], topic: str, begin: int) -> str:
-    """What is to be said of a copy that keeps what somebody deletes from its source, a topic without retention that
+    """Return what to say of a copy that keeps what somebody deletes from its source, a topic without retention that
     begins at an offset; empty where nobody does, as far as that shows. Streams applications name and purge some so.
     """
     if min(_kept_ms(configs), _kept_bytes(configs)) < NO_LIMIT or is_compacted(configs):

@@ -236,8 +236,8 @@ class Pipeline:
         return True
 
     async def _watch_for_suspensions(self) -> None:
-        """Where the process was suspended, ask whether it may go on (L3), and doubt all partitions where that was for
-        long (W13): each reads its position again.
+        """Ask whether a process that was suspended may go on (L3), and doubt all partitions where that was for long
+        (W13): each reads its position again.
         """
         while True:
             await asyncio.sleep(_BEAT_SECONDS)

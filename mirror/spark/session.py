@@ -272,8 +272,8 @@ class Scratch:
 
     @classmethod
     def of(cls, context: Any) -> Scratch:
-        """Those of a context in local mode: one of the driver, and one for blocks beside it, where both are in a folder
-        of this process; in one that others use (SPARK_LOCAL_DIRS), the driver's alone.
+        """Find those of a context in local mode: one of the driver, and one for blocks beside it, where both are in a
+        folder of this process; in one that others use (SPARK_LOCAL_DIRS), the driver's alone.
         """
         own = compat.scratch_folder(context)  # .../spark-UUID/pyspark-UUID
         if own is None or not str(context.master).startswith("local"):

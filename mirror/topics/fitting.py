@@ -208,8 +208,8 @@ def fit_changes(target: Admin, changes: Iterable[ConfigChange]) -> tuple[list[Co
 
 
 def replicas_of(asked: Replicas, source: int, defaults: Mapping[str, str], brokers: int) -> int:
-    """How many replicas a new topic is to have; -1 where only the target knows. `source`: as many as the source topic
-    has. `defaults`: those that the target's brokers have for new topics, as far as they are known.
+    """Return how many replicas a new topic is to have; -1 where only the target knows. `source`: as many as the source
+    topic has. `defaults`: those that the target's brokers have for new topics, as far as they are known.
     """
     if asked == "source":
         return min(source, brokers)
@@ -220,7 +220,7 @@ def replicas_of(asked: Replicas, source: int, defaults: Mapping[str, str], broke
 
 
 def own_replicas(asked: Replicas, defaults: Mapping[str, str], brokers: int) -> int:
-    """The same of a topic that the flow keeps for itself: three at least, unless a number was asked for."""
+    """Return how many a topic of the flow's own is to have: three at least, unless a number was asked for."""
     if isinstance(asked, int):
         return asked
     return max(replicas_of("target", 1, defaults, brokers), min(_OWN_REPLICAS, brokers))

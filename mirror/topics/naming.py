@@ -23,7 +23,7 @@ def advise(topic: str, text: str) -> Finding:
 def selection_findings(
     selection: Selection, source_topics: Mapping[str, TopicInfo], settings: Settings
 ) -> Iterator[Finding]:
-    """What there is to say of what `topics` selects."""
+    """Say what is wrong, or of note, with what `topics` selects."""
     where = f"on cluster {settings.source.alias}"
     for name in selection.missing:
         what, hint = f"no such topic {where}", did_you_mean(name, source_topics).removeprefix("; ")

@@ -118,7 +118,7 @@ class Filling:
 
     @classmethod
     def padding(cls, topic: str, partition: int, offsets: int, codec: int | None) -> Self:
-        """What padding takes, which the target compresses with a codec of its own, or None."""
+        """Return what padding takes, which the target compresses with a codec of its own, or None."""
         size, cpu_s = round(offsets * _PADDING_BYTES[codec]), offsets * _PADDING_CPU_S
         return cls(topic, partition, offsets, offsets / PADDING_PER_SECOND, size, cpu_s)
 

@@ -106,7 +106,7 @@ def loop_finding(source: str, target_alias: str, history: History) -> Finding | 
 def circle_findings(
     selection: Selection, settings: Settings, history: History, same: Finding | None
 ) -> Iterator[Finding]:
-    """What is to be said of one cluster as both ends, and of topics whose records came through the target."""
+    """Refuse one cluster as both ends, and topics whose records came through the target."""
     if same is not None:
         yield same
     for pair in selection.pairs:

@@ -47,11 +47,7 @@ ELSEWHERE = Owner(instance="elsewhere", host="elsewhere", pid=1, at_ms=0, claim=
 @pytest.fixture
 def flow(source_cluster: Shared, target_cluster: Shared, topic_name: str) -> Flow:
     """One partition with a hundred records, mirrored."""
-    made = Flow(source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
-    make_topic(made.source, topic_name)
-    produce(made.source, topic_name, values(100))
-    made.copies()
-    return made
+    return Flow(source_cluster.bootstrap, target_cluster.bootstrap, topic_name).mirrored(100)
 
 
 def sets(bootstrap: str, topic: str, **settings: str) -> None:

@@ -101,11 +101,7 @@ def test_a_clock_that_is_hours_ahead_keeps_nobody_from_writing(
 @pytest.fixture
 def flow(source_cluster: Shared, target_cluster: Shared, topic_name: str) -> Flow:
     """Ten records, mirrored."""
-    made = Flow(source_cluster.bootstrap, target_cluster.bootstrap, topic_name)
-    make_topic(made.source, topic_name)
-    produce(made.source, topic_name, values(10))
-    made.copies()
-    return made
+    return Flow(source_cluster.bootstrap, target_cluster.bootstrap, topic_name).mirrored(10)
 
 
 def delete(flow: Flow) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from keyed import keyed
 
-from mirror.records.columns import Records, partitions_of
+from mirror.records.columns import partitions_of
 
 #: Key -> hash, from Kafka's `UtilsTest.testMurmur2`.
 KAFKA_S = {
@@ -40,15 +39,6 @@ def murmur2(key: bytes) -> int:
 
 def expected(key: bytes | None, count: int) -> int:
     return -1 if key is None else (murmur2(key) & 0x7FFFFFFF) % count
-
-
-def keyed(keys: Sequence[bytes | None]) -> Records:
-    """Records with these keys, which lie one behind the other; of the other columns nothing is said."""
-    records = Records.empty(b"".join(key or b"" for key in keys), len(keys))
-    sizes = [-1 if key is None else len(key) for key in keys]
-    records.key_size[:] = sizes
-    records.key_at[:] = np.cumsum([0, *(max(size, 0) for size in sizes)])[:-1]
-    return records
 
 
 @pytest.mark.parametrize(("key", "hashed"), KAFKA_S.items())

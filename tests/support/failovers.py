@@ -6,12 +6,12 @@ import asyncio
 import json
 from contextlib import redirect_stdout
 from io import StringIO
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from helpers import settings_between
+from helpers import make_topic, produce, settings_between
 from samerecords import read
 from sparkless import run_once
 from waiting import DEADLINE_S
@@ -60,6 +60,13 @@ class Flow:
         groups = settings.groups.model_validate({"include": [f"{topic}.*"]})
         self.settings = settings.model_copy(update={"groups": groups})
         self.printed = ""  # by the last command
+
+    def mirrored(self, count: int) -> Self:
+        """Make the topic with so many records, mirror it, and return the flow."""
+        make_topic(self.source, self.topic)
+        produce(self.source, self.topic, values(count))
+        self.copies()
+        return self
 
     def includes(self, *topics: str) -> None:
         """Change the configuration: mirror these topics."""

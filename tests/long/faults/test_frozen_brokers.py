@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from failovers import Flow, values
+from failovers import Flow
 from groupoffsets import commit, committed
-from helpers import make_topic, produce
 from waiting import until
 
 from mirror.commands.failover import _FailoverRun
@@ -20,10 +19,7 @@ from mirror.lab.embedded import Cluster
 @pytest.fixture
 def flow(own_source: Cluster, own_target: Cluster, topic_name: str) -> Flow:
     """A hundred records, mirrored, and a group that stands at 40."""
-    made = Flow(own_source.bootstrap, own_target.bootstrap, topic_name)
-    make_topic(made.source, topic_name)
-    produce(made.source, topic_name, values(100))
-    made.copies()
+    made = Flow(own_source.bootstrap, own_target.bootstrap, topic_name).mirrored(100)
     commit(made.source, topic_name, topic_name, 40)
     return made
 

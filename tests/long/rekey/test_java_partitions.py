@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-import numpy as np
 from helpers import make_topic
+from keyed import keyed
 from samerecords import read
 from waiting import until
 
 from mirror.lab.demo.processes import Bound
 from mirror.lab.demo.producers import java_program
 from mirror.lab.embedded import Cluster
-from mirror.records.columns import Records, partitions_of
+from mirror.records.columns import partitions_of
 
 RECORDS = 20_000
 PARTITIONS = 12
@@ -28,15 +27,6 @@ def random_keys(random: Random) -> list[bytes | None]:
         None if random.random() < 0.02 else "".join(random.choices(letters, k=random.randrange(61))).encode()
         for _ in range(RECORDS)
     ]
-
-
-def keyed(keys: Sequence[bytes | None]) -> Records:
-    """Records with these keys, which lie one behind the other; of the other columns nothing is said."""
-    records = Records.empty(b"".join(key or b"" for key in keys), len(keys))
-    sizes = [-1 if key is None else len(key) for key in keys]
-    records.key_size[:] = sizes
-    records.key_at[:] = np.cumsum([0, *(max(size, 0) for size in sizes)])[:-1]
-    return records
 
 
 def test_keys_go_where_the_java_client_puts_them(own_target: Cluster, topic_name: str, tmp_path: Path) -> None:
