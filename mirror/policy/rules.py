@@ -66,6 +66,11 @@ def refused(topic: str, what: str, fix: Fix, **values: object) -> Finding:
     return Finding(severity=Severity.REFUSE, topic=topic, text=fix.text(what, values), fix=fix)
 
 
+def advised(topic: str, text: str) -> Finding:
+    """A finding that something works, and costs something."""
+    return Finding(severity=Severity.ADVISE, topic=topic, text=text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """What the classifier knows besides a batch's header; one value per partition pair.
@@ -206,7 +211,7 @@ def preflight_rekeyed(
 
 
 def _findings(topic: str, refuse: Iterable[Finding], advise: Iterable[str]) -> tuple[Finding, ...]:
-    return (*refuse, *(Finding(severity=Severity.ADVISE, topic=topic, text=text) for text in advise))
+    return (*refuse, *(advised(topic, text) for text in advise))
 
 
 def _refusals(

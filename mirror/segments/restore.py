@@ -36,7 +36,7 @@ from mirror.kafka.topic_configs import ConfigValue, plain_values
 from mirror.names import first_of
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix, delete_topic, set_configs
-from mirror.policy.rules import NO_LIMIT, Finding, Rules, Severity, refused
+from mirror.policy.rules import NO_LIMIT, Finding, Rules, advised, refused
 from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import GroupOffsets, KnownTopic
@@ -229,10 +229,10 @@ def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, targ
         yield refused(topic, f"{text}; take them: {command}", Fix.SELF_EXPLANATORY)
     if rules.compacted:
         text = "is compacted: of each key it keeps the newest record alone, whatever its source did"
-        yield Finding(severity=Severity.ADVISE, topic=topic, text=text)
+        yield advised(topic, text)
     if rules.target_append_time:
         text = "stamps records itself, so their times are lost; message.timestamp.type=CreateTime keeps them"
-        yield Finding(severity=Severity.ADVISE, topic=topic, text=text)
+        yield advised(topic, text)
 
 
 def deletes_by_age(configs: Mapping[str, str], oldest_ms: int | None) -> str:

@@ -40,6 +40,7 @@ from mirror.policy.rules import (
     Finding,
     Rules,
     Severity,
+    advised,
     is_stamped,
     preflight,
     refused,
@@ -57,7 +58,7 @@ from mirror.topics.fitting import (
     replicas_of,
 )
 from mirror.topics.history import History, copies_of_others
-from mirror.topics.naming import advise, hidden_findings, moved_findings, name_findings, selection_findings
+from mirror.topics.naming import hidden_findings, moved_findings, name_findings, selection_findings
 from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
 from mirror.topics.same_cluster import circle_findings, same_cluster
 
@@ -230,7 +231,7 @@ def plan_topics(
         *_source_findings(source_id, target, settings, history, target_topics),
         *selection_findings(selection, source_topics, settings),
         *circle_findings(selection, settings, history, same_cluster(source, target, source_topics, target_topics)),
-        *([] if may_fill else [advise("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
+        *([] if may_fill else [advised("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
         *name_findings(selection, target_topics),
         *moved_findings(selection, settings, history, source_id, target_topics),
     ]
@@ -369,7 +370,7 @@ def _as_created(rekeying: Rekeying, created: Mapping[str, Creation]) -> Rekeying
 
 def _on_change(topic: str, before: Mapping[str, ConfigValue] | None, after: Mapping[str, str]) -> Iterator[Finding]:
     if before is not None and (warning := shortened(plain_values(before), after)):
-        yield advise(topic, warning)
+        yield advised(topic, warning)
 
 
 def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:

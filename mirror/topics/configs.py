@@ -36,7 +36,7 @@ from mirror.config import Settings, SyncSettings
 from mirror.journal.entries import Unfollowed
 from mirror.kafka.admin import Admin
 from mirror.kafka.topic_configs import COMPACTION, KEEPING, MAX_REQUEST, RETENTION, ConfigChange, ConfigValue
-from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT, Finding, Severity
+from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT, Finding, advised
 from mirror.policy.selection import TopicPair
 
 # --- Which settings of a topic follow the source's, and what that changes on the target -------------------------------
@@ -219,7 +219,7 @@ def ask_all(
                 f"brokers of cluster {settings.source.alias} do not agree on {', '.join(names)} of topic {pair.source}:"
                 " not followed until they do; set it on the topic, or let all brokers have one default"
             )
-            findings.append(Finding(severity=Severity.ADVISE, topic=pair.target, text=problem))
+            findings.append(advised(pair.target, problem))
     return findings
 
 

@@ -10,14 +10,9 @@ from mirror.kafka.admin import Admin, TopicInfo
 from mirror.kafka.cluster import Endpoint
 from mirror.names import INTERNAL_PREFIX, OWN_PREFIX, did_you_mean
 from mirror.policy.remedies import DENIAL_FIRST, Fix, allow
-from mirror.policy.rules import Finding, Severity, refused
+from mirror.policy.rules import Finding, advised, refused
 from mirror.policy.selection import Selection
 from mirror.topics.history import GRANT_WRITE, History, hidden_topics
-
-
-def advise(topic: str, text: str) -> Finding:
-    """A finding that something works, and costs something."""
-    return Finding(severity=Severity.ADVISE, topic=topic, text=text)
 
 
 def selection_findings(
@@ -33,9 +28,9 @@ def selection_findings(
     yield from naming_findings(selection)
     for name in selection.internal:
         if not name.startswith(OWN_PREFIX):
-            yield advise(name, "is internal to Kafka and is never mirrored; exclude it")
+            yield advised(name, "is internal to Kafka and is never mirrored; exclude it")
     for name in sorted(settings.topics.naming.rename.keys() - {pair.source for pair in selection.pairs}):
-        yield advise(name, "is in topics.naming.rename and is not among the mirrored topics")
+        yield advised(name, "is in topics.naming.rename and is not among the mirrored topics")
     if not selection.pairs and not selection.missing:
         what = (
             f"no topic {where} matches topics.include and escapes topics.exclude: to mirror nothing any more, end the"

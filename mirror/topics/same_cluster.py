@@ -15,7 +15,7 @@ from mirror.errors import PreflightError
 from mirror.kafka.admin import Admin, TopicInfo
 from mirror.names import first_of
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import Finding, Severity, refused
+from mirror.policy.rules import Finding, Severity, advised, refused
 from mirror.policy.selection import Selection
 from mirror.topics.history import History
 
@@ -63,7 +63,7 @@ def sameness(source: Observed, target: Observed) -> Finding | None:
     why = "differs_from says so" if named else "no topic id and no broker's address is the same"
     why = f"topic {unlike[0]} has another id on each" if unlike else why
     text = f"source and target share the cluster id {source.cluster_id}, and are two clusters: {why}"
-    return Finding(severity=Severity.ADVISE, topic="", text=text)
+    return advised("", text)
 
 
 def same_cluster(
@@ -113,4 +113,4 @@ def circle_findings(
         if (finding := loop_finding(pair.source, settings.target.alias, history)) is not None:
             yield finding
     for text in history.unread:
-        yield Finding(severity=Severity.ADVISE, topic="", text=text)
+        yield advised("", text)
