@@ -203,7 +203,7 @@ class Cluster:
         self._denied: set[str] = set()
         self._behind = frozenset[int]()
         self._compared = float("-inf")
-        self._learned = 0
+        self.learned = 0  # counts metadata answers
         self._disowned: dict[object, tuple[int, int]] = {}
         self._suspected: dict[int, float] = {}
         #: Brokers that metadata names, and that did not say how far they are: they may know better (K4).
@@ -295,10 +295,10 @@ class Cluster:
             return
         before, learned = self._disowned.get(what, (-1, 0))
         now = clock.monotonic()
-        is_again = before == node and learned < self._learned
+        is_again = before == node and learned < self.learned
         if is_again and now > self._suspected.get(node, float("-inf")) + _SUSPECT_SECONDS:
             self._suspected[node] = now
-        self._disowned[what] = node, self._learned
+        self._disowned[what] = node, self.learned
 
     def is_misled(self, node: int, connection: Connection) -> bool:
         """Return whether an open connection is to be made anew: it is idle, and may be to another broker (K5)."""
@@ -562,7 +562,7 @@ class Cluster:
                     leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
             self.topics[topic.name] = Topic(topic.name, topic.topic_id, leaders)
         self._answered = wanted
-        self._learned += 1
+        self.learned += 1
 
     async def call_leader(
         self,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from mirror.errors import PartitionStop
 from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch_session import FetchSession
 from mirror.kafka.retry import Backoff
 from mirror.records.header import RawBatch
 from mirror.replication.damage import Damaged
@@ -17,15 +18,15 @@ from mirror.replication.open_transactions import held_since
 class Cursor:
     """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last
     batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and the
-    one that is being relayed. `largest` is the size of the largest batch of the last answer with batches, and
-    `left_out_at` since when there is no memory for the next one (monotonic). Between the offsets
-    `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open there, a
-    reader of committed records gets what is below `readable_until`, which has not moved `held_since` (monotonic), None
-    where none is open; it was asked for that at `seen_ms` (Unix ms), 0 where it never was. `is_past_padding`: it came
-    to a batch that is none (R5). `proved`: where the last batch ends of which it was asked whether it hides another
-    (R6). `epochless`: the leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it
-    out (monotonic, R8). `hollow`: how many answers in a row held nothing though it ends further on
-    (R9). `log_start`: where the source's log began by its last answer.
+    one that is being relayed. `largest` is the size of the largest batch of the last answer with batches. Between the
+    offsets `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open
+    there, a reader of committed records gets what is below `readable_until`, which has not moved `held_since`
+    (monotonic), None where none is open; it was asked for that at `named_ms` (Unix ms), 0 where it never was, and again
+    by each request of the `session` that asks for the partition. `is_past_padding`: it came to a batch that is none
+    (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6). `epochless`: the
+    leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it out (monotonic, R8).
+    `hollow`: how many answers in a row held nothing though it ends further on (R9). `log_start`: where the source's log
+    began by its last answer.
     """
 
     partition: TopicPartition
@@ -35,14 +36,14 @@ class Cursor:
     until: int | None = None
     readable_until: int = -1
     written_until: int = -1
-    seen_ms: int = 0
+    named_ms: int = 0
+    session: FetchSession | None = None
     held_since: float | None = None
     damaged: int = 0
     missing: int = 0
     held: int = 0
     unrelayed: int = 0
     largest: int = 0
-    left_out_at: float | None = None
     skips: tuple[int, int] | None = None
     is_past_padding: bool = False
     proved: int = -1
@@ -63,7 +64,16 @@ class Cursor:
         at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
         """
         self.held_since = held_since(self.held_since, self.readable_until, stable, written)
-        self.readable_until, self.written_until, self.seen_ms = stable, written, asked_ms
+        self.readable_until, self.written_until, self.named_ms = stable, written, asked_ms
+
+    @property
+    def seen_ms(self) -> int:
+        """When the source was asked last where it ends (Unix ms)."""
+        return max(self.named_ms, self.session.heard_ms if self.session is not None else 0)
+
+    def leave(self) -> None:
+        """It is asked for no more for now."""
+        self.named_ms, self.session = self.seen_ms, None
 
     @property
     def has_all(self) -> bool:

@@ -5,13 +5,12 @@ there is data, so leaders that have nothing new cost a request every half second
 
     R1  a cursor moves only past batches that were handed out; whoever fails later starts it again at the offset it
         needs
-    R2  a partition without room for half of what it may hold is left out of the request, so answers stay large and
-        what is held stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than
-        reading.
+    R2  a partition without room for half of what it may hold is not asked for, so answers stay large and what is held
+        stays bounded; what was fetched and waits to be relayed counts, since rewriting is slower than reading.
         One budget of bytes rules over all partitions, whatever their number: what a request may bring is taken from it
         before the request goes out, and what readers and writers hold counts. A broker gives a whole batch whatever was
-        asked for, so what is held may exceed it by one batch for each leader, not by one for each partition; a batch
-        that is larger than half of it is fetched when there is room for that half
+        asked for, so what is held may exceed it by one batch for each leader, not by one for each partition. A leader
+        whose batches are larger than half of it is asked when there is room for that half
     R3  a batch that is damaged is fetched again twice, then its partition stops as CORRUPT, and only its partition;
         so is an answer that holds nothing from the offset on that was asked for, which would be asked for ever.
         Where that is allowed, the batch is left out instead, to where the next sound one begins
@@ -94,22 +93,30 @@ DAMAGE_TRIES: Final = 3
 UNHEARD_SECONDS: Final = 20.0
 #: Seconds between two polls of the source while the bound lets nothing be fetched.
 DEBT_POLL: Final = 1.0
-#: Seconds after which a partition that was left out for want of memory is given what others would take.
-MEMORY_TURN: Final = 1.0
 
 #: Starts a coroutine whose failure ends the task.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Request(NamedTuple):
-    """What to ask a leader for: at most `most` bytes, of which with what a broker adds `reserved` may come. `hurried`:
-    somebody had to be left out for a moment.
-    """
+    """What to ask a leader for, beside what its session asks for."""
 
-    asks: list[Ask]
-    hurried: bool
-    most: int
-    reserved: int
+    session: FetchSession
+    hurried: bool  # a partition had to be left out for a moment
+    most: int  # bytes to ask for; 0 to ask for nothing now
+    reserved: int  # bytes that may come, with what a broker adds
+
+
+class Reading:
+    """What is read of one leader."""
+
+    def __init__(self) -> None:
+        self.session = FetchSession()
+        self.due = set[TopicPartition]()  # what is asked for them may be another offset by now, or nothing
+        self.behind = set[TopicPartition]()  # those that had more to read behind their last answer
+        self.largest = 0  # bytes of the largest batch
+        self.is_muted = False  # the last answer was beyond a quota (R8)
+        self.task: asyncio.Task[None] | None = None
 
 
 class Fetcher:
@@ -140,8 +147,10 @@ class Fetcher:
         self._arrivals: deque[Arrival] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
-        self._readers: dict[int, asyncio.Task[None]] = {}
-        self._sessions: dict[int, FetchSession] = {}
+        self._readings: dict[int, Reading] = {}
+        self._nodes: dict[TopicPartition, int] = {}  # whom each partition is read of
+        self._metadata = -1  # the source's metadata that these are of
+        self._fetched = 0  # bytes of arrivals that wait
         self._finished = False
         self.took, self.throttled_s = Histogram(), 0.0
 
@@ -149,15 +158,18 @@ class Fetcher:
         """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
         self.stop(cursor.partition)
         self._cursors[cursor.partition] = cursor
-        for session in self._sessions.values():
-            session.renew(cursor.partition)  # this cursor has not heard where the source ends
+        for reading in self._readings.values():
+            reading.session.renew(cursor.partition)  # this cursor has not heard where the source ends
         self._assign((cursor.partition,))
         self._changed.set()
 
     def stop(self, partition: TopicPartition) -> None:
         """Read a partition no more."""
         self._cursors.pop(partition, None)
-        self._arrivals = deque(a for a in self._arrivals if a.cursor.partition != partition)
+        self._due(partition)
+        if any(arrival.cursor.partition == partition for arrival in self._arrivals):
+            self._arrivals = deque(a for a in self._arrivals if a.cursor.partition != partition)
+            self._fetched = sum(arrival.size for arrival in self._arrivals)
 
     @property
     def is_finished(self) -> bool:
@@ -172,8 +184,9 @@ class Fetcher:
         """End the iteration, and every reader."""
         self._finished = True
         self._arrived.set()
-        for reader in self._readers.values():
-            reader.cancel()
+        for reading in self._readings.values():
+            if reading.task is not None:
+                reading.task.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Arrival]:
         """Arrivals as they come. A cursor that was replaced or stopped yields none."""
@@ -184,26 +197,38 @@ class Fetcher:
                 continue
             arrival = self._arrivals.popleft()
             arrival.cursor.held -= arrival.size
+            self._fetched -= arrival.size
             if arrival.batches:
                 self.nudge()
             yield arrival
 
     def _deliver(self, arrival: Arrival) -> None:
         arrival.cursor.held += arrival.size
+        self._fetched += arrival.size
         arrival.cursor.unrelayed += 1
         self._arrivals.append(arrival)
         self._arrived.set()
 
+    def _due(self, partition: TopicPartition) -> None:
+        """Have the next request consider what is asked for a partition."""
+        if reading := self._readings.get(self._nodes.get(partition, -1)):
+            reading.due.add(partition)
+
     def _assign(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """A reader for every leader of `partitions`, or of all of ours; a reader whose partitions moved away waits
-        idle.
+        """Have each of `partitions`, or all of ours, read of its leader, by a task for every leader; one whose
+        partitions moved away waits idle.
         """
         if self._finished:
             return
-        for partition in self._cursors if partitions is None else partitions:
-            node = self._source.leader(partition).node
-            if node not in self._readers or self._readers[node].done():
-                self._readers[node] = self._spawn(self._read(node) if node >= 0 else self._await_leader())
+        if partitions is None:
+            self._metadata, partitions = self._source.learned, tuple(self._cursors)
+        for partition in partitions:
+            self._due(partition)  # of the leader until now, which is not asked any more where it is none
+            node = self._nodes[partition] = self._source.leader(partition).node
+            reading = self._readings.setdefault(node, Reading())
+            reading.due.add(partition)
+            if reading.task is None or reading.task.done():
+                reading.task = self._spawn(self._read(node, reading) if node >= 0 else self._await_leader())
 
     async def _await_leader(self) -> None:
         """Ask for metadata until every partition has a leader again."""
@@ -212,25 +237,24 @@ class Fetcher:
             await asyncio.sleep(backoff.next())
             await self.refresh()
 
-    async def _read(self, node: int) -> None:
+    async def _read(self, node: int, reading: Reading) -> None:
         """Fetch from one leader, for as long as there are cursors."""
-        backoff, session = Backoff(), self._sessions.setdefault(node, FetchSession())
+        backoff, session = Backoff(), reading.session
         while True:
             idle: Collection[TopicPartition] | None = None
             if self._bucket and (wait := self._bucket.wait(clock.monotonic())):  # R4
                 await asyncio.sleep(min(wait, DEBT_POLL))
                 if wait <= DEBT_POLL or not (idle := await self._idle(node)):
                     continue
-            request = self._request(node, idle)
-            asks = request.asks
-            if not asks:
+            if self._metadata != self._source.learned:  # somebody's refresh may have moved partitions to other leaders
+                self._assign()
+            request = self._request(node, reading, idle)
+            if not request.most:
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.05 if request.hurried else MAX_WAIT_MS / 1000):
                         await self._changed.wait()
-                self._assign()  # somebody else's refresh may have moved our partitions to a leader without a reader
                 continue
-            session.ask(asks)
             sent_at, asked_ms = clock.monotonic(), clock.now_ms()
             try:
                 self._reserved += request.reserved
@@ -242,37 +266,60 @@ class Fetcher:
                     raise ConnectionLost(f"the source answered {answer.error_code.name}")
             except (WireError, AccessDenied) as problem:
                 session.end()
-                self._trouble(asks, problem)
+                self._trouble(session.asks, problem)
                 await asyncio.sleep(backoff.next())
                 await self.refresh()
                 continue
-            asked, parts = session.asks, session.read(answer)
+            parts = session.read(answer)
             if answer.error_code:  # the broker has forgotten the session
                 continue
             stale, muted = False, throttled_seconds(answer)
             for fetched in parts:
-                stale |= self._hand_out(fetched, asked[fetched.partition].offset, asked_ms)
+                stale |= self._hand_out(fetched, reading, asked_ms)
             self._measure(parts, clock.monotonic() - sent_at, muted)
-            unheard = asked.keys() - {fetched.partition for fetched in parts}
-            if session.is_incremental and (parts or not muted):
-                self._nothing_new(unheard, asked_ms)
-                unheard.clear()
-            self._find_holes(asked.values(), parts, unheard)
+            unheard = self._unheard(reading, parts, asked_ms, muted)
+            if reading.behind:
+                self._find_holes(session.asked.values(), parts, unheard)
+            session.take_turns(parts)
             await asyncio.sleep(self._left_out(unheard, sent_at, muted, backoff))
             if stale:
                 await self.refresh()
 
-    def _hand_out(self, fetched: Fetched, offset: int, asked_ms: int) -> bool:
-        """Take a partition's part of an answer to an ask for `offset`; true where metadata is stale."""
-        cursor = self._cursors.get(fetched.partition)
-        if cursor is None or cursor.next_offset != offset:
+    def _hand_out(self, fetched: Fetched, reading: Reading, asked_ms: int) -> bool:
+        """Take a partition's part of an answer; true where metadata is stale."""
+        at = fetched.partition
+        reading.due.add(at)
+        cursor = self._cursors.get(at)
+        if cursor is None or cursor.next_offset != reading.session.asked[at].offset:
             return False  # stopped or started anew while the request was under way
         cursor.unheard_at = None
         try:
-            return self._take(cursor, fetched, asked_ms)
+            is_stale = self._take(cursor, fetched, asked_ms)
         except PartitionStop as stop:
             self._stopped(cursor, stop)
             return False
+        cursor.session = reading.session
+        reading.largest = max(reading.largest, cursor.largest)
+        (reading.behind.discard if cursor.has_all else reading.behind.add)(at)
+        return is_stale
+
+    def _unheard(
+        self, reading: Reading, parts: Collection[Fetched], asked_ms: int, muted: float
+    ) -> Collection[TopicPartition]:
+        """The partitions of which an answer says nothing. One of a session that is not muted says so of all that it
+        does not name: their logs end where they did.
+        """
+        session, was_muted = reading.session, reading.is_muted
+        reading.is_muted = bool(muted and not parts)
+        if not session.is_incremental:
+            return session.asked.keys() - {fetched.partition for fetched in parts}
+        if reading.is_muted:
+            return session.asked.keys()
+        session.heard_ms = asked_ms
+        if was_muted:
+            for cursor in filter(None, map(self._cursors.get, session.asked)):
+                cursor.unheard_at = None
+        return ()
 
     def _measure(self, parts: Collection[Fetched], took: float, throttled: float) -> None:
         """What one answer cost."""
@@ -282,11 +329,6 @@ class Fetcher:
             self.took.add(took)
             if self._bucket:
                 self._bucket.spend(size)
-
-    def _nothing_new(self, partitions: Iterable[TopicPartition], asked_ms: int) -> None:
-        """An answer of a session names none of these: their logs end where they did."""
-        for cursor in filter(None, map(self._cursors.get, partitions)):
-            cursor.unheard_at, cursor.seen_ms = None, asked_ms
 
     def _left_out(self, partitions: Collection[TopicPartition], since: float, muted: float, backoff: Backoff) -> float:
         """An answer to what was asked at `since` names none of these, and no other one comes while `muted` (R8);
@@ -308,10 +350,10 @@ class Fetcher:
         backoff.reset()
         return 0.0
 
-    def _trouble(self, asks: list[Ask], problem: MirrorError) -> None:
+    def _trouble(self, partitions: Iterable[TopicPartition], problem: MirrorError) -> None:
         """The leader cannot be used: for now, or for want of a right."""
-        for ask in asks:
-            if cursor := self._cursors.get(ask.partition):
+        for partition in tuple(partitions):
+            if cursor := self._cursors.get(partition):
                 if isinstance(problem, AccessDenied):
                     self._halt(cursor, self._denied(cursor, problem))
                 else:
@@ -381,6 +423,7 @@ class Fetcher:
             cursor.hollow += 1
             if cursor.hollow >= EMPTY_ANSWERS:
                 cursor.hollow, cursor.not_before = 0, float("inf")
+                self._due(ask.partition)
                 self._spawn(self._pass_hole(cursor, cursor.readable_until))
 
     async def _pass_hole(self, cursor: Cursor, stable: int) -> None:
@@ -460,12 +503,12 @@ class Fetcher:
 
     def _halt(self, cursor: Cursor, stop: PartitionStop) -> None:
         del self._cursors[cursor.partition]
+        self._due(cursor.partition)
         self._deliver(Arrival(cursor, stop=stop))
 
     def _free(self) -> int:
         """Bytes of the budget that nobody holds or asked for; negative where a batch was larger than expected."""
-        fetched = sum(cursor.held for cursor in self._cursors.values())
-        return self._memory - self._writers_hold() - fetched - self._reserved
+        return self._memory - self._writers_hold() - self._fetched - self._reserved
 
     async def _idle(self, node: int) -> list[TopicPartition]:
         """Which partitions of a leader have nothing that was not read; where the others end is noted (R4)."""
@@ -485,49 +528,44 @@ class Fetcher:
                 self._deliver(Arrival(cursor))
         return idle
 
-    def _request(self, node: int, only: Collection[TopicPartition] | None = None) -> Request:
-        """What to ask a leader for now; `only` of some partitions where they are given."""
-        asks: dict[str, list[Ask]] = {}
-        first: TopicPartition | None = None
-        hurried = False
-        now = clock.monotonic()
+    def _request(self, node: int, reading: Reading, only: Collection[TopicPartition] | None = None) -> Request:
+        """What to ask a leader for now; `only` of some partitions where they are given. Looks at those alone whose ask
+        may be another one: they were answered, or left out before.
+        """
+        session, hurried, now = reading.session, False, clock.monotonic()
         least, half = self._partition_bytes // 2, self._memory // 2
-        free, total, largest = self._free(), 0, 0
-        for partition, cursor in list(self._cursors.items()):
-            leader = self._source.leader(partition)
-            if leader.node != node or cursor.is_done or (only is not None and partition not in only):
+        if only is not None:
+            reading.due.update(session.asks)
+        for partition in tuple(reading.due):
+            cursor, leader = self._cursors.get(partition), self._source.leader(partition)
+            if cursor is None or leader.node != node or cursor.is_done:
+                reading.due.discard(partition)
+                reading.behind.discard(partition)
+                session.forget(partition)
                 continue
             room = min(self._partition_bytes, self._room(partition) - cursor.held)
-            if room < least or cursor.not_before > now:
+            if room < least or cursor.not_before > now or (only is not None and partition not in only):
                 hurried = True
+                cursor.leave()
+                session.forget(partition)
                 continue
-            need = min(max(least, cursor.largest), half)
-            if free < need:
-                hurried = True
-                if cursor.left_out_at is None:
-                    cursor.left_out_at = now
-                elif now - cursor.left_out_at > MEMORY_TURN:
-                    free = min(free, 0)  # it goes before those that came later
-                continue
-            cursor.left_out_at = None
+            reading.due.discard(partition)
             last_epoch = -1 if cursor.epochless == leader.epoch else cursor.last_epoch  # R7
-            ask = Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, last_epoch, room)
-            asks.setdefault(partition.topic, []).append(ask)
-            first = first or partition
-            total, largest = total + room, max(largest, cursor.largest)
-        if first:  # a broker fills an answer in the order of the asks and cuts it by size: take turns
-            self._cursors[first] = self._cursors.pop(first)
-        share = half // max(1, len(self._readers))  # a leader that has nothing must not keep the others waiting
+            session.ask(Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, last_epoch, room))
+        free = self._free()
+        if not session.asks or free < min(max(least, reading.largest), half):
+            return Request(session, hurried or bool(session.asks), 0, 0)
+        share = half // max(1, len(self._readings))  # a leader that has nothing must not keep the others waiting
         most = max(1, min(ANSWER_BYTES, share, free))
-        reserved = min(max(min(total, most), largest), share)
-        return Request([ask for of_topic in asks.values() for ask in of_topic], hurried, most, reserved)
+        reserved = min(max(min(len(session.asks) * self._partition_bytes, most), reading.largest), share)
+        return Request(session, hurried, most, reserved)
 
     async def _fetch(self, node: int, request: Request) -> Any:
         connection = await self._source.connection(node, "fetch")
         most, wait = request.most, HURRIED_WAIT_MS if request.hurried else MAX_WAIT_MS
         if self._bucket:
             most = max(1, min(most, self._bucket.left(clock.monotonic())))
-        asked = self._sessions[node].request(connection.version(FETCH), max_wait_ms=wait, max_bytes=most)
+        asked = request.session.request(connection.version(FETCH), max_wait_ms=wait, max_bytes=most)
         return await connection.call(FETCH, asked, connection.request_timeout or FETCH_TIMEOUT)
 
     async def refresh(self) -> None:

@@ -184,6 +184,7 @@ class Writer:
         self._partition_bytes = partition_bytes
         self._partition_writers: dict[TopicPartition, PartitionWriter] = {}
         self._queued: dict[TopicPartition, PartitionWriter] = {}  # at least those with something to send
+        self._holding: dict[TopicPartition, PartitionWriter] = {}  # at least those with something to send or unacked
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
@@ -198,7 +199,8 @@ class Writer:
 
     def begin(self, partition_writer: PartitionWriter) -> None:
         """Write a partition from its position on; replaces its former partition writer, which must be idle."""
-        self._partition_writers[partition_writer.source] = self._queued[partition_writer.source] = partition_writer
+        self._partition_writers[partition_writer.source] = partition_writer
+        self._queue(partition_writer)
         self._turns.setdefault(partition_writer.source, len(self._turns))
         counters = self.all_counters.setdefault(partition_writer.source, PartitionCounters())
         if partition_writer.offset_map is not None and partition_writer.position.lost_until >= 0:
@@ -221,7 +223,10 @@ class Writer:
 
     def holds(self) -> int:
         """Bytes of batches that wait for the target, or for its acks."""
-        return sum(partition_writer.held for partition_writer in self._partition_writers.values())
+        self._holding = {
+            at: partition_writer for at, partition_writer in self._holding.items() if partition_writer.held
+        }
+        return sum(partition_writer.held for partition_writer in self._holding.values())
 
     def room(self, source: TopicPartition) -> int:
         """Bytes that a partition's writer still takes, negative where it holds more than its share; 0 for one that is
@@ -245,7 +250,7 @@ class Writer:
         """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
         if partition_writer.in_doubt or verdict is ALREADY_MIRRORED:
             return
-        self._queued[partition_writer.source] = partition_writer
+        self._queue(partition_writer)
         match verdict.action:
             case Action.PASS | Action.RESTAMP:
                 if partition_writer.suspect is None:
@@ -262,14 +267,18 @@ class Writer:
                     raise _unreadable(partition_writer, raws[0], detail)
                 raise partition_writer.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
 
+    def _queue(self, partition_writer: PartitionWriter) -> None:
+        """Have the next flush, and `holds`, look at a partition writer."""
+        self._queued[partition_writer.source] = self._holding[partition_writer.source] = partition_writer
+
     def fill(self, until: int, partition_writer: PartitionWriter) -> None:
         """Let nothing follow below an offset of the source. Raises PartitionStop as `PartitionWriter.fill` does."""
-        self._queued[partition_writer.source] = partition_writer
+        self._queue(partition_writer)
         partition_writer.fill(until)
 
     def lose(self, loss: Loss, partition_writer: PartitionWriter) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
-        self._queued[partition_writer.source] = partition_writer
+        self._queue(partition_writer)
         if partition_writer.offset_map is not None:
             self.all_counters[partition_writer.source].lost += loss.next_offset - loss.first
         partition_writer.lose(loss)
@@ -297,7 +306,7 @@ class Writer:
                 yield
                 if partition_writer.in_doubt:
                     return
-                self._queued[partition_writer.source] = partition_writer
+                self._queue(partition_writer)
         except TooManyBytes as large:
             raise partition_writer.refuse(partition_writer.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
         except RecordTooLarge as record:
@@ -318,7 +327,7 @@ class Writer:
         if raw.header.base_offset == suspect.offset:
             yield from self._examined(raw, partition_writer, suspect)
         if not partition_writer.in_doubt:
-            self._queued[partition_writer.source] = partition_writer
+            self._queue(partition_writer)
             partition_writer.append(raw, verdict)
 
     def _examined(self, raw: RawBatch, partition_writer: PartitionWriter, suspect: Suspect) -> Iterator[None]:

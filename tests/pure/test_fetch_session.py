@@ -55,7 +55,10 @@ def ask(topic: str, number: int, offset: int, topic_id: UUID | None = None) -> A
 
 
 def request(session: FetchSession, asks: list[Ask]) -> FetchRequest:
-    session.ask(asks)
+    for partition in session.asks.keys() - {ask.partition for ask in asks}:
+        session.forget(partition)
+    for wanted in asks:
+        session.ask(wanted)
     return session.request(13, max_wait_ms=500, max_bytes=1 << 20)
 
 
@@ -73,15 +76,15 @@ def test_the_leader_always_knows_all_that_is_asked_for(rounds: list[Any]) -> Non
         assert {at: offset for at, (offset, _) in leader.asks.items()} == {
             (IDS[topic], number): offset for (topic, number), offset in offsets.items()
         }
-        assert [(one.topic_id, one.partition.partition) for one in session.asks.values()] == list(leader.asks)
+        assert [(one.topic_id, one.partition.partition) for one in session.asked.values()] == list(leader.asks)
         if fate == "failed":
             session.end()
             continue
         if fate == "renewed":
             for topic, number in offsets:
                 session.renew(TopicPartition(topic, number))
-        session.read(leader.gives(session_id, {(IDS[topic], number) for topic, number in holding}))
-        assert [(one.topic_id, one.partition.partition) for one in session.asks.values()] == list(leader.asks)
+        session.take_turns(session.read(leader.gives(session_id, {(IDS[topic], number) for topic, number in holding})))
+        assert [(one.topic_id, one.partition.partition) for one in session.asked.values()] == list(leader.asks)
 
 
 def test_a_topic_that_was_made_anew_is_forgotten_and_asked_for_by_its_new_id() -> None:

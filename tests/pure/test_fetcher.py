@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cache
 from itertools import pairwise
@@ -28,7 +28,12 @@ from mirror.states import State
 AT = TopicPartition("orders", 0)
 BATCH = 1000
 PARTITION_BYTES = 10 * BATCH
-SOURCE: Any = SimpleNamespace(leader=lambda _: Leader(1, 0))
+SOURCE: Any = SimpleNamespace(leader=lambda _: Leader(1, 0), learned=0)
+
+
+def asks_of(request: Request) -> Sequence[Ask]:
+    """What a request asks for, which is everything of a leader without sessions."""
+    return request.session.request(12, max_wait_ms=0, max_bytes=request.most).asks
 
 
 class Log(Fetcher):
@@ -39,7 +44,7 @@ class Log(Fetcher):
         self.asked = list[int]()
 
     async def _fetch(self, _node: int, request: Request) -> Any:
-        (ask,) = request.asks
+        (ask,) = asks_of(request)
         self.asked.append(ask.max_bytes)
         await asyncio.sleep(0)
         records = b"".join(at_offset(ask.offset + n, BATCH) for n in range(ask.max_bytes // BATCH))
@@ -50,7 +55,7 @@ class Epochless(Fetcher):
     """A fetcher with a log of one record at each offset below 3 in place of a leader that refuses any leader epoch."""
 
     async def _fetch(self, _node: int, request: Request) -> Any:
-        (ask,) = request.asks
+        (ask,) = asks_of(request)
         await asyncio.sleep(0)
         code = OFFSET_OUT_OF_RANGE if ask.last_epoch >= 0 else 0
         return answer_of(answered(AT, batch(ask.offset) if ask.offset < 3 else b"", code=code))
@@ -69,7 +74,7 @@ class Logs(Fetcher):
     async def _fetch(self, _node: int, request: Request) -> Any:
         await asyncio.sleep(0)
         left, parts, is_empty = request.most, dict[TopicPartition, bytes](), True
-        for ask in request.asks:
+        for ask in asks_of(request):
             size = self.sizes[ask.partition]
             count = max(min(ask.max_bytes, left) // size, int(is_empty))
             parts[ask.partition] = b"".join(at_offset(ask.offset + number, size) for number in range(count))
@@ -193,8 +198,8 @@ class Cut(Log):
         self.offsets = list[int]()
 
     async def _fetch(self, node: int, request: Request) -> Any:
-        self.offsets.append(request.asks[0].offset)
         answer = await super()._fetch(node, request)
+        self.offsets.append(request.session.asked[AT].offset)
         (part,) = answer.parts
         return answer_of(answered(AT, part[-1][: -BATCH // 2]))
 
@@ -273,7 +278,7 @@ async def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_i
     class Diverging(Fetcher):
         async def _fetch(self, _node: int, request: Request) -> Any:
             await asyncio.sleep(0)
-            if request.asks[0].last_epoch != 5:
+            if asks_of(request)[0].last_epoch != 5:
                 return answer_of(answered(AT, batch(8, leader_epoch=7)))
             return answer_of(answered(AT, b"", diverging=(4, end)))
 
@@ -363,7 +368,8 @@ async def test_a_quota_that_lets_nothing_through_is_named(clock: MovableClock) -
     answers = iter(["heard", 5, 5, 30, 5, "heard", 5, 5, "heard", "empty", "heard"])
 
     class Muted(Log):
-        async def _fetch(self, _node: int, _request: Request) -> Any:
+        async def _fetch(self, _node: int, request: Request) -> Any:
+            asks_of(request)
             await asyncio.sleep(0)
             given = next(answers, "heard")
             if given == "empty":

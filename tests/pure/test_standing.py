@@ -212,7 +212,7 @@ def test_a_copy_had_all_when_the_source_said_last_where_it_ends() -> None:
     assert one.figures("flow", "instance", woken, PartitionCounters()).caught_up_ms == cursor.seen_ms > 0
     assert one.tombstones.may_miss(woken)
     cursor.readable_until, seen_ms = 12, cursor.seen_ms - 500
-    cursor.seen_ms = seen_ms
+    cursor.named_ms = seen_ms
     one.reads([raw(batch(10, count=2))], cursor)
     assert one.tombstones.seen_end == (seen_ms, 12), "and what waited to be relayed was read before that"
 

@@ -4,6 +4,7 @@ sees. Both consumers are in this process, so both are as late as Python is.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import threading
 import time
@@ -14,15 +15,22 @@ from itertools import count as numbers
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from mirror.errors import BenchError
+from mirror.kafka import cluster as kafka
+from mirror.kafka.connection import Connection
+from mirror.kafka.produce import ProduceAnswer, ProduceRequest, read_produce
+from mirror.kafka.protocol import PRODUCE, to_varint
 from mirror.lab.bench.arms import Arm, Job
 from mirror.lab.bench.copies import removed
 from mirror.lab.bench.result import Latency
+from mirror.lab.bench.stored import endpoint
 from mirror.lab.bench.workloads import Shape, create
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import Cluster
+from mirror.records.codecs import compress
+from mirror.records.header import CODECS, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, sealed
 
 #: Seconds at the rate that do not count, at first; for the first record to come over; for the last one.
 WARM_S: Final = 15.0
@@ -30,6 +38,8 @@ _FIRST_S: Final = 120.0
 _LAST_S: Final = 30.0
 #: Between two calls of a meter.
 _METER_S: Final = 0.5
+#: What is due within this goes as one request, as if from one producer.
+_TICK_S: Final = 0.002
 #: Upper bounds of the buckets, in ms; what is later has the largest one's as its own bound.
 BOUNDS: Final = (1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
 _FILLER: Final = "." * 300
@@ -43,6 +53,12 @@ class Pace:
     seconds: float = 60.0
     partitions: int = 2
     codec: str = "none"
+    read: int = 8  # partitions whose records are timed, at most: readers that keep up with all take what is measured
+
+    @property
+    def observed(self) -> int:
+        """How many partitions are read on both sides."""
+        return min(self.read, self.partitions)
 
 
 def measured(
@@ -72,12 +88,11 @@ def measured(
         create(source.bootstrap, job.topic, pace.partitions)
         create(target.bootstrap, copy, pace.partitions)
         direct, mirrored = (
-            Reader(cluster.bootstrap, topic, pace.partitions)
-            for cluster, topic in ((source, job.topic), (target, copy))
+            Reader(cluster.bootstrap, topic, pace.observed) for cluster, topic in ((source, job.topic), (target, copy))
         )
         try:
             with arm.start(job) as process:
-                sent = _sent(source.bootstrap, job.topic, pace, process, (direct, mirrored), meter)
+                sent = asyncio.run(_sent(source.bootstrap, job.topic, pace, process, (direct, mirrored), meter))
         finally:
             for reader in (direct, mirrored):
                 reader.end()
@@ -146,7 +161,7 @@ class Reader(threading.Thread):
         self.join()
 
 
-def _sent(
+async def _sent(
     bootstrap: str,
     topic: str,
     pace: Pace,
@@ -155,45 +170,82 @@ def _sent(
     meter: Callable[[Bound], None],
 ) -> dict[int, float]:
     """When each record that counts was sent, once all of them have come to both readers."""
-    settings = {"linger.ms": 0, "compression.type": pace.codec, "log_level": 0}
-    producer = Producer({"bootstrap.servers": bootstrap} | settings)
-    number = _begun(producer, topic, process, readers[1])
-    metered = 0.0
-    sent: dict[int, float] = {}
-    began = time.perf_counter()
-    due = 0
-    while (elapsed := time.perf_counter() - began) < WARM_S + pace.seconds:
-        if elapsed >= WARM_S and time.perf_counter() > metered + _METER_S:
-            meter(process)
-            metered = time.perf_counter()
-        while due < elapsed * pace.rate:
-            due, number = due + 1, number + 1
+    metered, sent, due = 0.0, dict[int, float](), 0
+    async with kafka.Cluster(endpoint("source", bootstrap)) as cluster:
+        await cluster.refresh([topic])
+        ticker = _Ticker(
+            cluster, await cluster.connection(cluster.leader(kafka.TopicPartition(topic, 0)).node), topic, pace
+        )
+        number = await _begun(ticker, process, readers[1])
+        began = time.perf_counter()
+        while (elapsed := time.perf_counter() - began) < WARM_S + pace.seconds:
+            if elapsed >= WARM_S and time.perf_counter() > metered + _METER_S:
+                meter(process)
+                metered = time.perf_counter()
+            batch = range(number + 1, number + 1 + min(pace.partitions, int(elapsed * pace.rate) - due))
+            due, number, now = due + len(batch), number + len(batch), time.perf_counter()
             if elapsed >= WARM_S:
-                sent[number] = time.perf_counter()
-            producer.produce(topic, f"{number:012d}{_FILLER}".encode(), partition=number % pace.partitions)
-        producer.poll(0.001)
-    meter(process)
-    producer.flush(_LAST_S)
-    deadline = time.monotonic() + _LAST_S
-    while not all(sent.keys() <= reader.arrived.keys() for reader in readers):
-        if process.exit_code is not None or time.monotonic() > deadline:
-            missing = len(sent.keys() - readers[1].arrived.keys())
-            raise BenchError(f"{missing:,} of {len(sent):,} records did not arrive:\n{process.tail()}")
-        time.sleep(0.05)
+                sent |= dict.fromkeys((one for one in batch if one % pace.partitions < pace.observed), now)
+            ticker.send(batch)
+            await asyncio.sleep(_TICK_S if len(batch) < pace.partitions else 0)
+        meter(process)
+        deadline = time.monotonic() + _LAST_S
+        while not all(sent.keys() <= reader.arrived.keys() for reader in readers):
+            if process.exit_code is not None or time.monotonic() > deadline:
+                missing = len(sent.keys() - readers[1].arrived.keys())
+                raise BenchError(
+                    f"{missing:,} of {len(sent):,} records did not arrive:\n{ticker.refused}{process.tail()}"
+                )
+            await asyncio.sleep(0.05)
     return sent
 
 
-def _begun(producer: Producer, topic: str, process: Bound, copy: Reader) -> int:
-    """The number of the first record that came over; others were sent before it, once a second."""
+class _Ticker:
+    """Sends numbered records, each as a batch of its own, to a partition by its number; what is due together goes as
+    one request.
+    """
+
+    def __init__(self, cluster: kafka.Cluster, leader: Connection, topic: str, pace: Pace) -> None:
+        self._topic, self.partitions, self._codec = topic, pace.partitions, CODECS.index(pace.codec)
+        self._ids, self._leader = {topic: cluster.topic_id(topic)}, leader
+        self.refused = ""  # what the broker said last, if that was an error
+
+    def send(self, numbers: Sequence[int]) -> None:
+        """Send the records of these numbers, at most one for a partition."""
+        if not numbers:
+            return
+        batches = {
+            kafka.TopicPartition(self._topic, number % self.partitions): (self._batch(number),) for number in numbers
+        }
+        request = ProduceRequest(self._leader.version(PRODUCE), batches, self._ids)
+        self._leader.send(PRODUCE, request).add_done_callback(self._answered)
+
+    def _answered(self, answer: asyncio.Future[ProduceAnswer]) -> None:
+        if problem := answer.exception():
+            self.refused = f"{problem}\n"
+        else:
+            self.refused = "".join(f"{ack}\n" for ack in read_produce(answer.result(), self._ids) if ack.error_code)
+
+    def _batch(self, number: int) -> bytes:
+        value = f"{number:012d}{_FILLER}".encode()
+        record = b"".join(
+            (b"\0\0\0\1", to_varint(2 * len(value)), value, b"\0")
+        )  # no times, offset 0, no key, no headers
+        section, now = compress(self._codec, to_varint(2 * len(record)) + record), time.time_ns() // 1_000_000
+        length = HEADER_BYTES - LENGTH_PREFIX + len(section)
+        return sealed(LAYOUT.pack(0, length, -1, 2, 0, self._codec, 0, now, now, -1, -1, -1, 1), section) + section
+
+
+async def _begun(ticker: _Ticker, process: Bound, copy: Reader) -> int:
+    """The number of the first record that came over; others were sent before it, once a second, to partition 0."""
     deadline = time.monotonic() + _FIRST_S
-    for number in numbers():
-        producer.produce(topic, f"{number:012d}".encode(), partition=0)
-        producer.flush(_LAST_S)
+    for number in numbers(step=ticker.partitions):
+        ticker.send([number])
         waited = time.monotonic() + 1.0
         while time.monotonic() < waited:
-            if len(copy.arrived) > number:
+            if number in copy.arrived:
                 return number
-            time.sleep(0.05)
+            await asyncio.sleep(0.05)
         if process.exit_code is not None or time.monotonic() > deadline:
             break
-    raise BenchError(f"no record came over:\n{process.tail()}")
+    raise BenchError(f"no record came over:\n{ticker.refused}{process.tail()}")
