@@ -12,6 +12,8 @@ LONGEST: Final = 249
 INTERNAL_PREFIX: Final = "__"
 OWN_PREFIX: Final = "mirror."
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9._-]+")
+#: A set in brackets up to its end, or to a bracket inside that has no backslash before it.
+_SET: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\[\]])*([\[\]])", re.DOTALL)
 
 
 def is_legal(name: str) -> bool:
@@ -54,3 +56,8 @@ def has_nested_repeat(pattern: str) -> bool:
         else:
             inner[-1] = True
     return False
+
+
+def has_nested_set(pattern: str) -> bool:
+    """True when a set of characters holds another one, which Java joins to it, and Python takes for characters."""
+    return any(found[1] == "[" for found in _SET.finditer(pattern))

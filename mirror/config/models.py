@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -87,6 +87,9 @@ def _prefix(text: str) -> str:
     return _topic_part(text) if text.strip(".") else text  # "." alone is no topic, but a fair beginning of one
 
 
+_UNLIKE_JAVA: Final = "not the same to Java, which Kafka's tools are written in"
+
+
 def _compile(value: object) -> re.Pattern[str]:
     value = value.pattern if isinstance(value, re.Pattern) else value
     if not isinstance(value, str) or not 0 < len(value) <= MAX_PATTERN:
@@ -97,7 +100,9 @@ def _compile(value: object) -> re.Pattern[str]:
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression: {error}") from error
     except FutureWarning as warning:  # sets of sets, as Java has them
-        raise ValueError(f"not the same to Java, which Kafka's tools are written in: {warning}") from warning
+        raise ValueError(f"{_UNLIKE_JAVA}: {warning}") from warning
+    if names.has_nested_set(value):
+        raise ValueError(f"{_UNLIKE_JAVA}: a set of characters in another one; write \\[ for a bracket")
     if names.has_nested_repeat(value):
         raise ValueError("a repeated group may not hold a repeat or an alternative, write it flat")
     return compiled

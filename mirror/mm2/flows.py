@@ -25,6 +25,8 @@ _ONE_WAY: Final = "names do not say where a topic came from: mirror each in one 
 _HEARTBEATS: Final = "heartbeats"
 #: Kafka's own filters, whose names begin with Default.
 _FILTERS: Final = {"topic": "TopicFilter", "group": "GroupFilter", "config.property": "ConfigPropertyFilter"}
+#: Flags at the beginning of a pattern.
+_FLAGS: Final = re.compile(r"(?:\(\?[a-zA-Z]+\))*")
 #: What names the settings of topics that do not follow; by default these are, among others, those of timestamps.
 _EXCLUDED: Final = ("config.properties.exclude", "config.properties.blacklist")
 #: How often is looked for changes: the shortest of them holds for all here.
@@ -208,8 +210,14 @@ def _put_seconds(draft: Draft, where: tuple[str, str], found: Property) -> None:
 
 
 def _patterns(text: str) -> list[str]:
-    """A list of Java's patterns as Python's."""
-    return list(dict.fromkeys(_pattern(one.strip()) for one in text.split(",") if one.strip()))
+    """A list of Java's patterns as Python's. MirrorMaker makes one of them all, so flags at the beginning of one, such
+    as `(?i)`, hold for those behind it, too.
+    """
+    found, flags = dict[str, None](), ""
+    for one in filter(None, map(str.strip, text.split(","))):
+        found[_pattern(flags + one)] = None
+        flags += _FLAGS.match(one)[0]  # type: ignore[index] # it matches the empty string
+    return list(found)
 
 
 def _pattern(text: str) -> str:

@@ -123,6 +123,7 @@ zzz: 1
         ("[orders]", "[]", "4: topics.include: at least one pattern is needed"),
         ("[orders]", "['(']", "4: topics.include.0: not a regular expression: missing )"),
         ("[orders]", "['[a-z&&[^bc]]+']", "4: topics.include.0: not the same to Java"),
+        ("[orders]", "['x-[0-9[a-f]]+']", "4: topics.include.0: not the same to Java"),
         ("[orders]", "[a], naming: {rename: {a: 'b c'}}", "4: topics.naming.rename.a: may hold"),
         (
             "topics:",

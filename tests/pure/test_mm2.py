@@ -252,6 +252,8 @@ OF_THE_FLOW = "\n".join(f"A->B.{line}" for line in NO_ALIASES.splitlines())
         (f"{IDENTITY}A->B.topics=a.heartbeats, x\n", {"a.heartbeats": "A.a.heartbeats", "x": 1}),
         (f"{IDENTITY}A->B.topics=B.heartbeats, x\n", {"B.heartbeats": None, "x": 1}),
         (f"{IDENTITY}{OF_THE_FLOW}\nA->B.target.cluster.alias=b\n", {"orders": 1, "Bob": 1}),
+        ("topics=abc, (?i)CLICKS-.*, ORDERS\n", {"Abc": None, "clicks-1": 0, "orders": 0}),
+        ("topics.exclude=(?i)CLICKS-.*, ORDERS\n", {"Clicks-1": None, "orders": None, "abc": 0}),
     ],
 )
 def test_names_are_those_that_mirrormaker_makes(keys: str, names: dict[str, str | int | None], tmp_path: Path) -> None:
@@ -316,6 +318,7 @@ def test_the_most_specific_setting_of_a_client_holds(line: str, key: str, value:
         (PASSIVE.replace("primary.bootstrap", "primary.x"), "source.bootstrap.servers: cannot be taken over: required"),
         (PASSIVE.replace("billing,", "(a+)+,"), "primary->secondary.topics: cannot be taken over: a repeated group"),
         (PASSIVE.replace(".*-tmp", "["), "primary->secondary.topics.exclude: cannot be taken over: not a regular"),
+        (PASSIVE.replace("billing,", "[ab[cd]],"), "primary->secondary.topics: cannot be taken over: not the same to"),
         # The default is to follow: a copy that keeps its records for longer would lose them.
         (PASSIVE + "config.properties.exclude = (a|b)+\n", "config.properties.exclude: cannot be taken over"),
         (ACTIVE.replace("separator=_", "separator=/"), "cannot be taken over: may hold letters"),
