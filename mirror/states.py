@@ -64,6 +64,11 @@ class Remedy(Enum):
     """
 
     ACCEPT_LOSS = "Run `mirror accept CONFIG {topic} --partition {partition}` to go on behind them"
+    CONTINUE = (
+        "Where the source deletes again and again what it had for a moment, as a Streams application does in its"
+        " repartition topics, it stops again: set topics.on_data_loss to continue, or add {topic} to topics.exclude,"
+        " and send the mirror SIGHUP"
+    )
     ACCEPT_DAMAGE = "Run `mirror accept CONFIG {topic} --partition {partition}` to leave it out"
     ACCEPT_COPY = (
         "If the copy is known to be whole, run `mirror accept CONFIG {topic} --partition {partition} --unconfirmed`"
@@ -192,7 +197,7 @@ RESOLVED_BY: Final[Mapping[State, tuple[Remedy, ...]]] = {
     State.UNAVAILABLE: (),
     State.TRUNCATED: (Remedy.EXCLUDE, Remedy.ACCEPT_RESTORED, Remedy.BEGIN_ANEW),
     State.RECREATED: (Remedy.EXCLUDE, Remedy.RENAME, Remedy.ADOPT, Remedy.BEGIN_ANEW),
-    State.RETENTION_GAP: (Remedy.ACCEPT_LOSS,),
+    State.RETENTION_GAP: (Remedy.ACCEPT_LOSS, Remedy.CONTINUE),
     State.CORRUPT: (Remedy.SOUND_LEADER, Remedy.ACCEPT_DAMAGE, Remedy.BEGIN_ANEW, Remedy.INSPECT),
     State.REFUSED: (
         Remedy.RAISE_SIZE,

@@ -155,8 +155,8 @@ class Journal:
         """The journal is one partition, so its order is the order of events."""
         return TopicPartition(journal_topic(self.flow), 0)
 
-    async def append(self, entries: Sequence[Change]) -> int:
-        """Append keys and values (None: a deletion) as one batch; the offset of the first.
+    async def append(self, entries: Sequence[Change], *, waits: bool = True) -> int:
+        """Append keys and values (None: a deletion) as one batch; the offset of the first. `waits` for a quota.
 
         Raises FlowLost where the flow is no longer ours, Suspended, ClusterUnreachable, AccessDenied, BrokerError; and
         as `follow` does, where it has to be asked for.
@@ -168,7 +168,12 @@ class Journal:
                 with contextlib.suppress(_Suspended):
                     batch = (encode(entries),)
                     return await append(
-                        self.cluster, self.partition, batch, doing="append to the journal", check=self._check_clear
+                        self.cluster,
+                        self.partition,
+                        batch,
+                        doing="append to the journal",
+                        check=self._check_clear,
+                        waits=waits,
                     )
         except Suspended:
             raise

@@ -570,10 +570,12 @@ async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyn
 
 
 async def restate(journal: Journal, owner: Owner) -> bool:
-    """Say again who has the flow; whether the journal took it. Nobody is asked first: a claim goes by its number."""
+    """Say again who has the flow; whether the journal took it. Nobody is asked first: a claim goes by its number. It
+    waits for no quota: whoever stands by would take a mirror that one mutes (`producer_byte_rate`) for dead.
+    """
     with contextlib.suppress(ClusterError, WireError, TimeoutError):
         async with asyncio.timeout(RESTATE_SECONDS):
-            await replace(journal, clearance=None).append([(OWNER, owner.to_json())])
+            await replace(journal, clearance=None).append([(OWNER, owner.to_json())], waits=False)
             return True
     return False
 

@@ -51,6 +51,8 @@ _LAST_TIME_MS: Final = 253_402_300_799_999  # of the year 9999
 _NO_ERRORS: Final = b"\x01\x00\x00"  # no errors of records, no message, no tagged field
 #: What `append` goes over a connection of its own for: a quota that mutes it (`producer_byte_rate`) mutes nothing else.
 _PURPOSE: Final = "append"
+#: And what may not wait for it, by which others know that this process lives: brokers append before they mute.
+_SIGN_OF_LIFE: Final = "sign of life"
 
 
 class Ack(NamedTuple):
@@ -178,12 +180,14 @@ async def append(
     timeout: float = CALL_TIMEOUT,
     once: bool = False,
     check: Callable[[], None] = lambda: None,
+    waits: bool = True,
 ) -> int:
     """Append one batch, given in pieces, and wait for it: the offset where it landed.
 
     Sent again where no answer came, so a batch without a producer id, or one that the leader forgets at once for its
     age, may land twice; unless it may be sent only `once`. Raises ClusterUnreachable, AccessDenied and BrokerError as
-    `Cluster.call_leader` does, and whatever `check` raises, which is called each time before it is sent.
+    `Cluster.call_leader` does, and whatever `check` raises, which is called each time before it is sent. Without
+    `waits` no quota holds it back: for a few bytes at times, which show that this process lives.
     """
     topic_ids: dict[str, uuid.UUID | None] = {}
 
@@ -196,8 +200,19 @@ async def append(
         return next(read_produce(answer, topic_ids))
 
     ack: Ack = await cluster.call_leader(
-        partition, PRODUCE, build=build, read=read, doing=doing, timeout=timeout, once=once, purpose=_PURPOSE
+        partition,
+        PRODUCE,
+        build=build,
+        read=read,
+        doing=doing,
+        timeout=timeout,
+        once=once,
+        purpose=_PURPOSE if waits else _SIGN_OF_LIFE,
     )
+    if not waits:  # the next one goes over another connection where a quota mutes this one
+        used = await cluster.connection(cluster.leader(partition).node, _SIGN_OF_LIFE)
+        if used.is_muted:
+            used.close()
     return ack.base_offset
 
 

@@ -326,7 +326,8 @@ def grows(configs: Mapping[str, str], topic: str, begin: int) -> str:
     return (
         f"grows for ever: its source has no retention and begins at offset {begin}, since records are deleted there by"
         " request (DeleteRecords, as a Streams application does of its repartition topics), and the copy keeps them;"
-        " set sync.log_start to follow, or exclude it where the application can make it anew"
+        " set sync.log_start to follow, and topics.on_data_loss to continue, since what is deleted before it is"
+        " mirrored stops the copy each time (RETENTION_GAP); or exclude it where the application can make it anew"
     )
 
 

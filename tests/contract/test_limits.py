@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,9 +22,11 @@ from samerecords import assert_same_records
 from waiting import MovableClock, until
 from watchedtask import WatchedTask
 
-from mirror.config import ClusterSettings
+from mirror.config import ClusterSettings, parse_address
+from mirror.journal.journal import Journal, journal_topic
+from mirror.journal.ownership import Owner, restate
 from mirror.kafka import admin
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.states import Remedy, State
 
@@ -91,6 +94,22 @@ def test_a_quota_of_the_target_is_named_while_it_is_waited_for(
     with quota(pair[1], topic_name, "producer_byte_rate", 20_000.0), WatchedTask(*pair, [at]) as task:
         found = task.until(at, lambda one: "producer_byte_rate" in one.detail)
     assert found.state is State.MIRRORING
+
+
+def test_a_mirror_that_a_quota_mutes_still_says_that_it_lives(target_cluster: Shared, topic_name: str) -> None:
+    """Whoever stands by would take the flow over after 15 s."""
+    bootstrap = target_cluster.bootstrap
+    make_topic(bootstrap, journal_topic(topic_name))
+    endpoint = Endpoint("us", (parse_address(bootstrap),), client_id=topic_name)
+
+    async def say_again() -> list[bool]:
+        async with Cluster(endpoint) as target:
+            journal, owner = Journal(target, topic_name), Owner.here("this one", claim=1)
+            await journal.append([(b"large", large(300_000)[0])])
+            return [await restate(journal, owner) for _ in range(3)]
+
+    with quota(bootstrap, topic_name, "producer_byte_rate", 10_000.0):
+        assert asyncio.run(say_again()) == [True] * 3
 
 
 def test_a_quota_of_creations_is_waited_for_and_keeps_nothing_else(

@@ -131,11 +131,28 @@ def test_records_that_retention_took_first_are_accepted_as_lost(live: LiveMirror
     later = live.fill(100, 200)
     delete_records(live.source, live.topic, 150)
     with live.running():
-        advice = live.until_stopped(State.RETENTION_GAP, Remedy.ACCEPT_LOSS)
+        advice = live.until_stopped(State.RETENTION_GAP, Remedy.ACCEPT_LOSS, Remedy.CONTINUE)
         assert "offsets 100 to 149" in advice
         assert live.copied() == values(0, 100)
         live.quoted(advice, "accept")
         live.until_equal(values(0, 100) + later[50:])
+
+
+@pytest.mark.proves("RETENTION_GAP")
+def test_a_source_that_is_purged_again_and_again_stops_nothing_once_it_may(live: LiveMirror) -> None:
+    """What is deleted while no task reads goes on record, each time."""
+    live.copy_once()
+    wanted = values(0, 100) + live.fill(100, 200)[50:]
+    delete_records(live.source, live.topic, 150)
+    with live.running():
+        live.until_stopped(State.RETENTION_GAP, Remedy.CONTINUE)
+        live.settings["topics"]["on_data_loss"] = "continue"
+        live.reload()
+        live.until_equal(wanted)
+    wanted += live.fill(200, 300)[90:]
+    delete_records(live.source, live.topic, 290)
+    with live.running():
+        live.until_equal(wanted)
 
 
 def delete_records(bootstrap: str, topic: str, before: int) -> None:

@@ -41,7 +41,7 @@ class Kept(Journal):
     def keep(self, *changes: Change) -> None:
         self.entries += [Entry(len(self.entries) + number, *one) for number, one in enumerate(changes)]
 
-    async def append(self, entries: Sequence[Change]) -> int:
+    async def append(self, entries: Sequence[Change], *, waits: bool = True) -> int:  # noqa: ARG002
         self.keep(*entries)
         return len(self.entries)
 

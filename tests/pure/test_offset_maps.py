@@ -29,7 +29,7 @@ class Kept(Journal):
         self.cluster = Mock(leader=Mock(return_value=Leader(0, 7)))
         self.fails = fails
 
-    async def append(self, entries: Sequence[tuple[bytes, bytes | None]]) -> int:
+    async def append(self, entries: Sequence[tuple[bytes, bytes | None]], *, waits: bool = True) -> int:  # noqa: ARG002
         if self.fails:
             self.fails -= 1
             raise ClusterUnreachable("away")
