@@ -47,7 +47,6 @@ from mirror.topics.apply import (
     log_setting,
     rules_from,
     rules_of,
-    settings_refused,
 )
 from mirror.topics.configs import follows
 from mirror.topics.history import History, read_history, read_others, read_own, write_own
@@ -196,23 +195,20 @@ def prepare(
         start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
     ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
     keep_progress(target, whole.rekeyed)
-    failures: dict[str, MirrorError] = {}
 
     def check() -> None:
         still_ours()
         record_making(source, target, whole.allowed(), settings, history)
 
-    made = apply(target, whole.allowed(), failures, check, source)
-    if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
-        history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
-        whole, failures = gate.plan(settings, history), {}
-        made |= apply(target, whole.allowed(), failures, check, source)
-    unfollowed = whole.allowed().unfollowed_with(failures)
+    done, made = apply(target, whole.allowed(), check, source), frozenset[str]()
+    if any(isinstance(one, PreflightError) for one in done.failures.values()):  # what appeared meanwhile is looked at
+        history, made = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names())), done.made
+        whole = gate.plan(settings, history)
+        done = apply(target, whole.allowed(), check, source)
+    unfollowed, failures = whole.allowed().unfollowed_with(done.unchanged), done.failures
     for one in chain.from_iterable(unfollowed.values()):
         log_setting(settings.flow, one)
     record_unfollowed(settings, unfollowed_in(own.newest), unfollowed, still_ours)
-    for topic in settings_refused(failures):
-        failures.pop(topic)
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))
@@ -235,7 +231,7 @@ def prepare(
         make_journal=partial(_make_journal, settings),
         follows=partial(_follows, settings),
         elsewhere=partial(_elsewhere, settings),
-        made=made,
+        made=made | done.made,
         start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow, settings.topics.replication_factor),
         rekeyed=plan.rekeyed,
