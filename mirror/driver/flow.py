@@ -410,7 +410,8 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:
     """What to mirror when a plan was carried out. Raises ClusterError."""
     if plan.is_empty:
-        rules = {topic: rules_from(configs, settings.topics) for topic, configs in plan.target_configs.items()}
+        known = {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
+        rules = {topic: rules_from(configs, settings.topics) for topic, configs in known.items()}
     else:
         rules = rules_of(target, plan.pairs, settings.topics)
     if settings.topics.append_time == "target":

@@ -409,6 +409,11 @@ class Applied:
     #: By target topic, why its settings stay as they are, which keeps nothing else from it.
     unchanged: Mapping[str, MirrorError] = field(default_factory=dict)
 
+    def raise_failures(self) -> None:
+        """Raise the first failure, if there is one."""
+        for problem in (*self.failures.values(), *self.unchanged.values()):
+            raise problem
+
 
 def apply(
     target: Admin, plan: TopicPlan, check: Callable[[], None] = lambda: None, source: Admin | None = None
@@ -634,16 +639,17 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings)
             )
         time.sleep(_POLL_S)
         configs = target.topic_configs(names)
-    return {name: rules_from(found, settings) for name, found in configs.items()}
+    return {name: rules_from(plain_values(found), settings) for name, found in configs.items()}
 
 
-def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
-    """The rules that follow from one target topic's configs and what the flow's settings want."""
-    return Rules.from_configs(
-        plain_values(configs),
+def rules_from(configs: Mapping[str, str], settings: TopicSettings) -> Rules:
+    """Return the rules that follow from one target topic's configs and what the flow's settings want."""
+    rules = Rules.from_configs(configs)
+    return replace(
+        rules,
         offsets=settings.offsets,
-        recompress=settings.recompress,
-        coalesce_bytes=settings.coalesce_bytes,
+        codec=rules.codec if settings.recompress == "mirror" else None,
+        coalesce_bytes=settings.coalesce_bytes or 0,
         continues_on_loss=settings.on_data_loss == "continue",
         skips_damage=settings.on_damage == "skip",
         skips_too_large=settings.on_too_large == "skip",
@@ -728,4 +734,4 @@ def rules_for(settings: Settings, topic: str) -> tuple[Rules, str]:
         return Rules(), f"{DEFAULT_RULES}: {where} cannot be read ({problem})"
     if configs is None:
         return Rules(), f"{DEFAULT_RULES}: {where} does not exist yet"
-    return rules_from(configs, settings.topics), f"the rules of {where}"
+    return rules_from(plain_values(configs), settings.topics), f"the rules of {where}"

@@ -190,7 +190,7 @@ def mirror_once(
     settings = settings_between(source_bootstrap, target_bootstrap, topics, flow, **more)
     source, target = Admin(settings.source), Admin(settings.target)
     plan = replace(plan_topics(source, target, settings), changes=())
-    assert not apply(target, plan).failures
+    apply(target, plan).raise_failures()
     rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
