@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from mirror import clock
-from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss, same_id
+from mirror.journal.entries import Accepted, Lost, accepted_for, id_in, loss_target, read_accepted, read_loss, same_id
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import NOT_OURS, Contact, PartitionStatus, parsed
@@ -83,8 +83,8 @@ def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] |
         source_epoch=_number(fields.get("source_epoch", -1)),
         epoch_until=_number(fields.get("epoch_until", -1)),
         target_epoch=_number(fields.get("target_epoch", -1)),
-        source_topic_id=_uuid(fields.get("source_topic_id")),
-        target_topic_id=_uuid(fields.get("target_topic_id")),
+        source_topic_id=id_in(fields.get("source_topic_id")),
+        target_topic_id=id_in(fields.get("target_topic_id")),
         stamp=(_number(stamp[0]), _number(stamp[1]), _number(stamp[2])) if stamp is not None else None,
         batch=_batch(batch) if batch is not None else None,
         was_accepted=fields.get("accepted") is True,
@@ -145,8 +145,8 @@ def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
         offset=_number(fields.get("offset", -1)),
         detail=str(fields.get("detail", "")),
         advice=str(fields.get("advice", "")),
-        source_topic_id=_uuid(fields.get("source_topic_id")),
-        target_topic_id=_uuid(fields.get("target_topic_id")),
+        source_topic_id=id_in(fields.get("source_topic_id")),
+        target_topic_id=id_in(fields.get("target_topic_id")),
     )
 
 
@@ -187,7 +187,7 @@ def read_way_back(record: Entry) -> tuple[TopicPartition, WayBack | None] | None
     spans = [(_offset(first), _offset(following)) for first, following in listed]
     if any(first >= following for first, following in spans):
         raise ValueError("what was left out must have offsets that follow each other")
-    return target, WayBack(joined(spans), _uuid(fields.get("topic_id")), _uuid(fields.get("target_topic_id")))
+    return target, WayBack(joined(spans), id_in(fields.get("topic_id")), id_in(fields.get("target_topic_id")))
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -224,11 +224,14 @@ class Standing:
     tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Whether a record is about a copy: position, stop, way back, loss, state. Raises one of `NOT_OURS` for a
+        """Whether a record is about a copy: position, acceptance, stop, way back, loss, state. Raises one of `NOT_OURS` for a
         garbled one.
         """
         if (recorded := read_position(record)) is not None:
             _put(self.positions, *recorded)
+            return True
+        if (accepted := read_accepted(record)) is not None:
+            self.accepted[accepted.target] = accepted
             return True
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
@@ -314,7 +317,7 @@ class Standing:
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:
     """What the newest records of a journal say; records that are none of ours are passed over."""
-    found = Standing(accepted=accepted_in(known))
+    found = Standing()
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
             found.learn(Entry(0, key, value))
@@ -378,10 +381,6 @@ def _fields(value: bytes) -> dict[str, object]:
 
 def _id(topic_id: UUID | None) -> str | None:
     return str(topic_id) if topic_id else None
-
-
-def _uuid(value: object) -> UUID | None:
-    return UUID(str(value)) if value else None
 
 
 def _number(value: object) -> int:

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.journal.entries import Copy, Unfollowed, accepted_in, moment, paused_in, start_offsets
+from mirror.journal.entries import Copy, Unfollowed, moment, paused_in, start_offsets
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
@@ -324,7 +324,7 @@ def _reported(
     """Partitions that stopped since the source deleted what was to be mirrored next, and still would; and those that
     stopped when a mirror ran last for what a start may find resolved.
     """
-    lost, others, accepted = list[str](), list[str](), accepted_in(journal)
+    lost, others, accepted = list[str](), list[str](), standing_in(journal).accepted
     names = {(pair.source, pair.target) for pair in plan.allowed().pairs}
     for one in status_of("", "", journal, 0).figures:
         known_otherwise = one.state in STANDING or one.state is State.RECREATED
