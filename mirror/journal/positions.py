@@ -224,8 +224,8 @@ class Standing:
     tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Whether a record is about a copy: position, acceptance, stop, way back, loss, state. Raises one of `NOT_OURS` for a
-        garbled one.
+        """Return whether a record is about a copy: position, acceptance, stop, way back, loss, state. Raises one of
+        `NOT_OURS` for a garbled one.
         """
         if (recorded := read_position(record)) is not None:
             _put(self.positions, *recorded)
