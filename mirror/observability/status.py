@@ -290,6 +290,12 @@ class Totals:
     lost: int
     verdicts: Mapping[str, int]
 
+    @property
+    def counts(self) -> dict[str, int | None]:
+        """The numbers that every log event about a whole flow names."""
+        names = "partitions", "stopped", "records", "batches", "bytes", "lag_records", "lag_unknown"
+        return {name: getattr(self, name) for name in names}
+
     @classmethod
     def of(cls, figures: Iterable[PartitionStatus]) -> Totals:
         """Add up one report per partition."""

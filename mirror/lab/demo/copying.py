@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Protocol
 
 from mirror.errors import ClusterError, WireError
@@ -62,22 +62,13 @@ class Line:
     @classmethod
     def of(cls, report: TopicReport, verdicts: Mapping[str, int], wanted: str, written: int) -> Line:
         """From what the comparison and the mirror's own figures say of a topic."""
+        own = {"wanted", "written", "judged", "passed"}
         return cls(
-            topic=report.topic,
-            partitions=report.partitions,
+            **{one.name: getattr(report, one.name) for one in fields(cls) if one.name not in own},
             wanted=wanted,
             written=written,
-            codecs=report.codecs,
-            records=report.records,
-            batches=report.batches,
-            bytes=report.bytes,
             judged=sum(count for verdict, count in verdicts.items() if not verdict.startswith(DROPPED)),
             passed=sum(count for verdict, count in verdicts.items() if verdict.startswith(AS_STORED)),
-            identical=report.identical,
-            offsets_equal=report.offsets_equal,
-            hidden=report.hidden,
-            lag=report.lag,
-            different=report.different,
         )
 
     @property
