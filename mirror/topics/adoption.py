@@ -20,10 +20,10 @@ record and nobody claims it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from mirror import clock
@@ -32,6 +32,7 @@ from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatc
 from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import Entry, Journal, journal_topic, newest
 from mirror.journal.offset_maps import Indexes
+from mirror.journal.positions import Standing as Journaled
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -41,6 +42,7 @@ from mirror.observability import logs
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import Rekeying, TopicPair
+from mirror.replication.assignment import LastPosition
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import looking, resume_translated
 from mirror.replication.position import located, resume
@@ -304,6 +306,29 @@ class Unlike:
         return f"{self.problem}. {self.advice}" if self.advice else self.problem
 
 
+#: Begins a partition as its task would, with what is accepted of losses, and what is known of the copy.
+Attempt = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
+
+
+def attempt_of(
+    flow: str,
+    source: Cluster,
+    at: TopicPartition,
+    target: Cluster,
+    copy: TopicPartition,
+    standing: Journaled,
+    since: int,
+    index: OffsetRangeIndex | None,
+) -> Attempt:
+    """Return what begins a partition, by what its journal says. `index`: where its offsets moved to, if they do."""
+    ids = source.topic_id(at.topic), target.topic_id(copy.topic)
+    sides, losses = (flow, source, at, target, copy), standing.lost_of(copy, *ids)
+    if index is None:
+        back = standing.way_back_of(copy, *ids)
+        return lambda accepted, last: resume(*sides, accepted, since, last, losses, back)
+    return lambda accepted, last: resume_translated(*sides, accepted, looking(index), since, last, losses)
+
+
 async def tails(
     settings: Settings, pairs: Collection[TopicPair], plan: TopicPlan, seen: Mapping[str, FirstSeen]
 ) -> dict[str, Unlike]:
@@ -332,16 +357,12 @@ async def tails(
                 raise stop.raised(one)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
-            losses, back = standing.lost_of(other, *ids), standing.way_back_of(other, *ids)
-            sides = source, one, target, other
+            index = indexes.get(other, OffsetRangeIndex()) if indexes is not None else None
+            attempt = attempt_of(settings.flow, source, one, target, other, standing, since, index)
             for tried in range(1, _TRIES + 1):
                 try:
                     async with at_once:
-                        if indexes is None:
-                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses, back)
-                        else:
-                            recall = looking(indexes.get(other, OffsetRangeIndex()))
-                            await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)
+                        await attempt((0, NO_LIMIT), last)
                         return
                 except (ClusterError, WireError):
                     if tried == _TRIES:
