@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -37,31 +37,11 @@ T = TypeVar("T")
 
 def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, bytes]:
     """The record of a copy's position."""
-    fields: dict[str, object] = {
-        "source_next": last.source_next,
-        "target_end": last.target_end,
-        "source_epoch": last.source_epoch,
-        "epoch_until": last.epoch_until,
-        "target_epoch": last.target_epoch,
-        "source_topic_id": _id(last.source_topic_id),
-        "target_topic_id": _id(last.target_topic_id),
-        "stamp": last.stamp,
-        "accepted": last.was_accepted,
-        "begins": last.begins,
-        "at_ms": clock.now_ms(),
-    }
-    if (batch := last.batch) is not None:
-        fields["batch"] = {
-            "base": batch.base,
-            "next": batch.next_offset,
-            "source_base": batch.source_base,
-            "crc": batch.crc,
-            "source_crc": batch.source_crc,
-            "count": batch.count,
-            "base_timestamp": batch.base_timestamp,
-            "max_timestamp": batch.max_timestamp,
-        }
-    return _key(POSITION, target), json.dumps(fields, separators=(",", ":")).encode()
+    fields = asdict(last)
+    fields["accepted"] = fields.pop("was_accepted")
+    if (batch := fields.pop("batch")) is not None:
+        fields["batch"] = {"next" if name == "next_offset" else name: value for name, value in batch.items()}
+    return _entry(POSITION, target, fields)
 
 
 def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] | None:
@@ -110,16 +90,7 @@ def _batch(fields: object) -> LastBatch:
 
 def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
     """The record of a stop that stands."""
-    fields = {
-        "state": str(stop.state),
-        "offset": stop.offset,
-        "detail": stop.detail,
-        "advice": stop.advice,
-        "source_topic_id": _id(stop.source_topic_id),
-        "target_topic_id": _id(stop.target_topic_id),
-        "at_ms": clock.now_ms(),
-    }
-    return _key(STOP, target), json.dumps(fields, separators=(",", ":")).encode()
+    return _entry(STOP, target, {name: value for name, value in asdict(stop).items() if name != "stands"})
 
 
 def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
@@ -163,13 +134,7 @@ class WayBack:
 
 def way_back_entry(target: TopicPartition, back: WayBack) -> tuple[bytes, bytes]:
     """The record of what a flow back left out."""
-    fields = {
-        "spans": back.spans,
-        "topic_id": _id(back.topic_id),
-        "target_topic_id": _id(back.target_topic_id),
-        "at_ms": clock.now_ms(),
-    }
-    return _key(BACK, target), json.dumps(fields, separators=(",", ":")).encode()
+    return _entry(BACK, target, asdict(back))
 
 
 def read_way_back(record: Entry) -> tuple[TopicPartition, WayBack | None] | None:
@@ -367,6 +332,11 @@ def _key(prefix: bytes, target: TopicPartition) -> bytes:
     return prefix + f"{target.topic}/{target.partition}".encode()
 
 
+def _entry(prefix: bytes, target: TopicPartition, fields: Mapping[str, object]) -> tuple[bytes, bytes]:
+    known = {name: str(value) if isinstance(value, UUID) else value for name, value in fields.items()}
+    return _key(prefix, target), json.dumps(known | {"at_ms": clock.now_ms()}, separators=(",", ":")).encode()
+
+
 def _target(key: bytes, prefix: bytes) -> TopicPartition:
     topic, _, partition = key.decode()[len(prefix) :].rpartition("/")
     return TopicPartition(topic, int(partition))
@@ -377,10 +347,6 @@ def _fields(value: bytes) -> dict[str, object]:
     if not isinstance(fields, dict):
         raise ValueError("how a copy stands must be a JSON object")
     return fields
-
-
-def _id(topic_id: UUID | None) -> str | None:
-    return str(topic_id) if topic_id else None
 
 
 def _number(value: object) -> int:
