@@ -33,7 +33,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
@@ -75,6 +75,10 @@ REKEYED: Final = b"rekeyed/"
 #: The same before the target topic is created.
 MAKING: Final = b"making/"
 _LARGEST: Final = 2**63 - 1
+
+
+#: What a record does not name where there is nothing to say.
+_LEFT_OUT: Final = frozenset({"compared", "compared_ms", "deleted_ms"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,21 +142,9 @@ class FirstSeen:
 
     def to_json(self) -> bytes:
         """For the journal."""
-        return json.dumps(
-            {
-                "source_topic": self.source_topic,
-                "topic_id": str(self.topic_id or ""),
-                "target_topic_id": str(self.target_topic_id or ""),
-                "cluster_id": self.cluster_id,
-                "made": self.made,
-                "since": self.since,
-                "adopted": self.adopted,
-                **({"compared": True} if self.compared else {}),
-                **({"compared_ms": self.compared_ms} if self.compared_ms else {}),
-                "origins": self.origins,
-                **({"deleted_ms": self.deleted_ms} if self.deleted_ms else {}),
-            }
-        ).encode()
+        fields = {name: value for name, value in asdict(self).items() if value or name not in _LEFT_OUT}
+        ids = {name: str(fields[name] or "") for name in ("topic_id", "target_topic_id")}
+        return json.dumps(fields | ids).encode()
 
     @property
     def is_letters(self) -> bool:
