@@ -72,10 +72,6 @@ class Refusal:
         return (TopicPartition(self.target, number) for number in range(self.first, self.partitions))
 
 
-def _follows_every(_source: str, _target: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
@@ -95,7 +91,7 @@ class Flow:
     assignments: tuple[Assignment, ...]
     tasks: int
     epoch_seconds: float
-    memory_bytes: int
+    memory_bytes: int = 0
     once: bool = False
     until_caught_up: bool = False
     groups: tuple[re.Pattern[str], ...] = ()
@@ -109,7 +105,7 @@ class Flow:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     take_over: bool = False
     make_journal: Callable[[], object] = dict
-    follows: Callable[[str, str], bool] = _follows_every
+    follows: Callable[[str, str], bool] = lambda _source, _target: True
     elsewhere: Callable[[], History] = History
 
 
@@ -193,7 +189,7 @@ def prepare(
     if start_engine is not None:
         planned = sum(len(whole.source_topics[pair.source].partitions) for pair in whole.allowed().pairs)
         start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
-    ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
+    ensure_flow_topic(target, settings.flow, replicas := settings.topics.replication_factor)
     keep_progress(target, whole.rekeyed)
 
     def check() -> None:
@@ -224,16 +220,14 @@ def prepare(
         assignments=assignments,
         tasks=tasks,
         epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), tasks),
-        memory_bytes=settings.limits.memory_mb * _MEGABYTE,
         once=once,
         until_caught_up=until_caught_up,
         take_over=take_over,
-        make_journal=partial(_make_journal, settings),
-        follows=partial(_follows, settings),
-        elsewhere=partial(_elsewhere, settings),
+        make_journal=lambda: ensure_flow_topic(Admin(settings.target), settings.flow, replicas),
+        elsewhere=lambda: read_others(settings, Admin(settings.source), Admin(settings.target)),
         made=made | done.made,
         start=moment(settings.topics.start),
-        heartbeats=ensure_heartbeats(target, settings.flow, settings.topics.replication_factor),
+        heartbeats=ensure_heartbeats(target, settings.flow, replicas),
         rekeyed=plan.rekeyed,
         refused=refused_by(whole, failures),
         origins={source: history.chain(source) for source in plan.sources},
@@ -278,14 +272,6 @@ def _log_refusal(flow: str, reason: object) -> None:
 
 def _log_held(flow: str, topic: str, why: str) -> None:
     logs.get("mirror.preflight").warning("topic_left_as_it_is", flow=flow, topic=topic, reason=why)
-
-
-def _make_journal(settings: Settings) -> None:
-    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
-
-
-def _elsewhere(settings: Settings) -> History:
-    return read_others(settings, Admin(settings.source), Admin(settings.target))
 
 
 def _follows(settings: Settings, source: str, target: str) -> bool:
@@ -414,21 +400,18 @@ def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[
         rules = {topic: rules_from(configs, settings.topics) for topic, configs in known.items()}
     else:
         rules = rules_of(target, plan.pairs, settings.topics)
-    if settings.topics.append_time == "target":
-        rules = {topic: replace(one, may_stamp=True) for topic, one in rules.items()}
-        mistimed = plan.retimed
-    else:  # a copy that stamps records all the same is not taken for one that may
-        mistimed = frozenset(pair.target for pair in plan.pairs if pair.source not in plan.stamped)
-    rules |= {
-        topic: replace(rules[topic], target_append_time=False, mistimes=rules[topic].target_append_time)
-        for topic in mistimed & rules.keys()
-    }
-    if follows(MAX_BYTES, settings.sync):
-        rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
-    if settings.sync.log_start == "follow":
-        rules = {topic: replace(one, follows_log_start=one.deletes) for topic, one in rules.items()}
+    may_stamp, compacted, stamped = settings.topics.append_time == "target", plan.compacted, plan.stamped
     for pair in plan.pairs:
-        if pair.source in plan.compacted:
-            rules[pair.target] = replace(rules[pair.target], tombstones_ms=plan.compacted[pair.source])
-    topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
-    return assign(plan.pairs, topic_ids, rules)
+        of_target = rules[pair.target]
+        # a copy that stamps records all the same is not taken for one that may
+        is_mistimed = pair.target in plan.retimed if may_stamp else pair.source not in stamped
+        rules[pair.target] = replace(
+            of_target,
+            may_stamp=may_stamp,
+            target_append_time=of_target.target_append_time and not is_mistimed,
+            mistimes=of_target.target_append_time and is_mistimed,
+            size_follows=follows(MAX_BYTES, settings.sync),
+            follows_log_start=settings.sync.log_start == "follow" and of_target.deletes,
+            tombstones_ms=compacted.get(pair.source),
+        )
+    return assign(plan.pairs, {name: info.topic_id for name, info in plan.source_topics.items()}, rules)

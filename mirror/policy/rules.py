@@ -162,9 +162,9 @@ def preflight(
     source: Mapping[str, str],
     target: Mapping[str, str],
     pair: TopicPair,
-    *,
     target_partitions: int,
     target_replicas: int,
+    *,
     offsets: Offsets = "preserve",
     may_fill: bool = True,
 ) -> tuple[Finding, ...]:

@@ -47,7 +47,7 @@ from mirror.policy.rules import (
     tombstones_kept_ms,
 )
 from mirror.policy.selection import Rekeying, TopicPair, select, selects
-from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, unknown, wanted
+from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, changes_to, configs_for, unknown
 from mirror.topics.fitting import (
     DEFAULT_REPLICAS,
     Creations,
@@ -104,10 +104,6 @@ class TopicPlan:
     #: The settings by which it was planned.
     source_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
     target_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
-    #: Compacted source topics, and for how many ms they keep tombstones.
-    compacted: Mapping[str, int] = field(default_factory=dict)
-    #: Source topics to whose records the source's brokers give a time.
-    stamped: frozenset[str] = frozenset()
     #: Topics that were listed, and whose settings no broker had an answer for: they are refused, and worth another try.
     unread: frozenset[str] = frozenset()
     #: By target topic, why a copy that is left as it is lacks the last partitions of its source.
@@ -131,6 +127,17 @@ class TopicPlan:
     def sources(self) -> list[str]:
         """The source topics that are copied or re-keyed."""
         return [*(pair.source for pair in self.pairs), *(one.source for one in self.rekeyed)]
+
+    @property
+    def compacted(self) -> Mapping[str, int]:
+        """Compacted source topics, and for how many ms they keep tombstones."""
+        kept = {topic: tombstones_kept_ms(plain_values(configs)) for topic, configs in self.source_configs.items()}
+        return {topic: kept_ms for topic, kept_ms in kept.items() if kept_ms is not None}
+
+    @property
+    def stamped(self) -> frozenset[str]:
+        """Source topics to whose records the source's brokers give a time."""
+        return frozenset(topic for topic, found in self.source_configs.items() if is_stamped(plain_values(found)))
 
     @property
     def refusals(self) -> tuple[Finding, ...]:
@@ -252,33 +259,24 @@ def plan_topics(
     rekeyed = [pair for pair in computed if pair.source not in unread and not pair.own_topics & hidden]
     may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
-    changing = [
-        pair
-        for pair in (*seen, *rekeyed)
-        if pair.target not in target_topics
-        or (
-            pair.target in copies.keys() - frozen
-            and any(wanted(pair, source_configs, target_configs, settings, keeps=keeps))
-        )
-    ]
+    following = [pair for pair in seen if pair.target in copies.keys() - frozen]
+
+    def changes_of(pair: TopicPair) -> Iterator[ConfigChange]:
+        configs = target_configs[pair.target], source_configs[pair.source]
+        return changes_to(pair.target, *configs, sync, settings.topics.append_time, keeps=keeps)
+
+    changing = [pair for pair in (*seen, *rekeyed) if pair.target not in target_topics]
+    changing += (pair for pair in following if any(changes_of(pair)))
     findings += ask_all(source, target, changing, source_configs, target_configs, settings)
-    growths: list[Growth] = []
-    changes, unfollowed = fit_changes(
-        target,
-        (
-            change
-            for pair in seen
-            if pair.target in copies.keys() - frozen
-            for change in wanted(pair, source_configs, target_configs, settings, keeps=keeps)
-        ),
+    changes, unfollowed = fit_changes(target, (change for pair in following for change in changes_of(pair)))
+    for pair in following:
+        unfollowed += unknown(pair.target, target_configs[pair.target], source_configs[pair.source], sync)
+    growths = tuple(
+        Growth(topic=pair.target, before=many, partitions=pair.partitions)
+        for pair in following
+        if sync.topics and (many := len(copies[pair.target].partitions)) < pair.partitions
     )
-    known = Clusters(
-        source_topics=source_topics,
-        target_topics=target_topics,
-        source_configs=source_configs,
-        defaults=defaults,
-        brokers=brokers,
-    )
+    known = Clusters(source_topics, target_topics, source_configs, defaults, brokers)
     rekey_plan = plan_rekeyed(target, settings, rekeyed, known) if rekeyed else RekeyPlan()
     fit = fit_creations(
         target,
@@ -287,45 +285,27 @@ def plan_topics(
         {pair.target for pair in (*seen, *rekeyed)},
     )
     created, changed = {one.topic: one for one in fit.made}, by_topic(changes)
+    grown = {one.topic: one.partitions for one in growths}
     for pair in seen:
-        ours = source_configs[pair.source]
         if (existing := copies.get(pair.target)) is not None:
-            theirs, partitions, is_frozen = target_configs[pair.target], len(existing.partitions), pair.target in frozen
-            if partitions < pair.partitions and sync.topics and not is_frozen:
-                growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
-                partitions = pair.partitions
-            fitting, replicas = _changed(theirs, changed.get(pair.target, ())), existing.replication_factor
-            if not is_frozen:
-                unfollowed += unknown(pair.target, theirs, ours, sync)
+            fitting = _changed(target_configs[pair.target], changed.get(pair.target, ()))
+            shape = grown.get(pair.target, len(existing.partitions)), existing.replication_factor
         elif (creation := created.get(pair.target)) is not None:
-            fitting, partitions, replicas = (
-                {**defaults, **creation.configs},
-                pair.partitions,
-                creation.replication_factor,
-            )
+            fitting, shape = {**defaults, **creation.configs}, (pair.partitions, creation.replication_factor)
         else:
             findings.append(missing(pair.target))
             continue
         if begun_as(pair, source_topics, target_topics, history):
             continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
-        findings += (
-            *preflight(
-                plain_values(ours),
-                fitting,
-                pair,
-                target_partitions=partitions,
-                target_replicas=replicas,
-                offsets=offsets,
-                may_fill=may_fill,
-            ),
-            *_on_change(pair.target, target_configs.get(pair.target), fitting),
-        )
+        source_values = plain_values(source_configs[pair.source])
+        findings += preflight(source_values, fitting, pair, *shape, offsets=offsets, may_fill=may_fill)
+        findings += _on_change(pair.target, target_configs.get(pair.target), fitting)
     return TopicPlan(
         pairs=pairs,
         rekeyed=tuple(_as_created(one, created) for one in rekey_plan.rekeyings),
         rekeyed_pairs=computed,
         creations=fit.made,
-        growths=tuple(growths),
+        growths=growths,
         changes=tuple(changes),
         findings=(
             *findings,
@@ -337,12 +317,6 @@ def plan_topics(
         target_topics=copies,
         source_configs=source_configs,
         target_configs=target_configs,
-        compacted={
-            topic: kept_ms
-            for topic, found in source_configs.items()
-            if (kept_ms := tombstones_kept_ms(plain_values(found))) is not None
-        },
-        stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
         unread=frozenset(unread | lost | rekey_plan.unread),
         unfollowed=(*unfollowed, *fit.unfollowed),
     )

@@ -183,21 +183,6 @@ def unknown(
             yield Unfollowed(topic, name, ours[name].value, "", "its brokers do not know it")
 
 
-def wanted(
-    pair: TopicPair,
-    source_configs: Mapping[str, Mapping[str, ConfigValue]],
-    target_configs: Mapping[str, Mapping[str, ConfigValue]],
-    settings: Settings,
-    *,
-    keeps: bool = False,
-) -> Iterator[ConfigChange]:
-    """What makes the copy of a pair follow its source, by the configs of topics on both sides. `keeps` as in
-    `changes_to`.
-    """
-    theirs, ours = target_configs[pair.target], source_configs[pair.source]
-    return changes_to(pair.target, theirs, ours, settings.sync, settings.topics.append_time, keeps=keeps)
-
-
 def ask_all(
     source: Admin,
     target: Admin,

@@ -390,7 +390,7 @@ def _fillings(
     gaps: list[Filling] = []
     known = {one.topic: one.configs for one in plan.creations}
     known |= {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
-    codecs = {topic: codec_of(configs) for topic, configs in known.items()}
+    codecs, compacted = {topic: codec_of(configs) for topic, configs in known.items()}, plan.compacted
     for pair in plan.pairs:
         for number in range(pair.partitions):
             span = ours.get((pair.source, number), Span(start=0, end=0))
@@ -402,7 +402,7 @@ def _fillings(
             if (offsets := begin - reached) > 0 and (not reached or holds_none):
                 padding.append(Filling.padding(pair.target, number, offsets, codecs.get(pair.target)))
             left = span.end - max(reached, begin)
-            if left > 0 and pair.source in plan.compacted:
+            if left > 0 and pair.source in compacted:
                 gaps.append(Filling(pair.target, number, left, left / MARKERS_PER_SECOND))
     return tuple(padding), tuple(gaps)
 

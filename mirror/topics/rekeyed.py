@@ -56,13 +56,16 @@ class RekeyPlan:
     unread: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clusters:
-    """What is known of both clusters: topics by name, configs of those that matter, and the target's defaults."""
+    """What is known of both clusters."""
 
+    #: All topics, by name.
     source_topics: Mapping[str, TopicInfo]
     target_topics: Mapping[str, TopicInfo]
+    #: Of the topics that matter.
     source_configs: Mapping[str, Mapping[str, ConfigValue]]
+    #: What a new topic gets on the target unless set otherwise, and how many of its brokers are alive.
     defaults: Mapping[str, str]
     brokers: int
 
