@@ -133,25 +133,14 @@ class StopLog:
 
 
 def _log_state(log: Callable[..., None], event: str, one: PartitionStatus) -> None:
-    log(
-        event,
-        state=str(one.state),
-        topic=one.topic,
-        partition=one.partition,
-        offset=one.next_offset,
-        detail=one.detail,
-    )
+    place = {"topic": one.topic, "partition": one.partition, "offset": one.next_offset}
+    log(event, state=str(one.state), **place, detail=one.detail)
 
 
 def _log_ended(one: PartitionStatus, after: State) -> None:
     """The end of a state that was logged."""
-    _log.info(
-        "partition_resumed",
-        topic=one.topic,
-        partition=one.partition,
-        offset=one.next_offset,
-        after=str(after),
-    )
+    place = {"topic": one.topic, "partition": one.partition, "offset": one.next_offset}
+    _log.info("partition_resumed", **place, after=str(after))
 
 
 # --- What the driver itself reports -----------------------------------------------------------------------------------
