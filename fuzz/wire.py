@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from entities import RESPONSES, answer, lies, sample
@@ -15,8 +15,8 @@ from mirror.errors import AccessDenied, ConnectionLost, FrameTooLarge, Malformed
 from mirror.journal import journal, offset_maps, positions
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.connection import FrameReader
-from mirror.kafka.fetch import Ask, read_fetch
-from mirror.kafka.produce import read_produce
+from mirror.kafka.fetch import fetch_of, plain_fetch, read_fetch
+from mirror.kafka.produce import plain_produce, produce_of, read_produce
 from mirror.kafka.protocol import FETCH, METADATA, PRODUCE, decode, decode_versions
 from mirror.observability.status import NOT_OURS
 from mirror.records.header import HEADER_BYTES
@@ -26,6 +26,8 @@ from mirror.states import State
 
 _LIMIT: Final = 4096
 _FIRST_SIZES: Final = (8, 16, 256)
+_PLAIN: Final[dict[int, Any]] = {FETCH.key: plain_fetch, PRODUCE.key: plain_produce}
+_PARTITION: Final = TopicPartition("a", 0)
 _VERSIONS: Final = tuple(entity for entity in RESPONSES if entity.__name__ == "ApiVersionsResponse")
 
 
@@ -55,26 +57,30 @@ def streams(random: Random) -> Iterator[bytes]:
 
 
 def answers(data: bytes) -> None:
-    """An answer of any API and version: a byte that chooses which, the frame."""
+    """An answer of any API and version: a byte that chooses which, the frame. What is read by hand, kio reads alike."""
     if not data:
         return
+    response, frame = RESPONSES[data[0] % len(RESPONSES)], memoryview(data)[1:]
+    plain = _PLAIN[response.__api_key__](response.__version__, frame) if response.__api_key__ in _PLAIN else None
     try:
-        found = decode(RESPONSES[data[0] % len(RESPONSES)], memoryview(data)[1:])
+        found = decode(response, frame)
     except MalformedFrame:
+        assert plain is None
         return
     if found.__api_key__ == FETCH.key:
-        asks = [
-            Ask(TopicPartition("a", n), getattr(t, "topic_id", None), 0, 0, 0, 1)
-            for n in (0, 1)
-            for t in found.responses[:1]
-        ]
-        for fetched in read_fetch(found, asks):
+        answer = fetch_of(found)
+        assert plain is None or plain == answer
+        for fetched in read_fetch(
+            answer, {(part[0], number): _PARTITION for part in answer.parts for number in (0, 1)}
+        ):
             memoryview(fetched.records)
     elif found.__api_key__ == METADATA.key:
         with suppress(AccessDenied, ConnectionLost):
             Cluster(Endpoint("a", ()))._learn(found, frozenset(), "a:1")
     elif found.__api_key__ == PRODUCE.key:
-        list(read_produce(found, {"a": None}))
+        acks = produce_of(found)
+        assert plain is None or plain == acks
+        list(read_produce(acks, {"a": None}))
 
 
 def sound_and_lying(random: Random) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from mirror import __version__, clock
@@ -43,11 +44,21 @@ from mirror.errors import (
 )
 from mirror.kafka.addresses import Address, addresses_of, connected, served
 from mirror.kafka.auth import PLAINTEXT, Security, authenticate, is_alert, refusal
-from mirror.kafka.protocol import API_VERSIONS, Api, Buffer, Versions, correlation_of, decode, decode_versions, encode
+from mirror.kafka.protocol import (
+    API_VERSIONS,
+    LENGTH_BYTES,
+    Api,
+    Buffer,
+    HotRequest,
+    Versions,
+    correlation_of,
+    decode,
+    decode_versions,
+    encode,
+)
 
 # --- Bytes from a socket into frames ----------------------------------------------------------------------------------
 
-LENGTH_BYTES: Final = 4
 FIRST_SIZE: Final = 256 * 1024
 #: Twice what a fetch answer usually holds.
 KEPT_SIZE: Final = 32 * 1024 * 1024
@@ -288,14 +299,15 @@ class Connection(asyncio.BufferedProtocol):
             raise UnsupportedVersion(f"{self}: {problem}") from problem
 
     def send(self, api: Api, request: Any, may_go: Callable[[], bool] = lambda: True) -> asyncio.Future[Any]:
-        """Send now, or as soon as the session is renewed (C4); the future holds kio's response, or ConnectionLost.
+        """Send now, or as soon as the session is renewed (C4); the future holds the response, or ConnectionLost.
 
         `request` must be of the version spoken here. `may_go` is asked when all is ready to be sent, and nothing is
         where it says no.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        decoder = partial(decode, api.response(request.__version__))
+        is_hot = isinstance(request, HotRequest)
+        decoder = request.read if is_hot else partial(decode, api.response(request.__version__))
         if self._held is not None:
             self._held.append(_Held(request, future, decoder, may_go))
             return future
@@ -409,17 +421,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, parts: list[Buffer]) -> None:
         assert self._transport is not None
-        small: list[Buffer] = []
-        for part in parts:
-            if len(part) < JOIN_BELOW:
-                small.append(part)
-                continue
-            if small:
-                self._transport.write(b"".join(small))
-                small.clear()
-            self._transport.write(part)
-        if small:
-            self._transport.write(b"".join(small))
+        for is_small, group in groupby(parts, key=lambda part: len(part) < JOIN_BELOW):
+            if is_small:
+                self._transport.write(b"".join(group))
+            else:
+                for part in group:
+                    self._transport.write(part)
 
     # --- called by asyncio
 

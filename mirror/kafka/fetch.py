@@ -2,27 +2,40 @@
 
 Versions 12 (topic names) to 18 (topic ids from 13 on). Every ask carries the leader epoch that the client believes
 in and the epoch of the last batch it has, so that a stale leader and a truncated log are found by the broker
-(KIP-320, KIP-595). Who asks one leader again and again does so in a session: what is asked and answered then is what
-changed (KIP-227).
+(KIP-320, KIP-595). A request is written by hand, and so is a plain answer read, since a task does little else; any
+other answer is kio's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, Final, NamedTuple
-
-from kio.schema.errors import ErrorCode
+from typing import Any, ClassVar, Final, NamedTuple
 
 from mirror import clock
 from mirror.errors import ClusterUnreachable, MalformedBatch, MalformedFrame, OpenTransaction
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.connection import throttled_seconds
-from mirror.kafka.protocol import FETCH
+from mirror.kafka.protocol import (
+    FETCH,
+    HEADER,
+    NO_ERROR,
+    NO_TAGS,
+    PART,
+    Api,
+    Buffer,
+    HotRequest,
+    decode,
+    named,
+    read_name,
+    read_varint,
+    to_varint,
+)
 from mirror.kafka.queries import EARLIEST_LOCAL, READ_COMMITTED, list_offset
 from mirror.kafka.retry import Backoff
 from mirror.records.header import split
@@ -35,14 +48,16 @@ EMPTY_ANSWERS: Final = 3
 EMPTY_WAIT_MS: Final = 500
 #: For how long a quota may keep one answer from us before whoever asks gets an error.
 MUTED_SECONDS: Final = 120.0
-_BY_ID: Final = 13
-_LAST_SESSION_EPOCH: Final = 2**31 - 1
-#: What a leader answers that does not know a session any more, or not like this: it is asked for everything then.
-SESSION_ERRORS: Final = (
-    ErrorCode.fetch_session_id_not_found,
-    ErrorCode.invalid_fetch_session_epoch,
-    ErrorCode.fetch_session_topic_id_error,
-)
+#: The first version that names no topic but by its id, and the first without a replica's id.
+BY_ID: Final = 13
+_REPLICA_TAGGED: Final = 15
+_NO_REPLICA: Final = (-1).to_bytes(4, "big", signed=True)
+_NO_RACK: Final = b"\x01\x00"  # and no tagged field
+_LIMITS: Final = struct.Struct(">iiibii")
+_ASK: Final = struct.Struct(">iiqiqix")
+_ANSWER: Final = struct.Struct(">ihi")
+_ABORTED: Final = struct.Struct(">qqB")
+_REPLICA_BYTES: Final = 4  # the preferred one
 
 
 class Ask(NamedTuple):
@@ -56,183 +71,179 @@ class Ask(NamedTuple):
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """One partition's part of a fetch answer. `records` is the record set as stored; its tail may be partial."""
+class Fetched(NamedTuple):
+    """One partition's part of a fetch answer."""
 
     partition: TopicPartition
     error_code: Any
     high_watermark: int
     last_stable_offset: int
     log_start: int
-    diverging: tuple[int, int] | None
-    aborted: tuple[tuple[int, int], ...]
-    records: memoryview
+    diverging: tuple[int, int] | None  # the epoch and end up to which the logs are alike, where they diverge
+    aborted: tuple[tuple[int, int], ...]  # producer id and first offset of each aborted transaction
+    records: memoryview  # the record set as stored; its tail may be partial
+
+
+#: A topic as an answer names it, a partition's number, and the fields of `Fetched` but for the partition.
+Part = tuple[str | bytes, int, Any, int, int, int, tuple[int, int] | None, tuple[tuple[int, int], ...], memoryview]
 
 
 @dataclass(frozen=True, slots=True)
-class _Muted:
+class FetchAnswer:
+    """A fetch answer of any version."""
+
+    throttle_time: timedelta
+    error_code: Any  # of the whole answer
+    session_id: int  # 0 where the broker keeps none
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest(HotRequest):
+    """A fetch request. The order of the asks is kept: brokers fill an answer in that order."""
+
+    api: ClassVar[Api] = FETCH
+    version: int
+    asks: Sequence[Ask]
+    max_wait_ms: int  # how long the broker waits for `min_bytes`
+    max_bytes: int
+    min_bytes: int = 1
+    isolation: int = READ_COMMITTED
+    session: tuple[int, int] = (0, -1)  # its id and epoch; by default none
+    forgotten: Sequence[Ask] = ()  # what the session asks for no more
+
+    def body(self) -> list[Buffer]:
+        """Return what follows the header, as Kafka's FetchRequest.json has it."""
+        limits = self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, *self.session
+        parts: list[Buffer] = [_NO_REPLICA if self.version < _REPLICA_TAGGED else b"", _LIMITS.pack(*limits)]
+        parts += self._topics(self.asks, _ask)
+        parts += self._topics(self.forgotten, lambda ask: ask.partition.partition.to_bytes(4, "big"))
+        parts.append(_NO_RACK)
+        return parts
+
+    def _topics(self, asks: Sequence[Ask], written: Callable[[Ask], bytes]) -> Iterator[Buffer]:
+        by_topic = groupby(asks, key=lambda ask: (ask.partition.topic, ask.topic_id))
+        groups = [(topic, list(group)) for topic, group in by_topic]
+        yield to_varint(len(groups) + 1)
+        for (name, topic_id), group in groups:
+            yield named(name, topic_id, by_id=self.version >= BY_ID)
+            yield to_varint(len(group) + 1)
+            yield from map(written, group)
+            yield NO_TAGS
+
+    def read(self, frame: memoryview) -> FetchAnswer:
+        """Return the answer that a frame holds. Raises MalformedFrame."""
+        return plain_fetch(self.version, frame) or fetch_of(decode(FETCH.response(self.version), frame))
+
+
+def _ask(ask: Ask) -> bytes:
+    log_start = -1  # of a follower
+    numbers = ask.partition.partition, ask.leader_epoch, ask.offset, ask.last_epoch, log_start, ask.max_bytes
+    return _ASK.pack(*numbers)
+
+
+def plain_fetch(version: int, frame: memoryview) -> FetchAnswer | None:
+    """Return an answer without errors and tagged fields, which is nearly every one; None for any other. What it holds
+    is copied out of `frame`.
+    """
+    try:
+        throttle_ms, code, session_id = _ANSWER.unpack_from(frame, HEADER)
+        count, position = read_varint(frame, HEADER + _ANSWER.size)
+        if code or frame[HEADER - 1] or not count:
+            return None
+        parts: list[Part] = []
+        for _ in range(count - 1):
+            topic, position = read_name(frame, position, by_id=version >= BY_ID)
+            partitions, position = read_varint(frame, position)
+            for _ in range(partitions - 1):
+                part, position = _part(topic, frame, position)
+                if part is None:
+                    return None
+                parts.append(part)
+            if not partitions or frame[position]:
+                return None
+            position += 1
+        if frame[position] or position + 1 != len(frame):
+            return None
+    except (IndexError, struct.error, UnicodeDecodeError, MalformedFrame):
+        return None
+    return FetchAnswer(timedelta(milliseconds=throttle_ms), NO_ERROR, session_id, parts)
+
+
+def _part(topic: str | bytes, frame: memoryview, position: int) -> tuple[Part | None, int]:
+    index, code, high_watermark, last_stable, log_start = PART.unpack_from(frame, position)
+    transactions, position = read_varint(frame, position + PART.size)
+    aborted: tuple[tuple[int, int], ...] = ()
+    if transactions > 1:
+        found = []
+        for _ in range(transactions - 1):
+            producer_id, first, tags = _ABORTED.unpack_from(frame, position)
+            if tags:
+                return None, position
+            found.append((producer_id, first))
+            position += _ABORTED.size
+        aborted = tuple(found)
+    size, begin = read_varint(frame, position + _REPLICA_BYTES)
+    end = begin + max(0, size - 1)
+    if code or frame[end]:
+        return None, end
+    records = memoryview(bytes(frame[begin:end]))
+    return (topic, index, NO_ERROR, high_watermark, last_stable, log_start, None, aborted, records), end + 1
+
+
+def fetch_of(answer: Any) -> FetchAnswer:
+    """Return an answer that kio has read."""
+    by_id = answer.__version__ >= BY_ID
+    parts: list[Part] = []
+    for topic in answer.responses:
+        name = topic.topic_id.bytes if by_id and topic.topic_id else b"" if by_id else topic.topic
+        for part in topic.partitions:
+            end = part.diverging_epoch
+            parts.append(
+                (
+                    name,
+                    part.partition_index,
+                    part.error_code,
+                    part.high_watermark,
+                    part.last_stable_offset,
+                    part.log_start_offset,
+                    (end.epoch, end.end_offset) if end.end_offset >= 0 else None,
+                    tuple((aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions or ()),
+                    memoryview(part.records or b""),
+                )
+            )
+    return FetchAnswer(answer.throttle_time, answer.error_code, answer.session_id, parts)
+
+
+#: What was asked for, by what answers call it.
+Asked = Mapping[tuple[str | bytes, int], TopicPartition]
+
+
+def asked_by_name(asks: Iterable[Ask]) -> Asked:
+    """Return the partitions that are asked for, by their topics' names and ids."""
+    return {
+        (name, ask.partition.partition): ask.partition
+        for ask in asks
+        for name in (ask.partition.topic, ask.topic_id.bytes if ask.topic_id else b"")
+        if name
+    }
+
+
+def read_fetch(answer: FetchAnswer, asked: Asked) -> Iterator[Fetched]:
+    """Yield the partitions of an answer; what was not asked for is left out, and what is named once more."""
+    seen = set[TopicPartition]()  # a hostile answer may name one twice
+    for topic, index, *fields in answer.parts:
+        partition = asked.get((topic, index))
+        if partition is not None and partition not in seen:
+            seen.add(partition)
+            yield Fetched(partition, *fields)
+
+
+class _Muted(NamedTuple):
     """An answer without a partition: what would have been in it is beyond a quota (Kafka `getThrottledResponse`)."""
 
     seconds: float
     error_code: int = 0
-
-
-def fetch_request(
-    version: int,
-    asks: Sequence[Ask],
-    *,
-    max_wait_ms: int,
-    max_bytes: int,
-    min_bytes: int = 1,
-    isolation: int = READ_COMMITTED,
-    session: tuple[int, int] = (0, -1),
-    forgotten: Iterable[Ask] = (),
-) -> Any:
-    """A request in kio's schema for `version`. The order of the asks is kept: brokers fill an answer in that order.
-    `session` is its id and epoch, by default none; `forgotten` is asked for no more in it.
-    """
-    schema = FETCH.schema(version, "request")
-    topics = []
-    for (name, topic_id), group in groupby(asks, key=lambda ask: (ask.partition.topic, ask.topic_id)):
-        partitions = tuple(
-            schema.FetchPartition(
-                partition=ask.partition.partition,
-                current_leader_epoch=ask.leader_epoch,
-                fetch_offset=ask.offset,
-                last_fetched_epoch=ask.last_epoch,
-                partition_max_bytes=ask.max_bytes,
-            )
-            for ask in group
-        )
-        topics.append(schema.FetchTopic(partitions=partitions, **_named(version, name, topic_id)))
-    return schema.FetchRequest(
-        max_wait=timedelta(milliseconds=max_wait_ms),
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=isolation,
-        topics=tuple(topics),
-        session_id=session[0],
-        session_epoch=session[1],
-        forgotten_topics_data=tuple(
-            schema.ForgottenTopic(
-                partitions=(ask.partition.partition,), **_named(version, ask.partition.topic, ask.topic_id)
-            )
-            for ask in forgotten
-        ),
-    )
-
-
-def _named(version: int, name: str, topic_id: uuid.UUID | None) -> dict[str, Any]:
-    return {"topic_id": topic_id} if version >= _BY_ID else {"topic": name}
-
-
-class FetchSession:
-    """What one leader remembers of what it was asked for (KIP-227): a request names what is asked anew or no more, an
-    answer what has something new. A broker that keeps no session, which it may at any time, is asked for everything.
-    """
-
-    def __init__(self) -> None:
-        self._id = self._epoch = 0  # of the last request; epoch 0 asks for everything, and for a new session
-        self._is_over = True  # the next request asks for everything
-        self._asks: dict[TopicPartition, Ask] = {}  # in the order in which the leader fills its answers
-        self._names: dict[uuid.UUID | str | None, str] = {}  # topics by what answers call them
-        self._new: Sequence[Ask] = ()  # what the next request names
-        self._forgotten: list[Ask] = []  # and what is asked for no more
-        self.is_incremental = False  # whether that is what changed alone
-
-    def ask(self, asks: Sequence[Ask]) -> None:
-        """From the next request on ask for `asks` and nothing else."""
-        asked = {ask.partition: ask for ask in asks}
-        self._epoch = 0 if self._is_over or not self._id else self._epoch % _LAST_SESSION_EPOCH + 1
-        self.is_incremental, self._is_over = self._epoch > 0, False
-        if not self.is_incremental:
-            self._asks = {}
-        self._forgotten = [
-            ask
-            for partition, ask in self._asks.items()
-            if (again := asked.get(partition)) is None or again.topic_id != ask.topic_id
-        ]
-        for ask in self._forgotten:
-            del self._asks[ask.partition]
-        before = len(self._asks)
-        self._new = [ask for ask in asks if self._asks.get(ask.partition) != ask]
-        self._asks.update((ask.partition, ask) for ask in self._new)
-        if self._forgotten or len(self._asks) != before:
-            self._names = _names_of(asks)
-
-    def request(self, version: int, *, max_wait_ms: int, max_bytes: int) -> Any:
-        """Return the request that says so."""
-        return fetch_request(
-            version,
-            self._new,
-            max_wait_ms=max_wait_ms,
-            max_bytes=max_bytes,
-            session=(self._id, self._epoch),
-            forgotten=self._forgotten,
-        )
-
-    @property
-    def asks(self) -> dict[TopicPartition, Ask]:
-        """All that the leader is asked for, in the order in which it fills its answers."""
-        return self._asks.copy()
-
-    def read(self, answer: Any) -> list[Fetched]:
-        """Return the partitions of an answer. What an answer of a session leaves out has nothing new."""
-        if answer.error_code:
-            self.end()
-            return []
-        self._id = answer.session_id
-        found = list(_parts(answer, self._names, self._asks))
-        for fetched in found:
-            if fetched.records:  # its turn comes behind all others (Kafka `IncrementalFetchContext`)
-                self._asks[fetched.partition] = self._asks.pop(fetched.partition)
-        return found
-
-    def end(self) -> None:
-        """Ask for everything, in a new session."""
-        self._is_over = True
-
-    def renew(self, partition: TopicPartition) -> None:
-        """Have the next answer name a partition, whatever was answered before."""
-        if partition in self._asks:
-            self.end()
-
-
-def read_fetch(answer: Any, asks: Collection[Ask]) -> Iterator[Fetched]:
-    """The partitions of an answer, named by the asks that it answers; what was not asked for is left out."""
-    return _parts(answer, _names_of(asks), {ask.partition for ask in asks})
-
-
-def _names_of(asks: Iterable[Ask]) -> dict[uuid.UUID | str | None, str]:
-    return {key: ask.partition.topic for ask in asks for key in (ask.topic_id, ask.partition.topic)}
-
-
-def _parts(
-    answer: Any, names: Mapping[uuid.UUID | str | None, str], asked: Collection[TopicPartition]
-) -> Iterator[Fetched]:
-    by_id = answer.__version__ >= _BY_ID
-    seen = set[TopicPartition]()  # a hostile answer may name one twice
-    for topic in answer.responses:
-        name = names.get(topic.topic_id if by_id else topic.topic)
-        for part in topic.partitions:
-            partition = TopicPartition(name or "", part.partition_index)
-            if partition not in asked or partition in seen:
-                continue
-            seen.add(partition)
-            diverging = part.diverging_epoch
-            yield Fetched(
-                partition=partition,
-                error_code=part.error_code,
-                high_watermark=part.high_watermark,
-                last_stable_offset=part.last_stable_offset,
-                log_start=part.log_start_offset,
-                diverging=(diverging.epoch, diverging.end_offset) if diverging.end_offset >= 0 else None,
-                aborted=tuple(
-                    (aborted.producer_id, aborted.first_offset) for aborted in part.aborted_transactions or ()
-                ),
-                records=memoryview(part.records or b""),
-            )
 
 
 async def fetch_at(
@@ -253,12 +264,12 @@ async def fetch_at(
     """
     asks: list[Ask] = []
 
-    def build(version: int, epoch: int) -> Any:
+    def build(version: int, epoch: int) -> FetchRequest:
         asks[:] = [Ask(partition, cluster.topic_id(partition.topic), epoch, offset, -1, max_bytes)]
-        return fetch_request(version, asks, max_wait_ms=max_wait_ms, max_bytes=max_bytes, isolation=isolation)
+        return FetchRequest(version, asks, max_wait_ms, max_bytes, isolation=isolation)
 
-    def read(answer: Any) -> Any:
-        for fetched in read_fetch(answer, asks):
+    def read(answer: FetchAnswer) -> Any:
+        for fetched in read_fetch(answer, asked_by_name(asks)):
             return fetched
         if answer.error_code:
             return answer

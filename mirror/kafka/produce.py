@@ -2,7 +2,8 @@
 
 Versions 9 to 13 (topic ids from 13 on). A broker refuses two batches in one partition's entry, and loses the first
 of two entries for the same partition without an error (Kafka `KafkaApis.handleProduceRequest`), so a request is made
-of a mapping and cannot say that.
+of a mapping and cannot say that. It is written by hand, and so is a plain answer read, since a task does little else;
+any other answer is kio's.
 
 Transaction coordinators write them with this request (KIP-98); whoever may ALTER the cluster may, too (KIP-1037, from
 Kafka 3.8 on). A broker appends the markers of a request one by one in their order, and answers with one code for each
@@ -12,14 +13,31 @@ log's end does.
 
 from __future__ import annotations
 
+import struct
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
+from mirror.errors import MalformedFrame
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
-from mirror.kafka.protocol import PRODUCE, WRITE_TXN_MARKERS, Buffer, RecordSet
+from mirror.kafka.protocol import (
+    HEADER,
+    NO_ERROR,
+    NO_TAGS,
+    PART,
+    PRODUCE,
+    WRITE_TXN_MARKERS,
+    Api,
+    Buffer,
+    HotRequest,
+    decode,
+    named,
+    read_name,
+    read_varint,
+    to_varint,
+)
 
 # --- Produce ----------------------------------------------------------------------------------------------------------
 
@@ -27,12 +45,15 @@ ACKS_ALL: Final = -1
 #: What the leader may wait for its followers, in seconds; the connection waits longer.
 ACK_TIMEOUT: Final = 30.0
 _BY_ID: Final = 13
+_ACKS: Final = struct.Struct(">hi")
+_THROTTLE: Final = struct.Struct(">i")
+_LAST_TIME_MS: Final = 253_402_300_799_999  # of the year 9999
+_NO_ERRORS: Final = b"\x01\x00\x00"  # no errors of records, no message, no tagged field
 #: What `append` goes over a connection of its own for: a quota that mutes it (`producer_byte_rate`) mutes nothing else.
 _PURPOSE: Final = "append"
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """One partition's part of a produce answer. `append_time_ms` is -1 where the topic keeps the producers' timestamps;
     for a batch that a leader takes for a repetition it is the largest timestamp of the one that it has (Kafka
     `UnifiedLog.append`).
@@ -40,9 +61,112 @@ class Ack:
 
     partition: TopicPartition
     error_code: Any
-    message: str
+    message: str  # of the broker, about an error
     base_offset: int
     append_time_ms: int = -1
+
+
+#: A topic as an answer names it, a partition's number, and the fields of `Ack` but for the partition.
+Part = tuple[str | bytes, int, Any, str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAnswer:
+    """A produce answer of any version."""
+
+    throttle_time: timedelta
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest(HotRequest):
+    """A produce request: one batch for each partition, each given in pieces that are sent as they are."""
+
+    api: ClassVar[Api] = PRODUCE
+    version: int
+    batches: Mapping[TopicPartition, tuple[Buffer, ...]]
+    topic_ids: Mapping[str, uuid.UUID | None]
+    transactional_id: str | None = None  # batches of a transaction need it
+
+    def body(self) -> list[Buffer]:
+        """Return what follows the header, as Kafka's ProduceRequest.json has it."""
+        topics: dict[str, list[tuple[int, tuple[Buffer, ...]]]] = {}
+        for partition, pieces in self.batches.items():
+            topics.setdefault(partition.topic, []).append((partition.partition, pieces))
+        transactional_id = b"\x00" if self.transactional_id is None else named(self.transactional_id, None, by_id=False)
+        parts: list[Buffer] = [
+            transactional_id,
+            _ACKS.pack(ACKS_ALL, round(ACK_TIMEOUT * 1000)),
+            to_varint(len(topics) + 1),
+        ]
+        for name, entries in topics.items():
+            parts += named(name, self.topic_ids.get(name), by_id=self.version >= _BY_ID), to_varint(len(entries) + 1)
+            for index, pieces in entries:
+                parts += index.to_bytes(4, "big"), to_varint(sum(map(len, pieces)) + 1), *pieces, NO_TAGS
+            parts.append(NO_TAGS)
+        parts.append(NO_TAGS)
+        return parts
+
+    def read(self, frame: memoryview) -> ProduceAnswer:
+        """Return the answer that a frame holds. Raises MalformedFrame."""
+        return plain_produce(self.version, frame) or produce_of(decode(PRODUCE.response(self.version), frame))
+
+
+def plain_produce(version: int, frame: memoryview) -> ProduceAnswer | None:
+    """Return an answer without errors and tagged fields, which is nearly every one; None for any other."""
+    try:
+        count, position = read_varint(frame, HEADER)
+        if frame[HEADER - 1] or not count:
+            return None
+        parts: list[Part] = []
+        for _ in range(count - 1):
+            topic, position = read_name(frame, position, by_id=version >= _BY_ID)
+            partitions, position = read_varint(frame, position)
+            for _ in range(partitions - 1):
+                index, code, base_offset, append_time_ms, _ = PART.unpack_from(frame, position)
+                end = position + PART.size + len(_NO_ERRORS)
+                if (
+                    code
+                    or not -1 <= append_time_ms <= _LAST_TIME_MS
+                    or bytes(frame[position + PART.size : end]) != _NO_ERRORS
+                ):
+                    return None
+                parts.append((topic, index, NO_ERROR, "", base_offset, append_time_ms))
+                position = end
+            if not partitions or frame[position]:
+                return None
+            position += 1
+        (throttle_ms,) = _THROTTLE.unpack_from(frame, position)
+        if frame[position + _THROTTLE.size] or position + _THROTTLE.size + 1 != len(frame):
+            return None
+    except (IndexError, struct.error, UnicodeDecodeError, MalformedFrame):
+        return None
+    return ProduceAnswer(timedelta(milliseconds=throttle_ms), parts)
+
+
+def produce_of(answer: Any) -> ProduceAnswer:
+    """Return an answer that kio has read."""
+    by_id = answer.__version__ >= _BY_ID
+    parts: list[Part] = []
+    for topic in answer.responses:
+        name = topic.topic_id.bytes if by_id and topic.topic_id else b"" if by_id else topic.name
+        for part in topic.partition_responses:
+            details = [part.error_message or ""]
+            details += [error.batch_index_error_message or "" for error in part.record_errors[:1]]
+            time = part.log_append_time
+            time_ms = -1 if time is None else round(time.timestamp() * 1000)
+            parts.append(
+                (name, part.index, part.error_code, " ".join(filter(None, details)), part.base_offset, time_ms)
+            )
+    return ProduceAnswer(answer.throttle_time, parts)
+
+
+def read_produce(answer: ProduceAnswer, topic_ids: Mapping[str, uuid.UUID | None]) -> Iterator[Ack]:
+    """Yield the acks of an answer."""
+    names: dict[str | bytes, str] = {topic_id.bytes: name for name, topic_id in topic_ids.items() if topic_id}
+    for topic, index, code, message, base_offset, append_time_ms in answer.parts:
+        name = names.get(topic, "") if isinstance(topic, bytes) else topic
+        yield Ack(TopicPartition(name, index), code, message, base_offset, append_time_ms)
 
 
 async def append(
@@ -66,60 +190,15 @@ async def append(
     def build(version: int, _epoch: int) -> Any:
         check()
         topic_ids[partition.topic] = cluster.topic_id(partition.topic)  # asked anew each time, as the leader is
-        return produce_request(version, {partition: parts}, topic_ids)
+        return ProduceRequest(version, {partition: parts}, topic_ids)
 
-    def read(answer: Any) -> Ack:
+    def read(answer: ProduceAnswer) -> Ack:
         return next(read_produce(answer, topic_ids))
 
     ack: Ack = await cluster.call_leader(
         partition, PRODUCE, build=build, read=read, doing=doing, timeout=timeout, once=once, purpose=_PURPOSE
     )
     return ack.base_offset
-
-
-def produce_request(
-    version: int,
-    batches: Mapping[TopicPartition, tuple[Buffer, ...]],
-    topic_ids: Mapping[str, uuid.UUID | None],
-    transactional_id: str | None = None,
-) -> Any:
-    """A request in kio's schema for `version`, one batch for each partition, each given in pieces that are sent as
-    they are. Batches of a transaction need its `transactional_id`.
-    """
-    schema = PRODUCE.schema(version, "request")
-    topics: dict[str, list[Any]] = {}
-    for partition, parts in batches.items():
-        data = schema.PartitionProduceData(index=partition.partition, records=RecordSet(parts))
-        topics.setdefault(partition.topic, []).append(data)
-    return schema.ProduceRequest(
-        transactional_id=transactional_id,
-        acks=ACKS_ALL,
-        timeout=timedelta(seconds=ACK_TIMEOUT),
-        topic_data=tuple(
-            schema.TopicProduceData(
-                partition_data=tuple(data),
-                **({"topic_id": topic_ids.get(name)} if version >= _BY_ID else {"name": name}),
-            )
-            for name, data in topics.items()
-        ),
-    )
-
-
-def read_produce(answer: Any, topic_ids: Mapping[str, uuid.UUID | None]) -> Iterator[Ack]:
-    """The acks of an answer."""
-    names = {topic_id: name for name, topic_id in topic_ids.items()}
-    for topic in answer.responses:
-        name = names.get(topic.topic_id, "") if answer.__version__ >= _BY_ID else topic.name
-        for part in topic.partition_responses:
-            details = [part.error_message or ""]
-            details += [error.batch_index_error_message or "" for error in part.record_errors[:1]]
-            yield Ack(
-                partition=TopicPartition(name, part.index),
-                error_code=part.error_code,
-                message=" ".join(filter(None, details)),
-                base_offset=part.base_offset,
-                append_time_ms=-1 if part.log_append_time is None else round(part.log_append_time.timestamp() * 1000),
-            )
 
 
 # --- WriteTxnMarkers --------------------------------------------------------------------------------------------------

@@ -9,13 +9,18 @@ to pass over it (brokers add such fields without a new version); `readable` leav
 
 from __future__ import annotations
 
+import io
+import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from types import NoneType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, ClassVar, Final, get_args, get_origin
+from uuid import UUID
 
+from kio.schema.errors import ErrorCode
 from kio.schema.response_header.v0.header import ResponseHeader as PlainHeader
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -95,7 +100,8 @@ def _walked(entity: Any, walk: _Walk, position: int) -> int:
     raise MalformedFrame(f"{entity.__name__} v{entity.__version__}: {detail}")
 
 
-def _varint(frame: memoryview, position: int) -> tuple[int, int]:
+def read_varint(frame: memoryview, position: int) -> tuple[int, int]:
+    """Return an unsigned varint and the position behind it. Raises IndexError and MalformedFrame."""
     value = 0
     for at in range(_LONGEST_VARINT):
         byte = frame[position + at]
@@ -134,7 +140,7 @@ def _legacy_length(width: int) -> Length:
 
 
 def _compact_length(frame: memoryview, position: int) -> tuple[int, int]:
-    length, position = _varint(frame, position)
+    length, position = read_varint(frame, position)
     return length - 1, position
 
 
@@ -220,29 +226,30 @@ def _walker(entity: Any) -> Skip:
 def _tags(walk: _Walk, start: int, known: Mapping[int, Skip]) -> int:
     """KIP-482: a count, then for each tagged field its tag, its size and its bytes."""
     frame = walk.frame
-    count, position = _varint(frame, start)
+    count, position = read_varint(frame, start)
     kept: list[bytes] = []
     changed = False
     for _ in range(count):
-        tag, position = _varint(frame, position)
-        size, position = _varint(frame, position)
+        tag, position = read_varint(frame, position)
+        size, position = read_varint(frame, position)
         end = _past(frame, position, size)
         if tag in known:
             inner = _Walk(frame[:end])
             if known[tag](inner, position) != end:
                 raise MalformedFrame(f"a tagged field at byte {position} is not of the {size} bytes announced")
             body = inner.edited(position, end)
-            kept.append(_to_varint(tag) + _to_varint(len(body)) + body)
+            kept.append(to_varint(tag) + to_varint(len(body)) + body)
             changed |= bool(inner.edits)
         else:
             changed = True
         position = end
     if changed:
-        walk.edits.append((start, position, _to_varint(len(kept)) + b"".join(kept)))
+        walk.edits.append((start, position, to_varint(len(kept)) + b"".join(kept)))
     return position
 
 
-def _to_varint(value: int) -> bytes:
+def to_varint(value: int) -> bytes:
+    """Return a number of 0 or more as an unsigned varint."""
     digits = bytearray()
     while value > 0x7F:
         digits.append(value & 0x7F | 0x80)
@@ -359,56 +366,89 @@ class Versions:
         return version
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSet:
-    """A records field in pieces: a header of ours in front of a payload that stays where it is."""
-
-    parts: tuple[Buffer, ...]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-
-class _Parts(list[Buffer | RecordSet]):
-    """A buffer for kio's writers that keeps what it is given, so a payload is referred to and not copied."""
-
-    write = list.append
+#: Bytes of a frame's length.
+LENGTH_BYTES: Final = 4
+#: Bytes of an answer's header, the last of which counts its tagged fields.
+HEADER: Final = 5
+NO_TAGS: Final = b"\x00"
+NO_ERROR: Final = ErrorCode.none
+#: How a partition begins in answers to Fetch and Produce alike: its number, error code, and three offsets or times.
+PART: Final = struct.Struct(">ihqqq")
+_ID_BYTES: Final = 16
 
 
-#: A part of at least this many bytes travels as a part of its own; smaller neighbours are joined.
+def named(name: str, topic_id: UUID | None, *, by_id: bool) -> bytes:
+    """Return how a request names a topic."""
+    if by_id:
+        return topic_id.bytes if topic_id else bytes(_ID_BYTES)
+    text = name.encode()
+    return to_varint(len(text) + 1) + text
+
+
+def read_name(frame: memoryview, position: int, *, by_id: bool) -> tuple[str | bytes, int]:
+    """Return how an answer names a topic, by an id's bytes or by name, and the position behind it."""
+    size = _ID_BYTES + 1
+    if not by_id:
+        size, position = read_varint(frame, position)
+    end = _past(frame, position, size - 1)
+    found = bytes(frame[position:end])
+    return found if by_id else found.decode(), end
+
+
+class HotRequest(ABC):
+    """A request that is written by hand, and so is its answer read: those that a task sends all the time."""
+
+    __slots__ = ()
+    api: ClassVar[Api]
+    version: int
+
+    @abstractmethod
+    def body(self) -> Iterable[Buffer]:
+        """Return what follows the header."""
+
+    @abstractmethod
+    def read(self, frame: memoryview) -> Any:
+        """Return the answer that a frame holds. Raises MalformedFrame."""
+
+
+#: A part of at least this many bytes travels as a part of its own; smaller neighbors are joined.
 LARGE_PART: Final = 4096
 
 
 def encode(request: Any, correlation_id: int, client_id: str) -> list[Buffer]:
-    """One request as the buffers to send in turn: small fields joined, record sets as the views they came as."""
-    parts: Any = _Parts()
-    kind: Any = type(request)
+    """Return a request as the buffers to send in turn: small parts joined, large ones as the views they came as."""
+    if isinstance(request, HotRequest):
+        kind, parts = request.api.request(request.version), request.body()
+    else:
+        kind, parts = type(request), [_written(request)]
     start, end = _header(kind, client_id)
-    parts.extend((start, correlation_id.to_bytes(4, "big"), end))
-    entity_writer(kind)(parts, request)
-    joined: list[Buffer] = [bytearray(sum(map(len, parts)).to_bytes(4, "big"))]
-    small: Any = joined[-1]
-    for written in parts:
-        for part in written.parts if isinstance(written, RecordSet) else (written,):
-            if len(part) < LARGE_PART:
-                if small is None:
-                    joined.append(small := bytearray())
-                small += part
-            else:  # as a view: what follows is added to a bytearray of ours
-                joined.append(part if isinstance(part, memoryview) else memoryview(part))
-                small = None
+    small = first = bytearray(LENGTH_BYTES)
+    small += start + correlation_id.to_bytes(4, "big") + end
+    joined: list[Buffer] = [first]
+    for part in parts:
+        if len(part) < LARGE_PART:
+            small += part
+        else:
+            joined += memoryview(part), (small := bytearray())
+    if not small:
+        joined.pop()
+    first[:LENGTH_BYTES] = (sum(map(len, joined)) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big")
     return joined
+
+
+def _written(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
 
 
 @cache
 def _header(request: Any, client_id: str) -> tuple[bytes, bytes]:
     """A request's header before and behind its correlation id, which follows two numbers of 16 bits in all versions."""
-    parts: Any = _Parts()
     schema = request.__header_schema__
     key, version = request.__api_key__, request.__version__
     made = schema(request_api_key=key, request_api_version=version, correlation_id=0, client_id=client_id)
-    entity_writer(schema)(parts, made)
-    whole = b"".join(parts)
+    whole = _written(made)
     return whole[:4], whole[8:]
 
 

@@ -26,7 +26,7 @@ from uuid import UUID
 from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConnectionLost, Fenced, MalformedFrame, WireError
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, CALL_TIMEOUT, Cluster, TopicPartition, refusal
-from mirror.kafka.produce import ACK_TIMEOUT, Ack, produce_request, read_produce
+from mirror.kafka.produce import ACK_TIMEOUT, Ack, ProduceRequest, read_produce
 from mirror.kafka.protocol import (
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
@@ -286,7 +286,7 @@ class Transaction:
     async def _send(self, node: int, batches: Mapping[TopicPartition, Parts], left: float) -> list[Ack]:
         async with asyncio.timeout(left):
             connection = await self._cluster.connection(node, PURPOSE)
-        request = produce_request(connection.version(_PRODUCE), batches, {}, self._coordinator.transactional_id)
+        request = ProduceRequest(connection.version(_PRODUCE), batches, {}, self._coordinator.transactional_id)
         answer = await connection.call(_PRODUCE, request, min(left, ACK_TIMEOUT + CALL_TIMEOUT))
         return list(read_produce(answer, {}))
 

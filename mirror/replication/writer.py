@@ -68,7 +68,7 @@ from mirror.errors import (
 )
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, Cluster, Leader, TopicPartition
 from mirror.kafka.connection import Connection, throttled_seconds
-from mirror.kafka.produce import ACK_TIMEOUT, Ack, markers_request, produce_request, read_markers, read_produce
+from mirror.kafka.produce import ACK_TIMEOUT, Ack, ProduceRequest, markers_request, read_markers, read_produce
 from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS
 from mirror.kafka.queries import LATEST, list_offsets_request
 from mirror.observability.status import Histogram
@@ -489,7 +489,7 @@ class Writer:
         )  # whoever did not fit goes first next time
         topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
         channel.in_flight += 1
-        request = produce_request(connection.version(PRODUCE), batches, topic_ids)
+        request = ProduceRequest(connection.version(PRODUCE), batches, topic_ids)
         future = connection.send(PRODUCE, request, self._is_awake)
         connection.expect(future, PRODUCE, connection.request_timeout or ANSWER_TIMEOUT)
         now = clock.monotonic()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from mirror.errors import ConfigError, ConnectionLost, UnsupportedVersion
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, Leader, Topic, TopicPartition
+from mirror.kafka.fetch import FetchAnswer, FetchRequest, Part
 from mirror.kafka.groups import Committed
 from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LEADER_EPOCH, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
 from mirror.kafka.queries import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
@@ -114,9 +116,9 @@ class _Desk:
         raise UnsupportedVersion(f"{api.name}: files do not say")
 
     async def call(self, api: Api, request: Any, *_: object) -> Any:
-        """The answer to a request of `fetch_request`, `list_offsets_request` or `wire.groups`, as from a connection;
-        nobody waits for a file, or writes to it. Raises ConnectionLost where a file is not what it was: whoever reads
-        asks again.
+        """The answer to a `FetchRequest`, or to a request of `list_offsets_request` or `wire.groups`, as from a
+        connection; nobody waits for a file, or writes to it. Raises ConnectionLost where a file is not what it was:
+        whoever reads asks again.
         """
         try:
             match api.name:
@@ -182,39 +184,21 @@ class _Desk:
             topics.append(SimpleNamespace(topic=topic.topic, partitions=tuple(parts)))
         return SimpleNamespace(topics=tuple(topics))
 
-    def _fetch(self, request: Any) -> Any:
+    def _fetch(self, request: FetchRequest) -> FetchAnswer:
         left = request.max_bytes
-        responses = []
-        for topic in request.topics:
-            parts = []
-            for part in topic.partitions:
-                found = self._records(TopicPartition(topic.topic, part.partition), part, request, left)
-                left -= len(found.records)
-                parts.append(found)
-            responses.append(SimpleNamespace(topic=topic.topic, partitions=tuple(parts)))
-        return SimpleNamespace(__version__=_FETCH_VERSION, error_code=_NONE, session_id=0, responses=tuple(responses))
-
-    def _records(self, at: TopicPartition, ask: Any, request: Any, left: int) -> Any:
-        log, offset = self._logs[at], ask.fetch_offset
-        code, records = _NONE, memoryview(b"")
-        before = log.stable if request.isolation_level == READ_COMMITTED else log.end
-        if not log.start <= offset <= log.end:
-            code = ErrorCode.offset_out_of_range
-        elif left > 0:
-            records = log.read(offset, min(ask.partition_max_bytes, left), before)
-        aborted = (one for one in log.aborted if one[2] >= offset)
-        return SimpleNamespace(
-            partition_index=at.partition,
-            error_code=code,
-            high_watermark=log.end,
-            last_stable_offset=log.stable,
-            log_start_offset=log.start,
-            diverging_epoch=SimpleNamespace(epoch=-1, end_offset=-1),
-            aborted_transactions=tuple(
-                SimpleNamespace(producer_id=producer_id, first_offset=first) for producer_id, first, _ in aborted
-            ),
-            records=records,
-        )
+        parts: list[Part] = []
+        for ask in request.asks:
+            at, log, offset = ask.partition, self._logs[ask.partition], ask.offset
+            code, records = _NONE, memoryview(b"")
+            before = log.stable if request.isolation == READ_COMMITTED else log.end
+            if not log.start <= offset <= log.end:
+                code = ErrorCode.offset_out_of_range
+            elif left > 0:
+                records = log.read(offset, min(ask.max_bytes, left), before)
+            aborted = tuple((producer_id, first) for producer_id, first, last in log.aborted if last >= offset)
+            parts.append((at.topic, at.partition, code, log.end, log.stable, log.start, None, aborted, records))
+            left -= len(records)
+        return FetchAnswer(timedelta(0), _NONE, 0, parts)
 
 
 def _epoch_end(log: Log, asked: int) -> tuple[int, int]:

@@ -145,7 +145,7 @@ def test_a_damaged_batch_stops_its_partition_behind_the_last_sound_one(
             return fetched
         records = bytearray(fetched.records)
         records[-1] ^= 1
-        return replace(fetched, records=memoryview(bytes(records)))
+        return fetched._replace(records=memoryview(bytes(records)))
 
     monkeypatch.setattr("mirror.kafka.fetch.fetch_at", damaged)
     figures = story.copied().figures[TopicPartition(story.topic, 0)]

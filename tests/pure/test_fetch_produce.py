@@ -10,18 +10,20 @@ from random import Random
 from typing import Any
 
 import pytest
-from entities import encoded, sample
+from entities import answer, encoded, sample
 from fakebroker import FakeBroker, FakeCluster, FakeTopic, in_loop, scripted
 from fetching import Part, by_id, fetched
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 from rawbatches import batch
 
 from mirror.errors import PartitionStop
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.fetch import Ask, Fetched, fetch_request, read_fetch
-from mirror.kafka.produce import Ack, produce_request, read_produce
-from mirror.kafka.protocol import FETCH, PRODUCE, encode
+from mirror.kafka.fetch import Ask, FetchAnswer, Fetched, FetchRequest, asked_by_name, fetch_of, plain_fetch, read_fetch
+from mirror.kafka.produce import Ack, ProduceRequest, plain_produce, produce_of, read_produce
+from mirror.kafka.protocol import FETCH, PRODUCE, Api, HotRequest, decode, encode
 from mirror.kafka.retry import Backoff
 from mirror.replication import fetcher as fetchers
 from mirror.replication.cursor import Cursor
@@ -40,18 +42,25 @@ FETCHES = range(FETCH.oldest, FETCH.newest + 1)
 PRODUCES = range(PRODUCE.oldest, PRODUCE.newest + 1)
 
 
-def read_back(request: Any) -> Any:
+def read_back(request: HotRequest) -> Any:
     """What a broker reads."""
     body = b"".join(encode(request, 1, "mirror"))[4:]
-    _, start = entity_reader(request.__header_schema__)(body, 0)
-    value, size = entity_reader(type(request))(body, start)
+    kind = request.api.request(request.version)
+    _, start = entity_reader(kind.__header_schema__)(body, 0)
+    value, size = entity_reader(kind)(body, start)
     assert start + size == len(body)
+    assert encoded(value) == body[start:], "as kio writes it"
     return value
+
+
+def fetch_answer(version: int, parts: Sequence[Part]) -> FetchAnswer:
+    """What is read of an answer that kio writes."""
+    return FetchRequest(version, ASKS, 0, 0).read(memoryview(answer(fetched(version, parts))))
 
 
 @pytest.mark.parametrize("version", FETCHES)
 def test_a_fetch_request(version: int) -> None:
-    request = read_back(fetch_request(version, ASKS, max_wait_ms=500, max_bytes=10_000))
+    request = read_back(FetchRequest(version, ASKS, 500, 10_000))
     topics = [NAMES[t.topic_id] if by_id(version) else t.topic for t in request.topics]
     assert topics == ["orders", "clicks"]
     asked = [
@@ -77,7 +86,7 @@ def test_a_fetch_answer(version: int) -> None:
         ("orders", ORDERS, 0, {"aborted_transactions": aborted}),
         ("clicks", CLICKS, 0, {"diverging_epoch": diverging}),
     ]
-    one, two, three = read_fetch(fetched(version, parts), ASKS)
+    one, two, three = read_fetch(fetch_answer(version, parts), asked_by_name(ASKS))
     assert [str(f.partition) for f in (one, two, three)] == ["orders-3", "orders-0", "clicks-0"]
     assert (one.error_code, bytes(one.records), one.aborted, one.diverging) == (6, b"", (), None)
     assert (two.error_code, bytes(two.records), two.aborted) == (0, b"records", ((9, 50), (9, 50)))
@@ -96,7 +105,7 @@ def test_a_fetch_answer_cannot_name_what_was_not_asked_nor_one_twice(version: in
         ("strange", STRANGE, 0, {}),
         ("", uuid.UUID(int=0), 0, {}),
     ]
-    found = list(read_fetch(fetched(version, parts), ASKS))
+    found = list(read_fetch(fetch_answer(version, parts), asked_by_name(ASKS)))
     assert [(str(f.partition), bytes(f.records)) for f in found] == [("orders-0", b"first")]
 
 
@@ -107,7 +116,7 @@ def test_a_produce_request(version: int) -> None:
         TopicPartition("clicks", 1): (b"head-1", memoryview(b"payload-1")),
         TopicPartition("orders", 2): (b"head-2", memoryview(bytes(10_000))),
     }
-    request = read_back(produce_request(version, batches, IDS))
+    request = read_back(ProduceRequest(version, batches, IDS))
     found = {
         (NAMES[topic.topic_id] if by_id(version) else topic.name, part.index): part.records
         for topic in request.topic_data
@@ -117,7 +126,7 @@ def test_a_produce_request(version: int) -> None:
     assert len(request.topic_data) == 2, "a topic is named once"
     assert sum(len(topic.partition_data) for topic in request.topic_data) == 3, "and a partition too"
     assert (request.transactional_id, request.acks, request.timeout) == (None, -1, timedelta(seconds=30))
-    assert read_back(produce_request(version, batches, IDS, "flow/0")).transactional_id == "flow/0"
+    assert read_back(ProduceRequest(version, batches, IDS, "flow/0")).transactional_id == "flow/0"
 
 
 def acked(version: int, parts: Sequence[Part]) -> Any:
@@ -125,7 +134,7 @@ def acked(version: int, parts: Sequence[Part]) -> Any:
     schema = PRODUCE.schema(version, "response")
     template = sample(schema.PartitionProduceResponse, Random(2))
     topics = []
-    for name, topic_id, index, given in parts:
+    for name, topic_id, index, other in parts:
         values: dict[str, Any] = {
             "index": index,
             "error_code": ErrorCode(0),
@@ -135,7 +144,7 @@ def acked(version: int, parts: Sequence[Part]) -> Any:
             "record_errors": (),
             "error_message": None,
         }
-        part = schema.PartitionProduceResponse(**{**values, **given})
+        part = schema.PartitionProduceResponse(**{**values, **other})
         named = {"topic_id": topic_id} if by_id(version) else {"name": name}
         topics.append(schema.TopicProduceResponse(partition_responses=(part,), **named))
     answer = schema.ProduceResponse(responses=tuple(topics), throttle_time=timedelta(0))
@@ -156,12 +165,51 @@ def test_a_produce_answer(version: int) -> None:
     ]
     parts[1][3]["log_append_time"] = None
     parts[2][3]["log_append_time"] = datetime.fromtimestamp(1_700_000_000, UTC)
-    first, second, third, strange = read_produce(acked(version, parts), IDS)
+    first, second, third, strange = read_produce(
+        ProduceRequest(version, {}, IDS).read(memoryview(answer(acked(version, parts)))), IDS
+    )
     sampled = sample(PRODUCE.schema(version, "response").PartitionProduceResponse, Random(2)).log_append_time
     assert first == Ack(TopicPartition("orders", 0), 0, "", 42, round(sampled.timestamp() * 1000))
     assert second == Ack(TopicPartition("orders", 1), 87, "invalid record 0", 42)
     assert third == Ack(TopicPartition("clicks", 0), 6, "", -1, 1_700_000_000_000)
     assert strange.partition not in {TopicPartition(name, 5) for name in IDS}
+
+
+PLAIN_FETCH: list[Part] = [("orders", ORDERS, 3, {}), ("clicks", CLICKS, 0, {"records": None})]
+PLAIN_PRODUCE: list[Part] = [("orders", ORDERS, 3, {}), ("clicks", CLICKS, 0, {"log_append_time": None})]
+
+
+def test_plain_answers_need_no_schema() -> None:
+    transactions = [
+        FETCH.schema(version, "response").AbortedTransaction(producer_id=9, first_offset=5) for version in FETCHES
+    ]
+    for version, aborted in zip(FETCHES, transactions, strict=True):
+        held = [*PLAIN_FETCH, ("orders", ORDERS, 4, {"aborted_transactions": (aborted, aborted)})]
+        whole = fetched(version, held)
+        assert plain_fetch(version, memoryview(answer(whole))) == fetch_of(whole)
+    for version in PRODUCES:
+        acks = acked(version, PLAIN_PRODUCE)
+        assert plain_produce(version, memoryview(answer(acks))) == produce_of(acks)
+
+
+def agrees(version: int, frame: bytes, plain: Any, of: Any, api: Api) -> None:
+    """What is read by hand is what kio reads: bytes that kio refuses are nothing plain."""
+    found = plain(version, memoryview(frame))
+    if found is not None:
+        assert found == of(decode(api.response(version), memoryview(frame)))
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(FETCHES), st.sampled_from(PRODUCES))
+def test_what_is_read_by_hand_is_what_kio_reads(random: Random, fetch: int, produce: int) -> None:
+    for version, api, plain, of, sound in (
+        (fetch, FETCH, plain_fetch, fetch_of, fetched(fetch, PLAIN_FETCH)),
+        (produce, PRODUCE, plain_produce, produce_of, acked(produce, PLAIN_PRODUCE)),
+    ):
+        agrees(version, answer(sample(api.response(version), random)), plain, of, api)
+        frame = bytearray(answer(sound))
+        frame[random.randrange(len(frame))] = random.randrange(256)
+        agrees(version, bytes(frame[: random.randrange(len(frame) + 1)]), plain, of, api)
+        agrees(version, bytes(frame), plain, of, api)
 
 
 @in_loop

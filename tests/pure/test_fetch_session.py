@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.kafka.cluster import TopicPartition
-from mirror.kafka.fetch import SESSION_ERRORS, Ask, FetchSession
+from mirror.kafka.fetch import Ask, FetchAnswer, FetchRequest, Part
+from mirror.kafka.fetch_session import SESSION_ERRORS, FetchSession
 
 IDS = {"orders": UUID(int=1), "clicks": UUID(int=2)}
 #: The id of a session that a broker makes.
@@ -25,51 +26,35 @@ class Leader:
         self.asks: dict[tuple[Any, int], tuple[int, int]] = {}
         self.epoch = 0
 
-    def takes(self, request: Any, *, has_room: bool = True) -> int:
+    def takes(self, request: FetchRequest, *, has_room: bool = True) -> int:
         """Do as a request says, and return the session's id."""
-        if request.session_epoch == 0:
+        session_id, epoch = request.session
+        if epoch == 0:
             self.asks, self.epoch = {}, 0
         else:
-            assert (request.session_id, request.session_epoch) == (NUMBER, self.epoch)
-        named = {
-            (topic.topic_id, part.partition): (part.fetch_offset, part.partition_max_bytes)
-            for topic in request.topics
-            for part in topic.partitions
-        }
-        assert request.session_epoch == 0 or all(self.asks.get(at) != ask for at, ask in named.items()), "nothing new"
+            assert (session_id, epoch) == (NUMBER, self.epoch)
+        named = {(ask.topic_id, ask.partition.partition): (ask.offset, ask.max_bytes) for ask in request.asks}
+        assert epoch == 0 or all(self.asks.get(at) != ask for at, ask in named.items()), "nothing new"
         self.asks |= named
-        for topic in request.forgotten_topics_data:
-            for number in topic.partitions:
-                del self.asks[topic.topic_id, number]
+        for ask in request.forgotten:
+            del self.asks[ask.topic_id, ask.partition.partition]
         self.epoch += 1
         return NUMBER if has_room else 0
 
-    def gives(self, session_id: int, holding: set[tuple[Any, int]]) -> Any:
+    def gives(self, session_id: int, holding: set[tuple[Any, int]]) -> FetchAnswer:
         """Answer with records of some partitions, which go behind all others then."""
         found = [at for at in self.asks if at in holding]
         for at in found:
             self.asks[at] = self.asks.pop(at)
-        responses = [SimpleNamespace(topic_id=at[0], partitions=[part(at[1])]) for at in found]
-        return SimpleNamespace(__version__=13, error_code=0, session_id=session_id, responses=responses)
-
-
-def part(number: int) -> Any:
-    diverging = SimpleNamespace(epoch=-1, end_offset=-1)
-    names = ("error_code", "high_watermark", "last_stable_offset", "log_start_offset")
-    return SimpleNamespace(
-        partition_index=number,
-        diverging_epoch=diverging,
-        aborted_transactions=(),
-        records=b"x",
-        **dict.fromkeys(names, 0),
-    )
+        parts: list[Part] = [(topic.bytes, number, 0, 0, 0, 0, None, (), memoryview(b"x")) for topic, number in found]
+        return FetchAnswer(timedelta(0), 0, session_id, parts)
 
 
 def ask(topic: str, number: int, offset: int, topic_id: UUID | None = None) -> Ask:
     return Ask(TopicPartition(topic, number), topic_id or IDS[topic], 0, offset, -1, 1000)
 
 
-def request(session: FetchSession, asks: list[Ask]) -> Any:
+def request(session: FetchSession, asks: list[Ask]) -> FetchRequest:
     session.ask(asks)
     return session.request(13, max_wait_ms=500, max_bytes=1 << 20)
 
@@ -110,8 +95,8 @@ def test_a_topic_that_was_made_anew_is_forgotten_and_asked_for_by_its_new_id() -
 def test_a_session_that_the_leader_forgot_begins_anew(error: Any) -> None:
     session, leader = FetchSession(), Leader()
     session.read(leader.gives(leader.takes(request(session, [ask("orders", 0, 5)])), set()))
-    assert request(session, [ask("orders", 0, 5)]).topics == ()
+    assert not request(session, [ask("orders", 0, 5)]).asks
     assert session.is_incremental
-    assert session.read(SimpleNamespace(error_code=error, session_id=0)) == []
+    assert session.read(FetchAnswer(timedelta(0), error, 0, ())) == []
     again = request(session, [ask("orders", 0, 5)])
-    assert (again.session_epoch, len(again.topics), session.is_incremental) == (0, 1, False)
+    assert (again.session[1], len(again.asks), session.is_incremental) == (0, 1, False)

@@ -17,7 +17,7 @@ from waiting import MovableClock
 
 from mirror import clock as clocks
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Leader, TopicPartition
-from mirror.kafka.fetch import EMPTY_ANSWERS, Ask
+from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, FetchAnswer, Part
 from mirror.kafka.queries import EpochEnd
 from mirror.records.header import RawBatch
 from mirror.replication import both_logs, fetcher
@@ -42,7 +42,8 @@ class Log(Fetcher):
         (ask,) = request.asks
         self.asked.append(ask.max_bytes)
         await asyncio.sleep(0)
-        return answer_of(b"".join(at_offset(ask.offset + n, BATCH) for n in range(ask.max_bytes // BATCH)))
+        records = b"".join(at_offset(ask.offset + n, BATCH) for n in range(ask.max_bytes // BATCH))
+        return answer_of(answered(AT, records))
 
 
 class Epochless(Fetcher):
@@ -51,10 +52,8 @@ class Epochless(Fetcher):
     async def _fetch(self, _node: int, request: Request) -> Any:
         (ask,) = request.asks
         await asyncio.sleep(0)
-        answer = answer_of(batch(ask.offset) if ask.offset < 3 else b"")
-        if ask.last_epoch >= 0:
-            answer.responses[0].partitions[0].error_code = OFFSET_OUT_OF_RANGE
-        return answer
+        code = OFFSET_OUT_OF_RANGE if ask.last_epoch >= 0 else 0
+        return answer_of(answered(AT, batch(ask.offset) if ask.offset < 3 else b"", code=code))
 
 
 class Logs(Fetcher):
@@ -77,12 +76,7 @@ class Logs(Fetcher):
             left, is_empty = max(0, left - size * count), is_empty and not count
         held = self._writers_hold() + sum(one.held for one in self._cursors.values()) + sum(map(len, parts.values()))
         self.most_held = max(self.most_held, held)
-        return SimpleNamespace(
-            __version__=12,
-            error_code=0,
-            session_id=0,
-            responses=tuple(answered(at, records) for at, records in parts.items()),
-        )
+        return answer_of(*(answered(at, records) for at, records in parts.items()))
 
     def acknowledge(self, at: TopicPartition) -> None:
         self.written[at] = 0
@@ -99,23 +93,20 @@ def at_offset(offset: int, size: int) -> bytes:
     return offset.to_bytes(8, "big") + of_size(size)[8:]
 
 
-def answered(at: TopicPartition, records: bytes) -> Any:
-    part = SimpleNamespace(
-        partition_index=at.partition,
-        error_code=0,
-        diverging_epoch=SimpleNamespace(epoch=-1, end_offset=-1),
-        high_watermark=1 << 40,
-        last_stable_offset=1 << 40,
-        log_start_offset=0,
-        aborted_transactions=(),
-        records=records,
-    )
-    return SimpleNamespace(topic=at.topic, partitions=(part,))
+def answered(
+    at: TopicPartition,
+    records: bytes,
+    *,
+    code: Any = 0,
+    stable: int = 1 << 40,
+    diverging: tuple[int, int] | None = None,
+) -> Part:
+    return at.topic, at.partition, code, 1 << 40, stable, 0, diverging, (), memoryview(records)
 
 
-def answer_of(records: bytes, **more: Any) -> Any:
-    """A whole answer of one partition."""
-    return SimpleNamespace(__version__=12, error_code=0, session_id=0, responses=(answered(AT, records),), **more)
+def answer_of(*parts: Part, throttled: float = 0) -> FetchAnswer:
+    """A whole answer."""
+    return FetchAnswer(timedelta(seconds=throttled), 0, 0, parts)
 
 
 async def arrivals_of(
@@ -204,9 +195,8 @@ class Cut(Log):
     async def _fetch(self, node: int, request: Request) -> Any:
         self.offsets.append(request.asks[0].offset)
         answer = await super()._fetch(node, request)
-        part = answer.responses[0].partitions[0]
-        part.records = part.records[: -BATCH // 2]
-        return answer
+        (part,) = answer.parts
+        return answer_of(answered(AT, part[-1][: -BATCH // 2]))
 
 
 @in_loop
@@ -284,10 +274,8 @@ async def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_i
         async def _fetch(self, _node: int, request: Request) -> Any:
             await asyncio.sleep(0)
             if request.asks[0].last_epoch != 5:
-                return answer_of(batch(8, leader_epoch=7))
-            answer = answer_of(b"")
-            answer.responses[0].partitions[0].diverging_epoch = SimpleNamespace(epoch=4, end_offset=end)
-            return answer
+                return answer_of(answered(AT, batch(8, leader_epoch=7)))
+            return answer_of(answered(AT, b"", diverging=(4, end)))
 
     async def batch_at(*_: object, **__: object) -> RawBatch:
         return raw(batch(behind, count=9 - behind, leader_epoch=4))
@@ -380,11 +368,8 @@ async def test_a_quota_that_lets_nothing_through_is_named(clock: MovableClock) -
             given = next(answers, "heard")
             if given == "empty":
                 clock.move(UNHEARD_SECONDS + 1)
-            answer = answer_of(b"", throttle_time=timedelta(seconds=given if isinstance(given, int) else 0))
-            answer.responses[0].partitions[0].last_stable_offset = 7
-            if given != "heard":
-                answer.responses = ()
-            return answer
+            parts = (answered(AT, b"", stable=7),) if given == "heard" else ()
+            return answer_of(*parts, throttled=given if isinstance(given, int) else 0)
 
     found = await arrivals_of(Muted, Cursor(AT, None, 7), lambda found: len(found) == 6)
     first, quota, second, third, unnamed, last = (one.trouble for one in found)

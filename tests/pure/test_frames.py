@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.errors import FrameTooLarge
-from mirror.kafka.connection import FIRST_SIZE, LENGTH_BYTES, FrameReader
+from mirror.kafka.connection import FIRST_SIZE, FrameReader
+from mirror.kafka.protocol import LENGTH_BYTES
 
 BODIES = st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 700).map(bytes)), max_size=12)
 

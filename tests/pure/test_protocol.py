@@ -14,6 +14,8 @@ from kio.schema.response_header.v0.header import ResponseHeader
 from kio.static.primitive import i32
 
 from mirror.errors import MalformedFrame, UnsupportedVersion
+from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.produce import ProduceRequest
 from mirror.kafka.protocol import (
     API_VERSIONS,
     FETCH,
@@ -21,7 +23,6 @@ from mirror.kafka.protocol import (
     METADATA,
     PRODUCE,
     Api,
-    RecordSet,
     Versions,
     correlation_of,
     decode,
@@ -52,30 +53,28 @@ def test_a_request_is_encoded_as_kio_encodes_it(request_type: Any, random: Rando
     assert b"".join(encode(request, correlation_id, "mirror")) == plainly(request, correlation_id, "mirror")
 
 
-def produce(records: Any, topic: str = "orders") -> Any:
-    """A Produce request of version 9 for two partitions with the same records."""
-    schema = PRODUCE.schema(9, "request")
-    partitions = tuple(schema.PartitionProduceData(index=index, records=records) for index in range(2))
-    template = sample(schema.ProduceRequest, Random(1))
-    topics = (schema.TopicProduceData(name=topic, partition_data=partitions),)
-    return type(template)(transactional_id=None, acks=-1, timeout=template.timeout, topic_data=topics)
+def produced(payload: Any) -> list[Any]:
+    """What is sent of a Produce request for two partitions with the same records."""
+    batches = {TopicPartition("orders", number): (b"h" * 61, payload) for number in range(2)}
+    return encode(ProduceRequest(9, batches, {}), 1, "mirror")
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE_PART - 1, LARGE_PART, 100_000])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_a_record_set_in_pieces_is_one_on_the_wire(size: int, kind: type[Any]) -> None:
-    head, payload = b"h" * 61, kind(b"p" * size)
-    assert len(RecordSet((head, payload))) == 61 + size
-    found = b"".join(encode(produce(RecordSet((head, payload))), 1, "mirror"))
-    assert found == plainly(produce(head + bytes(payload)), 1, "mirror")
+def test_a_batch_in_pieces_is_one_on_the_wire(size: int, kind: type[Any]) -> None:
+    payload = kind(b"p" * size)
+    sent = b"".join(produced(payload))
+    assert sent.count(b"h" * 61 + bytes(payload)) == 2
+    assert int.from_bytes(sent[:4], "big") == len(sent) - 4
     assert payload == b"p" * size, "what was handed over is not written to"
 
 
 def test_a_large_payload_is_referred_to_and_small_parts_are_joined() -> None:
     payload = memoryview(bytes(LARGE_PART))
-    parts = encode(produce(RecordSet((b"head", payload))), 1, "mirror")
-    assert [part is payload for part in parts] == [False, True, False, True, False]
-    assert len(encode(produce(RecordSet((b"head", bytes(100)))), 1, "mirror")) == 1
+    assert [part.obj is payload.obj if isinstance(part, memoryview) else False for part in produced(payload)] == [
+        *(False, True, False, True, False)
+    ]
+    assert len(produced(bytes(100))) == 1
 
 
 @pytest.mark.parametrize("response", RESPONSES, ids=name_of)

@@ -45,7 +45,7 @@ class Target:
         self.answers: list[asyncio.Future[Any]] = []
         self.changed: list[PartitionWriter] = []
         for name, stand_in in (
-            ("produce_request", lambda _version, batches, _ids: dict(batches)),
+            ("ProduceRequest", lambda _version, batches, _ids: dict(batches)),
             ("markers_request", lambda _version, _partition, stamps: [epoch for _, epoch in stamps]),
             ("list_offsets_request", lambda *_: None),
             ("read_produce", lambda answer, _ids: answer),

@@ -12,8 +12,8 @@ from helpers import make_topic
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import fetch_at
-from mirror.kafka.produce import markers_request, read_produce
-from mirror.kafka.protocol import DESCRIBE_PRODUCERS, PRODUCE, WRITE_TXN_MARKERS, RecordSet
+from mirror.kafka.produce import markers_request, produce_of, read_produce
+from mirror.kafka.protocol import DESCRIBE_PRODUCERS, PRODUCE, WRITE_TXN_MARKERS
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset, log_end
 from mirror.records.header import RawBatch, split
 
@@ -60,7 +60,7 @@ class Probe:
         """
         connection = await self.leader(entries[0][0])
         schema = PRODUCE.schema(connection.version(PRODUCE), "request")
-        data = tuple(schema.PartitionProduceData(index=at, records=RecordSet((sent,))) for at, sent in entries)
+        data = tuple(schema.PartitionProduceData(index=at, records=sent) for at, sent in entries)
         topic_ids = {self.topic: self.cluster.topic_id(self.topic)}
         request = schema.ProduceRequest(
             transactional_id=transactional_id,
@@ -71,7 +71,7 @@ class Probe:
         answer = await connection.call(PRODUCE, request, CALL_TIMEOUT)
         return {
             ack.partition.partition: Answer(int(ack.error_code), ack.base_offset)
-            for ack in read_produce(answer, topic_ids)
+            for ack in read_produce(produce_of(answer), topic_ids)
         }
 
     async def send(self, batch: bytes, partition: int = 0) -> Answer:
