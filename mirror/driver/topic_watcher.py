@@ -78,10 +78,10 @@ from mirror.policy.selection import Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
-from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, plan_acls, record_given
+from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, record_given
 from mirror.topics.adoption import Gate, source_lost, unacknowledged
 from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, log_setting
-from mirror.topics.history import History, copies_of_others, gone_topics, read_others, read_own
+from mirror.topics.history import History, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -579,15 +579,8 @@ class Replanner:
         settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
-        followed = followed_groups(settings, self._source)
-        principals = settings.sync.acl_principals
-        found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
-        if found.revoked:
-            source_id = self._source.cluster_id()
-            others = {*copies_of_others(settings, history.seen, source_id).values()}
-            found = found.giving_alone(others, source_id)
-        held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
-        acls, failures = found.leaving(held, self._gate.unreadable), dict[str, MirrorError]()
+        groups, failures = followed_groups(settings, self._source), dict[str, MirrorError]()
+        acls, held = self._gate.acls(plan, history, settings, groups, self._given, made)
         if acls.missing or acls.revoked:
             with asking(self._target, self._refuse_lost) as ask:
                 ask()

@@ -48,9 +48,10 @@ from mirror.replication.offset_map_recovery import looking, resume_translated
 from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import made_anew
 from mirror.states import State
+from mirror.topics.acls import Acl, AclPlan, plan_acls
 from mirror.topics.apply import TopicPlan, begun_as, plan_topics
 from mirror.topics.configs import LOG_APPEND_TIME, TIMESTAMP_TYPE
-from mirror.topics.history import Claim, History
+from mirror.topics.history import Claim, History, copies_of_others
 
 #: Partitions whose logs are compared at a time.
 _AT_ONCE: Final = 16
@@ -270,6 +271,25 @@ class Gate:
         if to_check:
             found |= self._compared(to_check, plan, history, settings)
         return found
+
+    def acls(
+        self,
+        plan: TopicPlan,
+        history: History,
+        settings: Settings,
+        groups: Collection[str],
+        given: Collection[Acl],
+        made: Collection[str] = (),
+    ) -> tuple[AclPlan, dict[str, str]]:
+        """Return which ACLs of copies and `groups` are to change, of those that may, and why others stay as they are.
+        `given`: what the flow gave so far; `made`: copies that need no look. Raises as `plan_acls` and `held` do.
+        """
+        found = plan_acls(self.source, self.target, plan.pairs, groups, given, settings.sync.acl_principals)
+        if found.revoked:
+            source_id = self.source.cluster_id()
+            found = found.giving_alone({*copies_of_others(settings, history.seen, source_id).values()}, source_id)
+        held = self.held(found.topics - {*made}, plan, history, settings)
+        return found.leaving(held, self.unreadable), held
 
     def _is_claimed(self, topic: str, claim: Claim) -> bool:
         there = self.target.describe([topic]).get(topic)

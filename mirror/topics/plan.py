@@ -27,10 +27,10 @@ from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import STANDING, LastPosition
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
-from mirror.topics.acls import AclPlan, given_in, plan_acls
+from mirror.topics.acls import AclPlan, given_in
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import NO_TOPICS, TopicPlan, begun_as, own_creations
-from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
+from mirror.topics.history import History, gone_topics, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
 
@@ -211,12 +211,10 @@ def plan_flow(settings: Settings) -> FlowPlan:
     lost, stopped = _reported(topics, settings, own.newest, spans[0])
     padding, gaps = _fillings(*spans, topics, starts, standing_in(own.newest).positions) if preserves else ((), ())
     extents = tuple(_extents(*spans, topics, is_equal=preserves))
-    if settings.sync.acls and topics.has_topics:
-        pairs, given = topics.allowed().pairs, given_in(own.newest)
-        acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, settings.sync.acl_principals)
-        acls = acls.giving_alone({*copies_of_others(settings, history.seen, source_id).values()}, source_id)
-        withheld = gate.held(acls.topics, topics, history, settings)
-        acls, held = acls.leaving(withheld, gate.unreadable), withheld | held
+    if settings.sync.acls and topics is not NO_TOPICS:
+        groups, given = followed_groups(settings, source), given_in(own.newest)
+        acls, withheld = gate.acls(topics.allowed(), history, settings, groups, given)
+        held = withheld | held
     rights += _target_rights(settings, target, topics, acls, padding)
     is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
     own_fit = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
