@@ -213,7 +213,7 @@ async def _copied(
         handed = [standing.handed(assignment) for assignment in bounded]
         if names_copies:
             await target.refresh({assignment.target.topic for assignment in assignments})
-            await recorded(source, journal, assignments, await journal.newest())
+            await recorded(source, journal, assignments, await journal.newest(), {})
 
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])
