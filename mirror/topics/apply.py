@@ -151,8 +151,8 @@ class TopicPlan:
 
     def shortened(self, topic: str) -> str:
         """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
-        theirs = self.target_configs.get(topic, {})
-        return shortened(plain_values(theirs), _changed(theirs, (one for one in self.changes if one.topic == topic)))
+        configs = self.target_configs.get(topic, {})
+        return shortened(plain_values(configs), _changed(configs, (one for one in self.changes if one.topic == topic)))
 
     def allowed(self) -> TopicPlan:
         """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""

@@ -90,6 +90,8 @@ def _copies(plan: TopicPlan) -> Iterator[Copy]:
 
 # --- The whole plan of a flow, for people to look at before anything is touched ---------------------------------------
 
+#: By topic and partition, where logs begin and end.
+Spans = Mapping[tuple[str, int], Span]
 #: Measured with one broker (docs/benchmarks.md): padding, and control markers one after another.
 PADDING_PER_SECOND: Final = 2_500_000
 MARKERS_PER_SECOND: Final = 10_000
@@ -317,7 +319,7 @@ def _stops(plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes]) 
 
 
 def _reported(
-    plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes], ours: Mapping[tuple[str, int], Span]
+    plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes], source_spans: Spans
 ) -> tuple[list[str], list[str]]:
     """Partitions that stopped since the source deleted what was to be mirrored next, and still would; and those that
     stopped when a mirror ran last for what a start may find resolved.
@@ -332,7 +334,7 @@ def _reported(
         if one.state is not State.RETENTION_GAP:
             others.append(f"{text} (when a mirror ran last; one that starts looks again)")
             continue
-        span = ours.get((one.topic, one.partition))
+        span = source_spans.get((one.topic, one.partition))
         known = accepted.get(TopicPartition(one.target_topic, one.partition))
         first, until = known.offsets if known else (0, 0)
         is_taken = span is not None and first <= one.next_offset and span.start <= until
@@ -349,7 +351,11 @@ def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
 
 
 def _extents(
-    ours: Mapping[tuple[str, int], Span], theirs: Mapping[tuple[str, int], Span], plan: TopicPlan, *, is_equal: bool
+    source_spans: Spans,
+    copy_spans: Spans,
+    plan: TopicPlan,
+    *,
+    is_equal: bool,
 ) -> Iterator[Extent]:
     """Both sides of each copy that is there; `is_equal`: by equal offsets."""
     nothing = Span(start=0, end=0)
@@ -357,7 +363,7 @@ def _extents(
         if pair.target not in plan.target_topics:
             continue
         sides = [
-            (ours.get((pair.source, number), nothing), theirs.get((pair.target, number), nothing))
+            (source_spans.get((pair.source, number), nothing), copy_spans.get((pair.target, number), nothing))
             for number in range(pair.partitions)
         ]
         yield Extent(
@@ -369,17 +375,17 @@ def _extents(
         )
 
 
-def _growing(plan: TopicPlan, ours: Mapping[tuple[str, int], Span]) -> Iterator[str]:
+def _growing(plan: TopicPlan, source_spans: Spans) -> Iterator[str]:
     for pair in plan.pairs:
-        starts = [span.start for number in range(pair.partitions) if (span := ours.get((pair.source, number)))]
+        starts = [span.start for number in range(pair.partitions) if (span := source_spans.get((pair.source, number)))]
         configs = plain_values(plan.source_configs.get(pair.source, {}))
         if why := grows(configs, pair.source, max(starts, default=0)):
             yield f"{pair.target}: {why}"
 
 
 def _fillings(
-    ours: Mapping[tuple[str, int], Span],
-    theirs: Mapping[tuple[str, int], Span],
+    source_spans: Spans,
+    copy_spans: Spans,
     plan: TopicPlan,
     starts: Mapping[TopicPartition, int],
     positions: Mapping[TopicPartition, LastPosition],
@@ -391,8 +397,8 @@ def _fillings(
     codecs, compacted = {topic: codec_of(configs) for topic, configs in known.items()}, plan.compacted
     for pair in plan.pairs:
         for number in range(pair.partitions):
-            span = ours.get((pair.source, number), Span(start=0, end=0))
-            reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
+            span = source_spans.get((pair.source, number), Span(start=0, end=0))
+            reached = copy_spans.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
             begin, last = max(since, span.start), positions.get(TopicPartition(pair.target, number))
             # a copy that ends elsewhere before its source begins has lost records: its task reports it
