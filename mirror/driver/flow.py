@@ -230,7 +230,7 @@ def prepare(
         heartbeats=ensure_heartbeats(target, settings.flow, replicas),
         rekeyed=plan.rekeyed,
         refused=refused_by(whole, failures),
-        origins={source: history.chain(source) for source in plan.sources},
+        origins=history.chains(plan.sources),
     )
     return with_settings(flow, settings)
 

@@ -101,7 +101,7 @@ Copies = Mapping[str, Assignment]
 
 
 class Deletions:
-    """Of one flow, look for look."""
+    """Deletes copies of one flow whose source topics were deleted."""
 
     def __init__(self, source: Admin, target: Admin) -> None:
         """Nothing is asked before the first round."""
@@ -390,7 +390,7 @@ class Replanner:
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
-            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=_origins(whole, history))
+            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=history.chains(whole.sources))
         anew = self._begun_anew(whole, history, current)
 
         def check() -> None:
@@ -436,7 +436,7 @@ class Replanner:
             tuple(one for one in whole.rekeyed if one.source in learning),
             anew | made,
             _left_out(refused, mirrored),
-            _origins(whole, history),
+            history.chains(whole.sources),
         )
 
     def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
@@ -608,10 +608,6 @@ class Replanner:
     def _log_acls(self, reasons: Iterable[str]) -> None:
         for reason in self._acls_held.new(reasons):
             _log.warning("acls_not_mirrored", flow=self.settings.flow, reason=reason)
-
-
-def _origins(plan: TopicPlan, history: History) -> dict[str, tuple[str, ...]]:
-    return {source: history.chain(source) for source in plan.sources}
 
 
 # --- Beside the epochs ------------------------------------------------------------------------------------------------

@@ -723,17 +723,15 @@ async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> fro
     return _rights(answer.cluster_authorized_operations) or frozenset()
 
 
-async def described(
-    cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
-) -> list[Described]:
+async def described(cluster: Cluster, topics: Iterable[str], *, rights: bool = False) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
-    topics_there = await _topic_metadata(cluster, topics, timeout, rights=rights)
+    topics_there = await _topic_metadata(cluster, topics, CALL_TIMEOUT, rights=rights)
     return [_described(cluster, topic) for topic in topics_there if topic.error_code not in UNKNOWN_TOPIC]
 
 
-async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
+async def denied(cluster: Cluster, topics: Iterable[str]) -> frozenset[str]:
     """Those of the topics that we may not DESCRIBE, there or not: where all are listed, brokers leave them out."""
-    answered = await _topic_metadata(cluster, topics, timeout)
+    answered = await _topic_metadata(cluster, topics, CALL_TIMEOUT)
     return frozenset(topic.name for topic in answered if topic.error_code in AUTHORIZATION_ERRORS)
 
 

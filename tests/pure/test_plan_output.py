@@ -13,4 +13,3 @@ def test_rights_are_given_by_one_command() -> None:
         begin + "Create --operation DescribeConfigs --topic beats"
     )
     assert allow(cluster, "ALTER") == begin + "Alter --cluster"
-    assert allow(cluster, "WRITE", transactional_id="flow/0") == begin + "Write --transactional-id flow/0"
