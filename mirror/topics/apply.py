@@ -257,7 +257,7 @@ def plan_topics(
     findings += (*unanswered(unread, settings.source, barred[0]), *unanswered(lost, settings.target, barred[1]))
     seen = [pair for pair in pairs if pair.target not in hidden | lost and pair.source not in unread]
     rekeyed = [pair for pair in computed if pair.source not in unread and not pair.own_topics & hidden]
-    may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
+    may_create = bool(rekeyed) or (sync.topics and any(pair.target not in copies for pair in seen))
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
     following = [pair for pair in seen if pair.target in copies.keys() - frozen]
 
