@@ -296,8 +296,6 @@ def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
 
 #: Rounds in the time within which a change is to be seen.
 PLANS_IN_INTERVAL: Final = 2
-#: A round that takes long is followed by a pause that is so many times as long.
-_RESTS: Final = 1
 #: The part of that time which a round may spend on each cluster to describe again what seems to be as it was.
 _AGAIN: Final = 0.05
 #: What another flow's journal forbids may be allowed since: it is read again after so many seconds.
@@ -363,8 +361,8 @@ class Replanner:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds until the next round."""
-        return max(self.settings.sync.interval_s / PLANS_IN_INTERVAL - self._took, self._took * _RESTS)
+        """Seconds until the next round: as many at least as the last one took."""
+        return max(self.settings.sync.interval_s / PLANS_IN_INTERVAL - self._took, self._took)
 
     def replan(
         self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()
@@ -429,11 +427,10 @@ class Replanner:
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
-        learning = {one.source for one in plan.rekeyed} | self._rekeyed  # a query that runs goes by what holds now
         return NewPlan(
             mirrored,
             made,
-            tuple(one for one in whole.rekeyed if one.source in learning),
+            tuple(one for one in whole.rekeyed if one.source in self._rekeyed),  # a query goes by what holds now
             anew | made,
             _left_out(refused, mirrored),
             history.chains(whole.sources),
