@@ -12,8 +12,7 @@
     │   │   └── NotAuthenticated    6  because we could not prove who we are
     │   ├── Fenced                  6  another writer took over the transactional id of this one
     │   ├── FlowLost                6  another mirror took the flow over, or it was failed over
-    │   ├── BrokerError             6  a broker answered with an error code that a retry did not cure
-    │   └── SettingRefused          6  settings of a topic could not be changed; the topic is as it was
+    │   └── BrokerError             6  a broker answered with an error code that a retry did not cure
     ├── WireError                      one connection; cured by a new connection, never seen by the user
     │   ├── ConnectionLost             closed, reset, timed out
     │   │   ├── ClosedByPeer           closed or reset by the other side
@@ -214,10 +213,6 @@ class BrokerError(ClusterError):
     def __init__(self, code: int, name: str, doing: str) -> None:
         self.code, self.name, self.doing = code, name, doing
         super().__init__(f"{doing}: the broker answered {code} {name}")
-
-
-class SettingRefused(ClusterError):
-    """Settings of a topic could not be changed, for whatever reason; the topic is as it was."""
 
 
 class WireError(MirrorError):

@@ -144,15 +144,13 @@ def written(root: Element) -> str:
     return f"<!DOCTYPE html>\n{tostring(root, encoding='unicode', method='html')}\n"
 
 
-def put_table(
-    parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = _NUMBERS
-) -> None:
-    """A table of texts; without a head, the first column is one. `numbers` are the columns that hold them."""
-    table = put_head(parent, head, numbers)
+def put_table(parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table of texts; without a head, the first column is one."""
+    table = put_head(parent, head)
     for cells in rows:
         row = SubElement(table, "tr")
         for index, cell in enumerate(cells):
-            style = "n" if head and head[index] in numbers else ""
+            style = "n" if head and head[index] in _NUMBERS else ""
             put_text(row, "td" if head or index else "th", cell, style)
 
 

@@ -17,7 +17,6 @@ source's but for their times, where the target gave them times that nobody asked
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -38,12 +37,11 @@ from mirror.replication.assignment import POSSIBLE, KnownStop, LastPosition, Los
 from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.damage import damaged_at, unwritable_at
 from mirror.replication.offset_map import OffsetRangeIndex
-from mirror.replication.offset_map_recovery import looking, resume_translated
-from mirror.replication.position import Position, corrupt, located, resume
+from mirror.replication.position import Position, corrupt, located
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.suspension import Clearance, beating, look_again, never
-from mirror.topics.adoption import not_named
+from mirror.topics.adoption import Attempt, attempt_of, not_named
 from mirror.topics.apply import ensure_flow_topic, rules_for
 from mirror.topics.history import keeping_to_known
 
@@ -53,8 +51,6 @@ _TRIES: Final = 3
 _UNLIKE: Final = frozenset({State.TRUNCATED, State.DIVERGED})
 #: The flow, and both sides of a partition.
 _Sides = tuple[str, Cluster, TopicPartition, Cluster, TopicPartition]
-#: Tries to begin at a position, with what is accepted of losses and what is known of the copy.
-_Try = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
 
 
 @dataclass(slots=True)
@@ -202,15 +198,10 @@ async def _accept(
         translates = settings.topics.offsets == "translate"
         indexes = await indexes_of(journal) if translates else {}
         keeps_times = settings.topics.append_time == "source"
-        ids = source.topic_id(topic), target.topic_id(target_topic)
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
-            begins, losses = since.get(one.target, 0), standing.lost_of(one.target, *ids)
-            if translates:
-                attempt = _translated(logs, indexes.get(one.target, OffsetRangeIndex()), begins, losses)
-            else:
-                attempt = _preserved(logs, begins, losses, standing.way_back_of(one.target, *ids))
-            attempt = _reporting(attempt, logs)
+            index = indexes.get(one.target, OffsetRangeIndex()) if translates else None
+            attempt = _reporting(attempt_of(*logs, standing, since.get(one.target, 0), index), logs)
             await _settle(
                 one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed
             )
@@ -255,20 +246,7 @@ async def _accept_rekeyed(
         return found
 
 
-def _preserved(
-    logs: _Sides, since: int, losses: tuple[tuple[int, int], ...], way_back: tuple[tuple[int, int], ...]
-) -> _Try:
-    return lambda accepted, last: resume(*logs, accepted, since, last, losses, way_back)
-
-
-def _translated(logs: _Sides, index: OffsetRangeIndex, since: int, losses: tuple[tuple[int, int], ...]) -> _Try:
-    def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
-        return resume_translated(*logs, accepted, looking(index), since, last, losses)
-
-    return attempt
-
-
-def _reporting(attempt: _Try, logs: _Sides) -> _Try:
+def _reporting(attempt: Attempt, logs: _Sides) -> Attempt:
     """The same, where what cannot be read of a log stops the partition."""
     _, _, partition, target, copy = logs
 
@@ -283,7 +261,7 @@ def _reporting(attempt: _Try, logs: _Sides) -> _Try:
 
 async def _settle(
     one: Accepted,
-    attempt: _Try,
+    attempt: Attempt,
     source: Cluster,
     target: Cluster,
     standing: Standing,
@@ -342,7 +320,7 @@ def _confirmed(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | 
 
 async def _still_stands(
     one: Accepted,
-    attempt: _Try,
+    attempt: Attempt,
     accepted: tuple[int, int] | None,
     last: LastPosition | None,
     stood: KnownStop,
@@ -384,7 +362,7 @@ def _position(found: object) -> Position:
 
 async def _damage_of(
     one: Accepted,
-    attempt: _Try,
+    attempt: Attempt,
     accepted: tuple[int, int] | None,
     last: LastPosition | None,
     source: Cluster,
@@ -402,7 +380,9 @@ async def _damage_of(
     return Loss(one.source, one.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
 
 
-async def _stop_of(attempt: _Try, accepted: tuple[int, int] | None, last: LastPosition | None) -> PartitionStop | None:
+async def _stop_of(
+    attempt: Attempt, accepted: tuple[int, int] | None, last: LastPosition | None
+) -> PartitionStop | None:
     """What stops a partition with these, None where nothing does. Raises as queries do."""
     for tries_left in reversed(range(_TRIES)):
         try:

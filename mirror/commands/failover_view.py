@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -101,17 +101,7 @@ def as_dict(account: FailoverReport) -> dict[str, Any]:
         "steps": {name: _rounded(seconds) for name, seconds in account.steps.items()},
         "groups": {str(standing): many for standing, many in account.groups.items()},
         "group_offsets_not_reached": [
-            {
-                "group": one.group,
-                "topic": one.topic,
-                "partition": one.partition,
-                "target_topic": one.target_topic,
-                "source_offset": one.source_offset,
-                "target_offset": one.reached,
-                "reads_again": one.reads_again,
-                "misses": one.misses,
-                "cause": one.cause,
-            }
+            {"target_offset" if name == "reached" else name: value for name, value in asdict(one).items()}
             for one in account.gaps
         ],
         "group_offsets_left_out": account.more_gaps,

@@ -27,9 +27,9 @@ _EXTENTS: Final = 20
 def plan(settings: Settings, *, as_json: bool) -> ExitCode:
     """Print the plan. Nothing is written anywhere. Raises ClusterError where a cluster cannot be asked."""
     found = plan_flow(settings)
-    if found.topics and found.topics.rekeyed:
+    if found.topics.rekeyed:
         stops = asyncio.run(_rekeyed_stops(settings, found.topics.rekeyed))
-        found = replace(found, stops=(*found.stops, *stops))
+        found = replace(found, refusals=(*found.refusals, *stops))
     if as_json:
         print_json(as_dict(found, settings))
     else:
@@ -73,14 +73,12 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "changes": found.has_changes,
         "topics": [
             {"source": pair.source, "target": pair.target, "partitions": pair.partitions} for pair in topics.pairs
-        ]
-        if topics
-        else [],
-        "rekey": [one.to_dict() for one in topics.rekeyed] if topics else [],
-        "create": [asdict(one) for one in topics.creations] if topics else [],
+        ],
+        "rekey": [one.to_dict() for one in topics.rekeyed],
+        "create": [asdict(one) for one in topics.creations],
         "own_topics": [one.topic for one in found.own_topics],
-        "add_partitions": [asdict(one) for one in topics.growths] if topics else [],
-        "configs": [asdict(one) for one in topics.changes] if topics else [],
+        "add_partitions": [asdict(one) for one in topics.growths],
+        "configs": [asdict(one) for one in topics.changes],
         "settings_not_followed": [one._asdict() for one in found.unfollowed],
         "groups": list(found.groups),
         "acls": [asdict(one) for one in found.acls.missing],
@@ -117,7 +115,8 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     yield f"{found.flow}: {_cluster(settings.source.alias, found.source_id)} to " + _cluster(
         settings.target.alias, found.target_id
     )
-    if topics := found.topics:
+    topics = found.topics
+    if topics.has_topics or not found.rights:
         partitions = sum(pair.partitions for pair in topics.pairs)
         yield f"{count(len(topics.pairs), 'topic')} with {count(partitions, 'partition')} to mirror"
         for one in topics.rekeyed:

@@ -36,7 +36,6 @@ from mirror.kafka.groups import OFFSETS_TOPIC
 from mirror.kafka.topic_configs import plain_values
 from mirror.names import INTERNAL_PREFIX, first_of
 from mirror.observability import logs
-from mirror.policy.rules import Rules
 from mirror.policy.selection import selects
 from mirror.rendering import print_json
 from mirror.replication.assignment import assign
@@ -63,7 +62,7 @@ from mirror.segments.restore import (
     restore_groups,
 )
 from mirror.suspension import beating, look_again
-from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_of
+from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_from, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
 from mirror.topics.fitting import fit_changes
 from mirror.topics.history import read_history, read_own
@@ -385,7 +384,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     plan.raise_refusals()
     places = {pair.source for pair in plan.pairs}
     if owner is not None:
-        look_again(partial(apply, target, plan))
+        look_again(lambda: apply(target, plan).raise_failures())
         rules_of(target, plan.pairs, settings.topics)  # every new topic is known to the brokers then
         made, ids = asyncio.run(_record(settings, target, plan, disks))
     else:
@@ -578,15 +577,8 @@ def _run(
 
     ensure_compiled()
     log = logs.get("mirror.restore")
-    rules = {
-        name: Rules.from_configs(
-            configs,
-            offsets=settings.topics.offsets,
-            recompress=settings.topics.recompress,
-            coalesce_bytes=settings.topics.coalesce_bytes,
-        )
-        for name, configs in report.configs.items()
-    }
+    stopping = settings.topics.model_copy(update={"on_data_loss": "stop", "on_damage": "stop", "on_too_large": "stop"})
+    rules = {name: rules_from(configs, stopping) for name, configs in report.configs.items()}
     portions = [
         Portion(
             flow=settings.flow,

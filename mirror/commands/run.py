@@ -287,13 +287,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         "flow_ended",
         flow=flow.name,
         exit_code=int(outcome.exit_code),
-        partitions=totals.partitions,
-        stopped=totals.stopped,
-        records=totals.records,
-        batches=totals.batches,
-        bytes=totals.bytes,
-        lag_records=totals.lag_records,
-        lag_unknown=totals.lag_unknown,
+        **totals.counts,
         verdicts=dict(totals.verdicts),
     )
     if outcome.contended:

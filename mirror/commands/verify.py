@@ -73,16 +73,8 @@ class Place(NamedTuple):
     def lacks(self, kind: Lack, first: int, next_offset: int, reason: str) -> Shortfall:
         """Some of it."""
         offsets = next_offset - first if first >= 0 else 0
-        return Shortfall(
-            kind=kind,
-            topic=self.topic,
-            target=self.target,
-            partition=self.partition,
-            first=first,
-            next_offset=next_offset,
-            offsets=offsets,
-            reason=reason,
-        )
+        place = self._asdict()
+        return Shortfall(kind=kind, first=first, next_offset=next_offset, offsets=offsets, reason=reason, **place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,13 +404,9 @@ async def _not_compared(
     return [
         Shortfall(
             kind=kind,
-            topic=place.topic,
-            target=place.target,
-            partition=place.partition,
-            offsets=sum(max(0, ends[at] - starts[at]) for at in every)
-            if all(at in starts and at in ends for at in every)
-            else None,
+            offsets=sum(max(0, ends[at] - starts[at]) for at in every) if {*every} <= starts.keys() & ends else None,
             reason=reason,
+            **place._asdict(),
         )
         for place, every, kind, reason in lacking
     ]

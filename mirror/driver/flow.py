@@ -47,7 +47,6 @@ from mirror.topics.apply import (
     log_setting,
     rules_from,
     rules_of,
-    settings_refused,
 )
 from mirror.topics.configs import follows
 from mirror.topics.history import History, read_history, read_others, read_own, write_own
@@ -73,10 +72,6 @@ class Refusal:
         return (TopicPartition(self.target, number) for number in range(self.first, self.partitions))
 
 
-def _follows_every(_source: str, _target: str) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
@@ -96,7 +91,7 @@ class Flow:
     assignments: tuple[Assignment, ...]
     tasks: int
     epoch_seconds: float
-    memory_bytes: int
+    memory_bytes: int = 0
     once: bool = False
     until_caught_up: bool = False
     groups: tuple[re.Pattern[str], ...] = ()
@@ -110,7 +105,7 @@ class Flow:
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     take_over: bool = False
     make_journal: Callable[[], object] = dict
-    follows: Callable[[str, str], bool] = _follows_every
+    follows: Callable[[str, str], bool] = lambda _source, _target: True
     elsewhere: Callable[[], History] = History
 
 
@@ -194,25 +189,22 @@ def prepare(
     if start_engine is not None:
         planned = sum(len(whole.source_topics[pair.source].partitions) for pair in whole.allowed().pairs)
         start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
-    ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
+    ensure_flow_topic(target, settings.flow, replicas := settings.topics.replication_factor)
     keep_progress(target, whole.rekeyed)
-    failures: dict[str, MirrorError] = {}
 
     def check() -> None:
         still_ours()
         record_making(source, target, whole.allowed(), settings, history)
 
-    made = apply(target, whole.allowed(), failures, check, source)
-    if any(isinstance(one, PreflightError) for one in failures.values()):  # what appeared meanwhile is looked at
-        history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
-        whole, failures = gate.plan(settings, history), {}
-        made |= apply(target, whole.allowed(), failures, check, source)
-    unfollowed = whole.allowed().unfollowed_with(failures)
+    done, made = apply(target, whole.allowed(), check, source), frozenset[str]()
+    if any(isinstance(one, PreflightError) for one in done.failures.values()):  # what appeared meanwhile is looked at
+        history, made = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names())), done.made
+        whole = gate.plan(settings, history)
+        done = apply(target, whole.allowed(), check, source)
+    unfollowed, failures = whole.allowed().unfollowed_with(done.unchanged), done.failures
     for one in chain.from_iterable(unfollowed.values()):
         log_setting(settings.flow, one)
     record_unfollowed(settings, unfollowed_in(own.newest), unfollowed, still_ours)
-    for topic in settings_refused(failures):
-        failures.pop(topic)
     plan = whole.allowed().without(failures)
     if refused is None and failures and not plan.has_topics:
         raise next(iter(failures.values()))
@@ -228,19 +220,17 @@ def prepare(
         assignments=assignments,
         tasks=tasks,
         epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), tasks),
-        memory_bytes=settings.limits.memory_mb * _MEGABYTE,
         once=once,
         until_caught_up=until_caught_up,
         take_over=take_over,
-        make_journal=partial(_make_journal, settings),
-        follows=partial(_follows, settings),
-        elsewhere=partial(_elsewhere, settings),
-        made=made,
+        make_journal=lambda: ensure_flow_topic(Admin(settings.target), settings.flow, replicas),
+        elsewhere=lambda: read_others(settings, Admin(settings.source), Admin(settings.target)),
+        made=made | done.made,
         start=moment(settings.topics.start),
-        heartbeats=ensure_heartbeats(target, settings.flow, settings.topics.replication_factor),
+        heartbeats=ensure_heartbeats(target, settings.flow, replicas),
         rekeyed=plan.rekeyed,
         refused=refused_by(whole, failures),
-        origins={source: history.chain(source) for source in plan.sources},
+        origins=history.chains(plan.sources),
     )
     return with_settings(flow, settings)
 
@@ -282,14 +272,6 @@ def _log_refusal(flow: str, reason: object) -> None:
 
 def _log_held(flow: str, topic: str, why: str) -> None:
     logs.get("mirror.preflight").warning("topic_left_as_it_is", flow=flow, topic=topic, reason=why)
-
-
-def _make_journal(settings: Settings) -> None:
-    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
-
-
-def _elsewhere(settings: Settings) -> History:
-    return read_others(settings, Admin(settings.source), Admin(settings.target))
 
 
 def _follows(settings: Settings, source: str, target: str) -> bool:
@@ -414,24 +396,22 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:
     """What to mirror when a plan was carried out. Raises ClusterError."""
     if plan.is_empty:
-        rules = {topic: rules_from(configs, settings.topics) for topic, configs in plan.target_configs.items()}
+        known = {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
+        rules = {topic: rules_from(configs, settings.topics) for topic, configs in known.items()}
     else:
         rules = rules_of(target, plan.pairs, settings.topics)
-    if settings.topics.append_time == "target":
-        rules = {topic: replace(one, may_stamp=True) for topic, one in rules.items()}
-        mistimed = plan.retimed
-    else:  # a copy that stamps records all the same is not taken for one that may
-        mistimed = frozenset(pair.target for pair in plan.pairs if pair.source not in plan.stamped)
-    rules |= {
-        topic: replace(rules[topic], target_append_time=False, mistimes=rules[topic].target_append_time)
-        for topic in mistimed & rules.keys()
-    }
-    if follows(MAX_BYTES, settings.sync):
-        rules = {topic: replace(one, size_follows=True) for topic, one in rules.items()}
-    if settings.sync.log_start == "follow":
-        rules = {topic: replace(one, follows_log_start=one.deletes) for topic, one in rules.items()}
+    may_stamp, compacted, stamped = settings.topics.append_time == "target", plan.compacted, plan.stamped
     for pair in plan.pairs:
-        if pair.source in plan.compacted:
-            rules[pair.target] = replace(rules[pair.target], tombstones_ms=plan.compacted[pair.source])
-    topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
-    return assign(plan.pairs, topic_ids, rules)
+        of_target = rules[pair.target]
+        # a copy that stamps records all the same is not taken for one that may
+        is_mistimed = pair.target in plan.retimed if may_stamp else pair.source not in stamped
+        rules[pair.target] = replace(
+            of_target,
+            may_stamp=may_stamp,
+            target_append_time=of_target.target_append_time and not is_mistimed,
+            mistimes=of_target.target_append_time and is_mistimed,
+            size_follows=follows(MAX_BYTES, settings.sync),
+            follows_log_start=settings.sync.log_start == "follow" and of_target.deletes,
+            tombstones_ms=compacted.get(pair.source),
+        )
+    return assign(plan.pairs, {name: info.topic_id for name, info in plan.source_topics.items()}, rules)

@@ -68,32 +68,15 @@ class GoneTopics:
             if now is not None and now.lacks(one.partition):
                 self.over.append(one.key())
                 continue
-            what = now.what if now is not None else ""
-            was_known = one.state is State.RECREATED
+            what, was_known, detail = now.what if now else "", one.state is State.RECREATED, one.detail
             if not (what or was_known):
                 continue
-            detail = one.detail
             if what:
                 stop = located(recreated(at, one.next_offset, what), self.source, self.target, one.target_topic)
                 is_rekeyed = one.target_topic in rekeyed
                 advice = Remedy.EXCLUDE_REKEYED.text({"topic": one.topic}) if is_rekeyed else stop.advice
                 detail = f"{stop.detail}. {advice}"
-            self.figures[at] = PartitionStatus(
-                flow=one.flow,
-                instance=self.instance,
-                topic=one.topic,
-                partition=one.partition,
-                target_topic=one.target_topic,
-                state=State.RECREATED,
-                detail=detail,
-                next_offset=one.next_offset,
-                log_end=one.log_end,
-                lag_records=None,
-                at_ms=clock.now_ms(),
-                caught_up_ms=one.caught_up_ms,
-                contact_ms=one.contact_ms,
-                tombstones_ms=one.tombstones_ms,
-            )
+            self.figures[at] = one.carried(self.instance, State.RECREATED, detail)
             if not was_known:
                 new.append(self.figures[at])
         self.source.forget(copies.keys() - mirrored)

@@ -18,7 +18,7 @@ from mirror.background import in_background
 from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import PREFIX as TOPIC
-from mirror.journal.entries import REKEYED, read_accepted, read_pause
+from mirror.journal.entries import REKEYED, read_pause
 from mirror.journal.heartbeats import STALE_SECONDS
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, Lost, Place
 from mirror.journal.offset_maps import PREFIX as RUNS
@@ -379,8 +379,6 @@ class JournalState:
                     self.topics[entry.key] = entry.value
             elif (pause := read_pause(entry)) is not None:
                 (self.paused.add if pause.is_paused else self.paused.discard)(pause.topic)
-            elif (accepted := read_accepted(entry)) is not None:
-                self.standing.accepted[accepted.target] = accepted
             else:
                 self.standing.learn(entry)
                 if entry.value is None and (forgotten := read_position(entry)) is not None:

@@ -17,7 +17,7 @@ from mirror.driver.flow import Refusal
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
-from mirror.observability.status import NO_CONTACT, NOT_OURS, Contact, PartitionStatus, Totals
+from mirror.observability.status import NOT_OURS, PartitionStatus, Totals
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import STANDING, Assignment, KnownStop
 from mirror.states import Remedy, State
@@ -133,25 +133,14 @@ class StopLog:
 
 
 def _log_state(log: Callable[..., None], event: str, one: PartitionStatus) -> None:
-    log(
-        event,
-        state=str(one.state),
-        topic=one.topic,
-        partition=one.partition,
-        offset=one.next_offset,
-        detail=one.detail,
-    )
+    place = {"topic": one.topic, "partition": one.partition, "offset": one.next_offset}
+    log(event, state=str(one.state), **place, detail=one.detail)
 
 
 def _log_ended(one: PartitionStatus, after: State) -> None:
     """The end of a state that was logged."""
-    _log.info(
-        "partition_resumed",
-        topic=one.topic,
-        partition=one.partition,
-        offset=one.next_offset,
-        after=str(after),
-    )
+    place = {"topic": one.topic, "partition": one.partition, "offset": one.next_offset}
+    _log.info("partition_resumed", **place, after=str(after))
 
 
 # --- What the driver itself reports -----------------------------------------------------------------------------------
@@ -206,52 +195,44 @@ def stopped_before(one: Assignment, known: Mapping[bytes, bytes]) -> Assignment:
     """The same, with the stop that its last report in the journal has, of which `known` are the newest records, unless
     it has one: one that stands would be there by itself, if nobody had lifted it.
     """
-    with contextlib.suppress(*NOT_OURS):
-        before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(*one.target), b""))
-        is_it = before.topic == one.source.topic and before.state.is_stop and before.state not in STANDING
-        if is_it and one.stop is None:
-            stop = KnownStop(state=before.state, offset=before.next_offset, detail=before.detail, stands=False)
-            return replace(one, stop=stop)
-    return one
+    before = last_reported(known, one.target)
+    is_it = before.topic == one.source.topic and before.state.is_stop and before.state not in STANDING
+    if one.stop is not None or not is_it:
+        return one
+    stop = KnownStop(state=before.state, offset=before.next_offset, detail=before.detail, stands=False)
+    return replace(one, stop=stop)
 
 
-def last_reported(known: Mapping[bytes, bytes], target: str, number: int) -> tuple[int, int, int | None, Contact]:
-    """What the newest records of a journal say of a partition that nobody looks at now: its next offset, -1 where that
-    is not known, when it had caught up last, how long its source kept tombstones, and when that was there.
+def last_reported(known: Mapping[bytes, bytes], at: TopicPartition) -> PartitionStatus:
+    """Return the last report of a target partition, by the newest records of a journal; one that names no source topic
+    where there is none.
     """
-    try:
-        before = PartitionStatus.from_json(known.get(PartitionStatus.key_of(target, number), b""))
-    except NOT_OURS:
-        return -1, 0, None, NO_CONTACT
-    return before.next_offset, before.caught_up_ms, before.tombstones_ms, before.contact or NO_CONTACT
+    with contextlib.suppress(*NOT_OURS):
+        return PartitionStatus.from_json(known.get(PartitionStatus.key_of(*at), b""))
+    return PartitionStatus(
+        flow="",
+        instance="",
+        topic="",
+        partition=at.partition,
+        target_topic=at.topic,
+        state=State.STARTING,
+        next_offset=-1,
+        log_end=-1,
+        lag_records=None,
+        at_ms=0,
+    )
 
 
 def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[PartitionStatus]:
-    """The reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for each of
-    its partitions that had not begun, from the last one in the journal, of which `known` are the newest records.
+    """Return the reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for
+    each of its partitions that had not begun, from the last one in the journal, of which `known` are the newest
+    records.
     """
-    now, found = clock.now_ms(), list[PartitionStatus]()
-    for copy, number in one.places:
-        reached, caught_up_ms, tombstones_ms, contact = last_reported(known, copy, number)
-        found.append(
-            PartitionStatus(
-                flow=flow,
-                instance=instance,
-                topic=one.source,
-                partition=number,
-                target_topic=copy,
-                state=State.REFUSED,
-                detail=f"not mirrored: {one.reason}",
-                next_offset=reached,
-                log_end=contact.end,
-                contact_ms=contact.at_ms,
-                lag_records=None,
-                at_ms=now,
-                caught_up_ms=caught_up_ms,
-                tombstones_ms=tombstones_ms,
-            )
-        )
-    return found
+    last = (
+        last_reported(known, copy).carried(instance, State.REFUSED, f"not mirrored: {one.reason}")
+        for copy in one.places
+    )
+    return [replace(report, flow=flow, topic=one.source) for report in last]
 
 
 def with_places(refused: Iterable[Refusal], left: Iterable[PartitionStatus]) -> tuple[Refusal, ...]:
@@ -292,15 +273,9 @@ def log_epoch(flow: str, number: int, seconds: float, figures: Collection[Partit
         flow=flow,
         epoch=number,
         seconds=round(seconds, 1),
-        partitions=totals.partitions,
+        **totals.counts,
         states={str(state): many for state, many in sorted(totals.states.items())},
-        records=totals.records,
-        batches=totals.batches,
-        bytes=totals.bytes,
-        lag_records=totals.lag_records,
-        lag_unknown=totals.lag_unknown,
         latency_ms=totals.lag_ms,
         filled=totals.filled,
         lost=totals.lost,
-        stopped=totals.stopped,
     )

@@ -68,11 +68,11 @@ async def recorded(
     journal: Journal,
     assignments: Sequence[Assignment],
     known: MutableMapping[bytes, bytes],
+    failures: dict[str, MirrorError],
     made: Collection[str] = (),
     start: int = EARLIEST,
     origins: Mapping[str, Sequence[str]] = {},
     elsewhere: Callable[[], History] = History,
-    failures: dict[str, MirrorError] | None = None,
 ) -> list[Assignment]:
     """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
     journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
@@ -82,10 +82,9 @@ async def recorded(
     asks for what other flows' journals say now.
 
     A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
-    `failures`, where given, learns by target topic which cannot be begun, and the others are; without it the first of
-    them is raised: ClusterUnreachable where the target has no such topic and the journal does not name it,
-    PreflightError where another flow names it by now (V1), or its source for a loop (V3). Raises as `Cluster.refresh`,
-    `start_offsets`, `elsewhere` and `Journal.append` do.
+    `failures` learns by target topic which cannot be begun, and the others are: ClusterUnreachable where the target has
+    no such topic and the journal does not name it, PreflightError where another flow names it by now (V1), or its
+    source for a loop (V3). Raises as `Cluster.refresh`, `start_offsets`, `elsewhere` and `Journal.append` do.
     """
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
@@ -93,8 +92,7 @@ async def recorded(
     since = {} if has_begun else await _begun(source, journal, assignments, start)
     changed: dict[bytes, bytes] = {}
     former, rekeyed = set[bytes](), rekeyed_in(known)
-    fresh, failed = dict[str, str](), dict[str, MirrorError]()
-    found: list[Assignment] = []
+    fresh, found = dict[str, str](), list[Assignment]()
     for assignment in assignments:
         topic, copy = assignment.source.topic, assignment.target.topic
         key = FirstSeen.key(copy)
@@ -112,7 +110,7 @@ async def recorded(
         stands = now if before is None else before.learned(now)
         if stands is now:
             if copy not in journal.cluster.topics:
-                failed[copy] = _missing(journal.cluster, copy)
+                failures[copy] = _missing(journal.cluster, copy)
                 continue
             fresh[copy] = topic
             if copy in rekeyed and not same_id(rekeyed[copy].target_topic_id, now.target_topic_id):
@@ -133,14 +131,10 @@ async def recorded(
         for key in over:
             known.pop(key, None)
         if fresh:
-            failed |= await _rivals(journal, known, fresh, elsewhere)
+            failures |= await _rivals(journal, known, fresh, elsewhere)
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
-    if failures is not None:
-        failures |= failed
-    elif failed:
-        raise next(iter(failed.values()))
-    return [one for one in found if one.target.topic not in failed]
+    return [one for one in found if one.target.topic not in failures]
 
 
 async def _rivals(

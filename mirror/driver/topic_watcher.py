@@ -59,7 +59,6 @@ from mirror.errors import (
     MalformedBatch,
     MirrorError,
     PreflightError,
-    SettingRefused,
     Throttled,
 )
 from mirror.journal.entries import FirstSeen, Unfollowed, same_id, seen_in, unfollowed_in
@@ -71,6 +70,7 @@ from mirror.kafka.remembering_admin import RememberingAdmin
 from mirror.kafka.topic_configs import plain_values
 from mirror.names import OWN_PREFIX, first_of
 from mirror.observability import logs
+from mirror.observability.logs import Lasting
 from mirror.observability.status import NOT_OURS
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Finding, is_compacted
@@ -78,10 +78,10 @@ from mirror.policy.selection import Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
-from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, plan_acls, record_given
+from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, record_given
 from mirror.topics.adoption import Gate, source_lost, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, log_setting, settings_refused
-from mirror.topics.history import History, copies_of_others, gone_topics, read_others, read_own
+from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, log_setting
+from mirror.topics.history import History, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
@@ -101,13 +101,13 @@ Copies = Mapping[str, Assignment]
 
 
 class Deletions:
-    """Of one flow, look for look."""
+    """Deletes copies of one flow whose source topics were deleted."""
 
     def __init__(self, source: Admin, target: Admin) -> None:
         """Nothing is asked before the first round."""
         self._source, self._target = source, target
-        self._reported = ""
-        self._refused: Mapping[str, str] = {}  # copies that the target did not delete, and why
+        self._kept = Lasting[str]()
+        self._refused = Lasting[tuple[str, str]]()  # copies that the target did not delete, and why
         self._held: dict[str, str] = {}  # copies whose sources went as the source lost data, and what showed that
         self._missed: frozenset[str] | None = None  # source topics that went before the first round; None before it
         self._missed_until = 0.0  # they are lost so long
@@ -220,14 +220,10 @@ class Deletions:
                     entry = replace(seen[topic], deleted_ms=clock.now_ms())
                     await journal.append_all([(FirstSeen.key(topic), entry.to_json())])
                     gone.add(topic)
-        self._log_refused(settings, {topic: str(problem) for topic, problem in failures.items()})
-        return gone
-
-    def _log_refused(self, settings: Settings, refused: Mapping[str, str]) -> None:
-        for topic in sorted(topic for topic, why in refused.items() if self._refused.get(topic) != why):
+        for topic, why in self._refused.new((topic, str(problem)) for topic, problem in failures.items()):
             advice = "grant DELETE on it, have delete.topic.enable=true on the brokers, or delete it by hand"
-            _log.error("copies_not_deleted", flow=settings.flow, topics=topic, reason=f"{refused[topic]}: {advice}")
-        self._refused = refused
+            _log.error("copies_not_deleted", flow=settings.flow, topics=topic, reason=f"{why}: {advice}")
+        return gone
 
     def _made(self, copies: Copies, seen: Mapping[str, FirstSeen]) -> Copies:
         """Those that the flow made, of topics of the cluster that the source is now (D1)."""
@@ -246,15 +242,13 @@ class Deletions:
         }
 
     def _log_kept(self, settings: Settings, gone: Copies, why: str) -> None:
-        if why and why != self._reported:
-            _log.error(
-                "copies_not_deleted",
-                flow=settings.flow,
-                topics=first_of(sorted(one.source.topic for one in gone.values())),
-                reason=f"{why}, delete their copies on cluster {settings.target.alias} by hand, and start the mirror"
-                " again",
-            )
-        self._reported = why
+        topics, how = (
+            first_of(sorted(copy.source.topic for copy in gone.values())),
+            "by hand, and start the mirror again",
+        )
+        for reason in self._kept.new(filter(None, [why])):
+            text = f"{reason}, delete their copies on cluster {settings.target.alias} {how}"
+            _log.error("copies_not_deleted", flow=settings.flow, topics=topics, reason=text)
 
 
 def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
@@ -302,8 +296,6 @@ def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
 
 #: Rounds in the time within which a change is to be seen.
 PLANS_IN_INTERVAL: Final = 2
-#: A round that takes long is followed by a pause that is so many times as long.
-_RESTS: Final = 1
 #: The part of that time which a round may spend on each cluster to describe again what seems to be as it was.
 _AGAIN: Final = 0.05
 #: What another flow's journal forbids may be allowed since: it is read again after so many seconds.
@@ -354,15 +346,14 @@ class Replanner:
         self._names, self._history = frozenset[tuple[int, str]](), History()
         self._read_at = float("-inf")  # when these journals were read last
         self._held: dict[str, str] = {}
-        self._acls_held: set[str] = set()
         self._plan: TopicPlan | None = None
         self._basis: tuple[Settings, History, frozenset[str] | None] | None = None
         self._made = frozenset[str]()  # by us, and not mirrored yet: a round may fail, or its plan not be adopted
         self._rekeyed = set[str]()  # source topics that were in a plan
-        self._reported: set[str] = set()
+        self._refused = Lasting[str]()
         self._advised: set[Finding] | None = None  # none before the first round
         self._unfollowed: dict[str, tuple[Unfollowed, ...]] | None = None  # once the journal was read
-        self._acl_blocker = ""
+        self._acls_held = Lasting[str]()
         self._compacted = frozenset[str]()  # copies, at the last round
         self._on_record = set[TopicPartition]()  # of copies that are compacted, and their sources not
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
@@ -370,8 +361,8 @@ class Replanner:
 
     @property
     def pause_seconds(self) -> float:
-        """Seconds until the next round."""
-        return max(self.settings.sync.interval_s / PLANS_IN_INTERVAL - self._took, self._took * _RESTS)
+        """Seconds until the next round: as many at least as the last one took."""
+        return max(self.settings.sync.interval_s / PLANS_IN_INTERVAL - self._took, self._took)
 
     def replan(
         self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str] = ()
@@ -397,9 +388,8 @@ class Replanner:
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
-            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=_origins(whole, history))
+            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=history.chains(whole.sources))
         anew = self._begun_anew(whole, history, current)
-        failures: dict[str, MirrorError] = {}
 
         def check() -> None:
             self._refuse_lost()
@@ -409,21 +399,22 @@ class Replanner:
         self._record_compaction(whole, history)
         keep_progress(target, whole.rekeyed)
         self._made -= {one.target.topic for one in current}
-        self._made |= apply(target, whole.allowed(), failures, check, self._source)
-        is_whole = not failures
-        self._log_settings(whole.allowed().unfollowed_with(failures))
-        self._gate.untimed |= whole.retimed.intersection(settings_refused(failures))
-        failures = {topic: why for topic, why in failures.items() if not isinstance(why, SettingRefused)}
+        done = apply(target, whole.allowed(), check, self._source)
+        self._made |= done.made
+        failures = done.failures
+        self._log_settings(whole.allowed().unfollowed_with(done.unchanged))
+        self._gate.untimed |= whole.retimed & done.unchanged.keys()
         refusals = (*whole.refusals, *whole.withheld.values())
-        self._log_refusals([*map(str, refusals), *(f"{topic}: {why}" for topic, why in failures.items())])
+        for text in self._refused.new((*map(str, refusals), *(f"{topic}: {why}" for topic, why in failures.items()))):
+            _log.error("not_mirrored", flow=self.settings.flow, reason=text)
         plan = whole.allowed().without(failures)
-        if not is_whole:
+        if failures or done.unchanged:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             try:
                 self._sync_acls(plan, history, self._made)
             except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
-                self._log_acl_blocker(str(problem))
+                self._log_acls([str(problem)])
         planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
         made = self._made.intersection(one.target.topic for one in planned)
         self._rekeyed |= {one.source for one in plan.rekeyed}
@@ -436,14 +427,13 @@ class Replanner:
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
-        learning = {one.source for one in plan.rekeyed} | self._rekeyed  # a query that runs goes by what holds now
         return NewPlan(
             mirrored,
             made,
-            tuple(one for one in whole.rekeyed if one.source in learning),
+            tuple(one for one in whole.rekeyed if one.source in self._rekeyed),  # a query goes by what holds now
             anew | made,
             _left_out(refused, mirrored),
-            _origins(whole, history),
+            history.chains(whole.sources),
         )
 
     def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
@@ -565,13 +555,6 @@ class Replanner:
         self._history, self._read_at = read_others(self.settings, self._source, self._target), clock.monotonic()
         return self._history
 
-    def _log_refusals(self, refusals: Iterable[str]) -> None:
-        """Each refusal once, while it lasts."""
-        now = set(refusals)
-        for text in sorted(now - self._reported):
-            _log.error("not_mirrored", flow=self.settings.flow, reason=text)
-        self._reported = now
-
     def _log_advice(self, advice: Iterable[Finding]) -> None:
         """What is advised since the last round; that of the first is what preflight says."""
         now = set(advice)
@@ -593,24 +576,14 @@ class Replanner:
         settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
-        followed = followed_groups(settings, self._source)
-        principals = settings.sync.acl_principals
-        found = plan_acls(self._source, self._target, plan.pairs, followed, self._given, principals)
-        if found.revoked:
-            source_id = self._source.cluster_id()
-            others = {*copies_of_others(settings, history.seen, source_id).values()}
-            found = found.giving_alone(others, source_id)
-        held = self._gate.held(found.topics - frozenset(made), plan, history, settings)
-        acls, failures = found.leaving(held, self._gate.unreadable), dict[str, MirrorError]()
+        groups, failures = followed_groups(settings, self._source), dict[str, MirrorError]()
+        acls, held = self._gate.acls(plan, history, settings, groups, self._given, made)
         if acls.missing or acls.revoked:
             with asking(self._target, self._refuse_lost) as ask:
                 ask()
                 self._give(acls, failures)
-        texts = {f"{topic}: its ACLs stay as they are: {why}" for topic, why in (held | failures).items()}
-        for text in sorted(texts - self._acls_held):
-            _log.warning("acls_not_mirrored", flow=settings.flow, reason=text)
-        self._acls_held = texts
-        self._log_acl_blocker(acls.blocker)
+        texts = (f"{topic}: its ACLs stay as they are: {why}" for topic, why in (held | failures).items())
+        self._log_acls(filter(None, (*texts, acls.blocker)))
 
     def _give(self, acls: AclPlan, failures: dict[str, MirrorError]) -> None:
         assert self._given is not None
@@ -629,14 +602,9 @@ class Replanner:
             for acl in acls.revoked:
                 _log.info("acl_deleted", cluster=alias, acl=str(acl), reason="the source has it no more")
 
-    def _log_acl_blocker(self, blocker: str) -> None:
-        if blocker and blocker != self._acl_blocker:
-            _log.warning("acls_not_mirrored", flow=self.settings.flow, reason=blocker)
-        self._acl_blocker = blocker
-
-
-def _origins(plan: TopicPlan, history: History) -> dict[str, tuple[str, ...]]:
-    return {source: history.chain(source) for source in plan.sources}
+    def _log_acls(self, reasons: Iterable[str]) -> None:
+        for reason in self._acls_held.new(reasons):
+            _log.warning("acls_not_mirrored", flow=self.settings.flow, reason=reason)
 
 
 # --- Beside the epochs ------------------------------------------------------------------------------------------------
@@ -682,7 +650,7 @@ class TopicWatcher:
         self._replanner, self._reload = replanner, reload
         self._asked = asyncio.Event()
         self._is_due = False  # the configuration is to be read again
-        self._failing = ""
+        self._failing = Lasting[str]()
         self._log = logs.get("mirror.sync").bind(flow=replanner.settings.flow)
 
     def read_again(self) -> None:
@@ -707,11 +675,10 @@ class TopicWatcher:
                 before = tuple(current)
                 new_plan = await in_background(partial(self._replanner.replan, before, mirror.seen, mirror.sound))
             except (ClusterError, PreflightError, MalformedBatch) as problem:
-                if str(problem) != self._failing:
-                    self._log.warning("sync_failed", reason=str(problem))
-                self._failing = str(problem)
+                for reason in self._failing.new([str(problem)]):
+                    self._log.warning("sync_failed", reason=reason)
                 continue
-            self._failing = ""
+            self._failing.new([])
             mirror.rekey(new_plan)
             await mirror.refuse(new_plan.refused)
             if new_plan.made or new_plan.anew or new_plan.assignments != before:
@@ -739,9 +706,8 @@ class TopicWatcher:
             self._log.error("configuration_refused", reason=str(problem))
             return True
         except (ClusterError, MalformedBatch) as problem:
-            if str(problem) != self._failing:
-                self._log.warning("configuration_waits", reason=str(problem))
-            self._failing = str(problem)
+            for reason in self._failing.new([str(problem)]):
+                self._log.warning("configuration_waits", reason=reason)
             return False
         except Exception as problem:  # a fault in how a file is checked is no reason to end the mirror
             self._log.exception("configuration_refused", reason=repr(problem))

@@ -59,7 +59,7 @@ from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.groups import Committed, Refusal
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, high_watermarks, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
@@ -377,7 +377,7 @@ class GroupSync:
         asked = {at for group in work.targets for at in work.sources[group]}
         try:
             starts = await listed(self._target.cluster, asked, EARLIEST)  # asked first: never behind the ends
-            ends = await high_watermarks(self._target.cluster, asked)
+            ends = await listed(self._target.cluster, asked, LATEST)
         except ClusterError as problem:
             self._target.lost(problem)
             return
@@ -537,7 +537,7 @@ class GroupSync:
         left = {group: of for group, of in self._wanted.items() if of and standings.get(group) in _LEFT}
         targets = await self._target.fetched(await self._target.coordinators(left))
         try:
-            ends = await high_watermarks(self._target.cluster, {at for of in left.values() for at in of})
+            ends = await listed(self._target.cluster, {at for of in left.values() for at in of}, LATEST)
         except ClusterError as problem:
             self._target.lost(problem)
             ends = {}
@@ -637,7 +637,7 @@ class GroupSync:
         await self._refreshed(self._target)
         groups = await self._on_copies()
         try:
-            ends = await high_watermarks(self._target.cluster, {at for offsets in groups.values() for at in offsets})
+            ends = await listed(self._target.cluster, {at for offsets in groups.values() for at in offsets}, LATEST)
         except ClusterError as problem:
             self._target.lost(problem)
             return [], tuple(self._target.blockers)
@@ -738,7 +738,7 @@ class GroupSync:
         places = set(pairs.values())
         try:
             starts = await listed(self._target.cluster, places, EARLIEST)
-            ends = await high_watermarks(self._target.cluster, places)
+            ends = await listed(self._target.cluster, places, LATEST)
         except ClusterError as problem:
             self._target.lost(problem)
             return {}

@@ -32,10 +32,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from mirror import clock
@@ -44,6 +44,27 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset, replicated_end
 from mirror.observability.status import NOT_OURS, parsed
 from mirror.replication.assignment import POSSIBLE, Assignment, Loss
+
+T = TypeVar("T")
+
+
+def newest_of(journal: Mapping[bytes, bytes], prefix: bytes, read: Callable[[str, bytes], T]) -> dict[str, T]:
+    """Return what `read` makes of the newest records whose keys begin with `prefix`, by the rest of the keys; records
+    that are none of ours are passed over: anybody may write there, and the supervisor says so.
+    """
+    found = dict[str, T]()
+    for key, value in journal.items():
+        if key.startswith(prefix):
+            with contextlib.suppress(*NOT_OURS):
+                name = key[len(prefix) :].decode()
+                found[name] = read(name, value)
+    return found
+
+
+def id_in(value: object) -> UUID | None:
+    """Return the id of a topic in a record. Raises ValueError for what is none."""
+    return UUID(str(value)) if value else None
+
 
 # --- As which topic a flow first saw a source topic, in its journal under `topic/<target topic>` ----------------------
 
@@ -54,6 +75,10 @@ REKEYED: Final = b"rekeyed/"
 #: The same before the target topic is created.
 MAKING: Final = b"making/"
 _LARGEST: Final = 2**63 - 1
+
+
+#: What a record does not name where there is nothing to say.
+_LEFT_OUT: Final = frozenset({"compared", "compared_ms", "deleted_ms"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +128,8 @@ class FirstSeen:
             raise ValueError("a topic as it was first seen must be a JSON object")
         return cls(
             source_topic=str(fields["source_topic"]),
-            topic_id=UUID(str(fields["topic_id"])) if fields["topic_id"] else None,
-            target_topic_id=UUID(str(fields["target_topic_id"])) if fields["target_topic_id"] else None,
+            topic_id=id_in(fields["topic_id"]),
+            target_topic_id=id_in(fields["target_topic_id"]),
             cluster_id=fields["cluster_id"],
             made=fields.get("made") is True,
             since=_offsets(fields.get("since", [])),
@@ -117,21 +142,9 @@ class FirstSeen:
 
     def to_json(self) -> bytes:
         """For the journal."""
-        return json.dumps(
-            {
-                "source_topic": self.source_topic,
-                "topic_id": str(self.topic_id or ""),
-                "target_topic_id": str(self.target_topic_id or ""),
-                "cluster_id": self.cluster_id,
-                "made": self.made,
-                "since": self.since,
-                "adopted": self.adopted,
-                **({"compared": True} if self.compared else {}),
-                **({"compared_ms": self.compared_ms} if self.compared_ms else {}),
-                "origins": self.origins,
-                **({"deleted_ms": self.deleted_ms} if self.deleted_ms else {}),
-            }
-        ).encode()
+        fields = {name: value for name, value in asdict(self).items() if value or name not in _LEFT_OUT}
+        ids = {name: str(fields[name] or "") for name in ("topic_id", "target_topic_id")}
+        return json.dumps(fields | ids).encode()
 
     @property
     def is_letters(self) -> bool:
@@ -194,26 +207,21 @@ def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """By target topic, as what its source was first seen, as the newest records of a journal say; without topics that
     are re-keyed.
     """
-    return _first_seen(journal, PREFIX)
+    return newest_of(journal, PREFIX, _first_seen)
 
 
 def rekeyed_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """The same of topics that are re-keyed."""
-    return _first_seen(journal, REKEYED)
+    return newest_of(journal, REKEYED, _first_seen)
 
 
 def making_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """The same of topics that the flow was about to create."""
-    return _first_seen(journal, MAKING)
+    return newest_of(journal, MAKING, _first_seen)
 
 
-def _first_seen(journal: Mapping[bytes, bytes], prefix: bytes) -> dict[str, FirstSeen]:
-    found: dict[str, FirstSeen] = {}
-    for key, value in journal.items():
-        if key.startswith(prefix):
-            with contextlib.suppress(*NOT_OURS):  # anybody may write there: the supervisor says so
-                found[key[len(prefix) :].decode()] = FirstSeen.read(value)
-    return found
+def _first_seen(_topic: str, value: bytes) -> FirstSeen:
+    return FirstSeen.read(value)
 
 
 def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
@@ -334,19 +342,14 @@ def start_entry(target: str, start: PendingStart | None) -> tuple[bytes, bytes |
 
 
 def pending_starts(known: Mapping[bytes, bytes]) -> dict[str, PendingStart]:
-    """By target topic, the same as the newest records of a journal say; those that are none of ours are passed over."""
-    found = dict[str, PendingStart]()
-    for key, value in known.items():
-        if key.startswith(_START):
-            with contextlib.suppress(*NOT_OURS):
-                fields = parsed(value)
-                found[key[len(_START) :].decode()] = PendingStart(
-                    source_topic=str(fields["source_topic"]),
-                    topic_id=UUID(str(fields["topic_id"])) if fields["topic_id"] else None,
-                    when=int(fields["when"]),
-                    since=_offsets(fields["since"]),
-                )
-    return found
+    """By target topic, the same as the newest records of a journal say."""
+    return newest_of(known, _START, _pending_start)
+
+
+def _pending_start(_topic: str, value: bytes) -> PendingStart:
+    fields = parsed(value)
+    ids = id_in(fields["topic_id"])
+    return PendingStart(str(fields["source_topic"]), ids, int(fields["when"]), _offsets(fields["since"]))
 
 
 # --- Records that the source lost before they were mirrored, as the journal names them --------------------------------
@@ -449,7 +452,7 @@ def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
         return None
     fields = parsed(record.value)
     first, following = int(fields["first"]), int(fields["next"])
-    ids = (UUID(str(fields[name])) if fields.get(name) else None for name in ("topic_id", "target_topic_id"))
+    ids = (id_in(fields.get(name)) for name in ("topic_id", "target_topic_id"))
     lost = Lost(first, following, str(fields.get("reason", RETENTION)), *ids)  # version 0.1.0 wrote no ids
     if not 0 <= lost.first < lost.next_offset + (lost.reason in POSSIBLE):
         raise ValueError("a loss must have offsets that follow each other")
@@ -476,18 +479,8 @@ def read_accepted(record: Entry) -> Accepted | None:
         return None
     topic, _, partition = record.key.decode()[len(_ACCEPT) :].rpartition("/")
     fields = parsed(record.value)
-    topic_id = UUID(str(fields["topic_id"])) if fields["topic_id"] else None
-    return Accepted(TopicPartition(topic, int(partition)), (int(fields["first"]), int(fields["upto"])), topic_id)
-
-
-def accepted_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, Accepted]:
-    """By target partition, what the newest records of a journal say; records that are none of ours are passed over."""
-    found = {}
-    for key, value in known.items():
-        with contextlib.suppress(*NOT_OURS):
-            if (accepted := read_accepted(Entry(0, key, value))) is not None:
-                found[accepted.target] = accepted
-    return found
+    offsets = int(fields["first"]), int(fields["upto"])
+    return Accepted(TopicPartition(topic, int(partition)), offsets, id_in(fields["topic_id"]))
 
 
 def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
@@ -518,14 +511,12 @@ class Unfollowed(NamedTuple):
 
 
 def unfollowed_in(known: Mapping[bytes, bytes]) -> dict[str, tuple[Unfollowed, ...]]:
-    """By target topic, what the newest records of a journal say; records that are none of ours are passed over."""
-    found = dict[str, tuple[Unfollowed, ...]]()
-    for key, value in known.items():
-        if key.startswith(_SETTINGS):
-            with contextlib.suppress(*NOT_OURS):
-                topic = key[len(_SETTINGS) :].decode()
-                found[topic] = tuple(Unfollowed(topic, *map(str, fields)) for fields in parsed(value))
-    return found
+    """By target topic, what the newest records of a journal say."""
+
+    def read(topic: str, value: bytes) -> tuple[Unfollowed, ...]:
+        return tuple(Unfollowed(topic, *map(str, fields)) for fields in parsed(value))
+
+    return newest_of(known, _SETTINGS, read)
 
 
 def unfollowed_entries(
@@ -569,10 +560,5 @@ def read_pause(record: Entry) -> Pause | None:
 
 
 def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
-    """The paused source topics, as the newest records of a journal say; names that are none are passed over."""
-    found = set()
-    for key, value in known.items():
-        with contextlib.suppress(ValueError):
-            if (pause := read_pause(Entry(0, key, value))) is not None:
-                found.add(pause.topic)
-    return frozenset(found)
+    """The paused source topics, as the newest records of a journal say."""
+    return frozenset(newest_of(known, _PAUSE, lambda topic, _: topic))

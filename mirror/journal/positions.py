@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
 from mirror import clock
-from mirror.journal.entries import Accepted, Lost, accepted_for, accepted_in, loss_target, read_loss, same_id
+from mirror.journal.entries import Accepted, Lost, accepted_for, id_in, loss_target, read_accepted, read_loss, same_id
 from mirror.journal.journal import Change, Entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import NOT_OURS, Contact, PartitionStatus, parsed
@@ -37,31 +37,11 @@ T = TypeVar("T")
 
 def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, bytes]:
     """The record of a copy's position."""
-    fields: dict[str, object] = {
-        "source_next": last.source_next,
-        "target_end": last.target_end,
-        "source_epoch": last.source_epoch,
-        "epoch_until": last.epoch_until,
-        "target_epoch": last.target_epoch,
-        "source_topic_id": _id(last.source_topic_id),
-        "target_topic_id": _id(last.target_topic_id),
-        "stamp": last.stamp,
-        "accepted": last.was_accepted,
-        "begins": last.begins,
-        "at_ms": clock.now_ms(),
-    }
-    if (batch := last.batch) is not None:
-        fields["batch"] = {
-            "base": batch.base,
-            "next": batch.next_offset,
-            "source_base": batch.source_base,
-            "crc": batch.crc,
-            "source_crc": batch.source_crc,
-            "count": batch.count,
-            "base_timestamp": batch.base_timestamp,
-            "max_timestamp": batch.max_timestamp,
-        }
-    return _key(POSITION, target), json.dumps(fields, separators=(",", ":")).encode()
+    fields = asdict(last)
+    fields["accepted"] = fields.pop("was_accepted")
+    if (batch := fields.pop("batch")) is not None:
+        fields["batch"] = {"next" if name == "next_offset" else name: value for name, value in batch.items()}
+    return _entry(POSITION, target, fields)
 
 
 def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] | None:
@@ -83,8 +63,8 @@ def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] |
         source_epoch=_number(fields.get("source_epoch", -1)),
         epoch_until=_number(fields.get("epoch_until", -1)),
         target_epoch=_number(fields.get("target_epoch", -1)),
-        source_topic_id=_uuid(fields.get("source_topic_id")),
-        target_topic_id=_uuid(fields.get("target_topic_id")),
+        source_topic_id=id_in(fields.get("source_topic_id")),
+        target_topic_id=id_in(fields.get("target_topic_id")),
         stamp=(_number(stamp[0]), _number(stamp[1]), _number(stamp[2])) if stamp is not None else None,
         batch=_batch(batch) if batch is not None else None,
         was_accepted=fields.get("accepted") is True,
@@ -110,16 +90,7 @@ def _batch(fields: object) -> LastBatch:
 
 def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
     """The record of a stop that stands."""
-    fields = {
-        "state": str(stop.state),
-        "offset": stop.offset,
-        "detail": stop.detail,
-        "advice": stop.advice,
-        "source_topic_id": _id(stop.source_topic_id),
-        "target_topic_id": _id(stop.target_topic_id),
-        "at_ms": clock.now_ms(),
-    }
-    return _key(STOP, target), json.dumps(fields, separators=(",", ":")).encode()
+    return _entry(STOP, target, {name: value for name, value in asdict(stop).items() if name != "stands"})
 
 
 def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
@@ -145,8 +116,8 @@ def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
         offset=_number(fields.get("offset", -1)),
         detail=str(fields.get("detail", "")),
         advice=str(fields.get("advice", "")),
-        source_topic_id=_uuid(fields.get("source_topic_id")),
-        target_topic_id=_uuid(fields.get("target_topic_id")),
+        source_topic_id=id_in(fields.get("source_topic_id")),
+        target_topic_id=id_in(fields.get("target_topic_id")),
     )
 
 
@@ -163,13 +134,7 @@ class WayBack:
 
 def way_back_entry(target: TopicPartition, back: WayBack) -> tuple[bytes, bytes]:
     """The record of what a flow back left out."""
-    fields = {
-        "spans": back.spans,
-        "topic_id": _id(back.topic_id),
-        "target_topic_id": _id(back.target_topic_id),
-        "at_ms": clock.now_ms(),
-    }
-    return _key(BACK, target), json.dumps(fields, separators=(",", ":")).encode()
+    return _entry(BACK, target, asdict(back))
 
 
 def read_way_back(record: Entry) -> tuple[TopicPartition, WayBack | None] | None:
@@ -187,7 +152,7 @@ def read_way_back(record: Entry) -> tuple[TopicPartition, WayBack | None] | None
     spans = [(_offset(first), _offset(following)) for first, following in listed]
     if any(first >= following for first, following in spans):
         raise ValueError("what was left out must have offsets that follow each other")
-    return target, WayBack(joined(spans), _uuid(fields.get("topic_id")), _uuid(fields.get("target_topic_id")))
+    return target, WayBack(joined(spans), id_in(fields.get("topic_id")), id_in(fields.get("target_topic_id")))
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -224,11 +189,14 @@ class Standing:
     tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Whether a record is about a copy: position, stop, way back, loss, state. Raises one of `NOT_OURS` for a
-        garbled one.
+        """Return whether a record is about a copy: position, acceptance, stop, way back, loss, state. Raises one of
+        `NOT_OURS` for a garbled one.
         """
         if (recorded := read_position(record)) is not None:
             _put(self.positions, *recorded)
+            return True
+        if (accepted := read_accepted(record)) is not None:
+            self.accepted[accepted.target] = accepted
             return True
         if (met := read_stop(record)) is not None:
             _put(self.stops, *met)
@@ -314,7 +282,7 @@ class Standing:
 
 def standing_in(known: Mapping[bytes, bytes]) -> Standing:
     """What the newest records of a journal say; records that are none of ours are passed over."""
-    found = Standing(accepted=accepted_in(known))
+    found = Standing()
     for key, value in known.items():
         with contextlib.suppress(*NOT_OURS):
             found.learn(Entry(0, key, value))
@@ -364,6 +332,11 @@ def _key(prefix: bytes, target: TopicPartition) -> bytes:
     return prefix + f"{target.topic}/{target.partition}".encode()
 
 
+def _entry(prefix: bytes, target: TopicPartition, fields: Mapping[str, object]) -> tuple[bytes, bytes]:
+    known = {name: str(value) if isinstance(value, UUID) else value for name, value in fields.items()}
+    return _key(prefix, target), json.dumps(known | {"at_ms": clock.now_ms()}, separators=(",", ":")).encode()
+
+
 def _target(key: bytes, prefix: bytes) -> TopicPartition:
     topic, _, partition = key.decode()[len(prefix) :].rpartition("/")
     return TopicPartition(topic, int(partition))
@@ -374,14 +347,6 @@ def _fields(value: bytes) -> dict[str, object]:
     if not isinstance(fields, dict):
         raise ValueError("how a copy stands must be a JSON object")
     return fields
-
-
-def _id(topic_id: UUID | None) -> str | None:
-    return str(topic_id) if topic_id else None
-
-
-def _uuid(value: object) -> UUID | None:
-    return UUID(str(value)) if value else None
 
 
 def _number(value: object) -> int:

@@ -189,7 +189,6 @@ _INIT_PRODUCER_ID_OF_3_8: Final = 5
 
 Asked = TypeVar("Asked", bound="Future[Any] | Mapping[Any, Future[Any]]")
 
-_UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 _ALREADY_EXISTS = KafkaError.TOPIC_ALREADY_EXISTS
 
 #: How a topic's partitions, replicas or settings are refused, also by a `create.topic.policy` and `alter.config.policy`
@@ -632,17 +631,6 @@ class Admin:
                 return asked
             self._client.list_topics(timeout=DEADLINE_S)  # brings the controller that is named now
         return call(*args, request_timeout=DEADLINE_S, **options)
-
-    def _existing(self, doing: str, asked: Mapping[str, Future[Any]]) -> Iterator[tuple[str, Any]]:
-        for name, future in asked.items():
-            try:
-                with self._doing(f"{doing} {name}"):
-                    found = future.result()
-            except BrokerError as error:
-                if error.code == _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
-                    continue
-                raise
-            yield name, found
 
     @contextmanager
     def _doing(self, what: str) -> Iterator[None]:

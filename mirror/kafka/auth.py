@@ -472,52 +472,32 @@ class Gssapi:
 # --- How connections to a cluster are protected -----------------------------------------------------------------------
 
 
-class Security(Protocol):
-    """Implementations pickle, since tasks carry them, and hold every secret as one that does not print."""
+@dataclass(frozen=True, slots=True)
+class Security:
+    """TLS or SASL or both, as the settings of a cluster say, or neither without them. It pickles, since tasks carry it,
+    and holds every secret as one that does not print.
+    """
+
+    settings: ClusterSettings | None = None
+
+    @classmethod
+    def of(cls, settings: ClusterSettings) -> Security:
+        """Return what a configured cluster asks for."""
+        return cls(None if settings.security_protocol == "PLAINTEXT" else settings)
 
     def tls(self) -> ssl.SSLContext | None:
-        """The context to wrap a socket with, or None for a bare one. Raises TlsRefused."""
+        """Return the context to wrap a socket with, of what the files hold now, or None for a bare one. Raises
+        TlsRefused.
+        """
+        return Tls.of(self.settings).context() if self.settings and self.settings.uses_tls else None
 
     async def proof(self, host: str) -> Conversation | None:
-        """A conversation that proves who we are to the broker at `host`, or None where nobody asks.
+        """Return a conversation that proves who we are to the broker at `host`, or None where nobody asks.
 
         Raises ConnectionLost and NotAuthenticated where a third party's word is needed and not to be had.
         """
-
-    def was_old(self, proof: Conversation) -> bool:
-        """Whether a proof that a broker refused was one that is kept, and another one is worth a try."""
-
-
-class Plaintext:
-    """Neither TLS nor SASL."""
-
-    def tls(self) -> ssl.SSLContext | None:
-        """No context."""
-        return None
-
-    async def proof(self, host: str) -> Conversation | None:  # noqa: ARG002 -- the protocol's
-        """Nothing to prove."""
-        return None
-
-    def was_old(self, proof: Conversation) -> bool:  # noqa: ARG002 -- the protocol's
-        """Nothing is kept."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class Secured:
-    """TLS or SASL or both, as `settings` say."""
-
-    settings: ClusterSettings
-
-    def tls(self) -> ssl.SSLContext | None:
-        """A context with what the files hold now, where TLS is spoken."""
-        return Tls.of(self.settings).context() if self.settings.uses_tls else None
-
-    async def proof(self, host: str) -> Conversation | None:
-        """By the mechanism that was configured, where SASL is asked for."""
         settings = self.settings
-        if not settings.uses_sasl:
+        if settings is None or not settings.uses_sasl:
             return None
         user, password = settings.sasl_username or "", settings.sasl_password
         match settings.sasl_mechanism:
@@ -532,13 +512,12 @@ class Secured:
         raise AssertionError("the configuration's check lets no other settings pass")
 
     def was_old(self, proof: Conversation) -> bool:
-        """Tokens are kept, and nothing else."""
-        if not isinstance(proof, OAuthBearer):
-            return False
+        """Return whether a proof that a broker refused was one that is kept, as tokens are, and another one is worth a
+        try.
+        """
+        return (
+            self.settings is not None and isinstance(proof, OAuthBearer) and Oidc.of(self.settings).was_old(proof.token)
+        )
 
-        return Oidc.of(self.settings).was_old(proof.token)
 
-
-def security_of(settings: ClusterSettings) -> Security:
-    """What a configured cluster asks for."""
-    return Plaintext() if settings.security_protocol == "PLAINTEXT" else Secured(settings)
+PLAINTEXT: Final = Security()

@@ -28,7 +28,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -49,7 +49,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.addresses import AllFailed, in_turns, resolved
-from mirror.kafka.auth import Plaintext, Security, security_of
+from mirror.kafka.auth import PLAINTEXT, Security
 from mirror.kafka.connection import CLIENT_ID, Connection
 from mirror.kafka.protocol import (
     API_VERSIONS,
@@ -154,7 +154,7 @@ class Endpoint:
 
     alias: str
     bootstrap: tuple[tuple[str, int], ...]
-    security: Security = field(default_factory=Plaintext)
+    security: Security = PLAINTEXT
     client_id: str = CLIENT_ID
     request_timeout: float | None = None
     bytes_per_second: float | None = None
@@ -167,7 +167,7 @@ class Endpoint:
         return cls(
             settings.alias,
             settings.bootstrap,
-            security_of(settings),
+            Security.of(settings),
             settings.client_id or CLIENT_ID,
             settings.socket_timeout_ms / 1000 if settings.socket_timeout_ms else None,
             cluster_id=settings.cluster_id,
@@ -723,17 +723,15 @@ async def cluster_rights(cluster: Cluster, timeout: float = CALL_TIMEOUT) -> fro
     return _rights(answer.cluster_authorized_operations) or frozenset()
 
 
-async def described(
-    cluster: Cluster, topics: Iterable[str], *, rights: bool = False, timeout: float = CALL_TIMEOUT
-) -> list[Described]:
+async def described(cluster: Cluster, topics: Iterable[str], *, rights: bool = False) -> list[Described]:
     """The topics of these names that exist, with what we may do to each where `rights` asks for that."""
-    topics_there = await _topic_metadata(cluster, topics, timeout, rights=rights)
+    topics_there = await _topic_metadata(cluster, topics, CALL_TIMEOUT, rights=rights)
     return [_described(cluster, topic) for topic in topics_there if topic.error_code not in UNKNOWN_TOPIC]
 
 
-async def denied(cluster: Cluster, topics: Iterable[str], *, timeout: float = CALL_TIMEOUT) -> frozenset[str]:
+async def denied(cluster: Cluster, topics: Iterable[str]) -> frozenset[str]:
     """Those of the topics that we may not DESCRIBE, there or not: where all are listed, brokers leave them out."""
-    answered = await _topic_metadata(cluster, topics, timeout)
+    answered = await _topic_metadata(cluster, topics, CALL_TIMEOUT)
     return frozenset(topic.name for topic in answered if topic.error_code in AUTHORIZATION_ERRORS)
 
 

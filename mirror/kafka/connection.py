@@ -43,7 +43,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.addresses import Address, addresses_of, connected, served
-from mirror.kafka.auth import Plaintext, Security, authenticate, is_alert, refusal
+from mirror.kafka.auth import PLAINTEXT, Security, authenticate, is_alert, refusal
 from mirror.kafka.protocol import (
     API_VERSIONS,
     LENGTH_BYTES,
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
     async def open(
         cls,
         address: tuple[str, int],
-        security: Security | None = None,
+        security: Security = PLAINTEXT,
         timeout: float = 10.0,
         client_id: str = CLIENT_ID,
         request_timeout: float | None = None,
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Raises ConnectionLost, TlsRefused, NotAuthenticated.
         """
-        self = cls(address, security or Plaintext(), client_id, request_timeout)
+        self = cls(address, security, client_id, request_timeout)
         try:
             found = await addresses_of(address[0])
             async with asyncio.timeout(timeout):

@@ -164,11 +164,7 @@ async def epoch_end(cluster: Cluster, partition: TopicPartition, asked: int | No
         return schema.OffsetForLeaderEpochRequest(replica_id=_CONSUMER, topics=topics)
 
     part = await cluster.call_leader(
-        partition,
-        LEADER_EPOCH,
-        build=build,
-        read=_only_part,
-        doing="OffsetForLeaderEpoch",
+        partition, LEADER_EPOCH, build=build, read=_only_part, doing="OffsetForLeaderEpoch"
     )
     return EpochEnd(int(part.leader_epoch), int(part.end_offset))
 
@@ -184,11 +180,7 @@ async def producers(cluster: Cluster, partition: TopicPartition) -> tuple[Produc
         return schema.DescribeProducersRequest(topics=topics)
 
     part = await cluster.call_leader(
-        partition,
-        DESCRIBE_PRODUCERS,
-        build=build,
-        read=_only_part,
-        doing="DescribeProducers",
+        partition, DESCRIBE_PRODUCERS, build=build, read=_only_part, doing="DescribeProducers"
     )
     return tuple(Producer(p.producer_id, p.producer_epoch, p.last_sequence) for p in part.active_producers)
 
@@ -209,13 +201,7 @@ async def delete_records(
         return schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=CALL_TIMEOUT))
 
     await cluster.refresh((partition.topic,))
-    part = await cluster.call_leader(
-        partition,
-        DELETE_RECORDS,
-        build=build,
-        read=_only_part,
-        doing="DeleteRecords",
-    )
+    part = await cluster.call_leader(partition, DELETE_RECORDS, build=build, read=_only_part, doing="DeleteRecords")
     if part.low_watermark < before:
         raise ClusterUnreachable(f"{cluster}: {partition}: begins at {part.low_watermark}, where it was given {before}")
     return int(part.low_watermark)
@@ -240,11 +226,6 @@ async def replicated_end(cluster: Cluster, partition: TopicPartition) -> int:
 
 
 # --- Where many partitions begin or end, at once ----------------------------------------------------------------------
-
-
-async def high_watermarks(cluster: Cluster, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """The high watermark of each partition, as `listed` has it."""
-    return await listed(cluster, partitions, LATEST)
 
 
 async def listed(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from operator import itemgetter
 from typing import Final
 
 from mirror.config.yaml_tree import line_of
@@ -161,8 +162,8 @@ def _groups(draft: Draft) -> None:
     own = _own_filter(draft, "group")
     if follow is not None and follow.value.strip().lower() == "true" and own is None:
         draft.put(("groups", "include"), patterns, include or exclude)
-        if seconds is not None:
-            _put_seconds(draft, ("groups", "interval_s"), seconds)
+        if seconds is not None and (value := _seconds(draft, seconds)) is not None:
+            draft.put(("groups", "interval_s"), value, seconds)
         return
     draft.put(("groups", "include"), [])
     why = f"{own.key} cannot be run" if own else "MirrorMaker set no group's offsets (sync.group.offsets.enabled)"
@@ -182,31 +183,17 @@ def _sync(draft: Draft) -> None:
     excluded = scope.find(*_EXCLUDED)
     if excluded is not None:
         draft.put(("sync", "configs_exclude"), _patterns(excluded.value), excluded)
-    shortest: tuple[float, Property] | None = None
-    for name in _INTERVALS:
-        found = scope.find(name)
-        seconds = _seconds(found) if found is not None else None
-        if found is not None and seconds is None:
-            scope.explain(found, "not a number of seconds")
-        elif found is not None and seconds is not None and (shortest is None or seconds < shortest[0]):
-            shortest = seconds, found
-    if shortest is not None:
-        draft.put(("sync", "interval_s"), shortest[0], shortest[1])
+    named = [found for name in _INTERVALS if (found := scope.find(name)) is not None]
+    if asked := [(value, found) for found in named if (value := _seconds(draft, found)) is not None]:
+        draft.put(("sync", "interval_s"), *min(asked, key=itemgetter(0)))
 
 
-def _seconds(found: Property) -> float | None:
+def _seconds(draft: Draft, found: Property) -> float | None:
     try:
         return float(found.value.strip())
     except ValueError:
-        return None
-
-
-def _put_seconds(draft: Draft, where: tuple[str, str], found: Property) -> None:
-    seconds = _seconds(found)
-    if seconds is None:
         draft.scope.explain(found, "not a number of seconds")
-    else:
-        draft.put(where, seconds, found)
+        return None
 
 
 def _patterns(text: str) -> list[str]:

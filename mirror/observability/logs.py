@@ -19,13 +19,15 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
+
+T = TypeVar("T")
 
 # --- Logs -------------------------------------------------------------------------------------------------------------
 
@@ -183,3 +185,16 @@ class LogOnce:
     def over(self) -> None:
         """All is well again, and what comes next is news."""
         self._logged.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Lasting(Generic[T]):
+    """What was logged at the last round of something, and is not logged again while it lasts."""
+
+    _before: frozenset[T] = frozenset()
+
+    def new(self, now: Iterable[T]) -> list[T]:
+        """Return what there is now and was not the last time, in the order of its text."""
+        found = frozenset(now)
+        before, self._before = self._before, found
+        return sorted(found - before, key=str)

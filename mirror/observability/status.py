@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
+from mirror import clock
 from mirror.states import State
 
 # --- JSON as it comes back from a topic -------------------------------------------------------------------------------
@@ -225,6 +226,26 @@ class PartitionStatus:
             return self if self.lag_records is None else replace(self, lag_records=None)
         return replace(self, log_end=end, lag_records=max(0, end - max(start, self.next_offset)))
 
+    def carried(self, instance: str, state: State, detail: str) -> PartitionStatus:
+        """Return the report of a partition that no task looks at now, from its last one; its counts begin anew."""
+        contact = self.contact or NO_CONTACT
+        return PartitionStatus(
+            flow=self.flow,
+            instance=instance,
+            topic=self.topic,
+            partition=self.partition,
+            target_topic=self.target_topic,
+            state=state,
+            detail=detail,
+            next_offset=self.next_offset,
+            log_end=contact.end,
+            lag_records=None,
+            at_ms=clock.now_ms(),
+            caught_up_ms=self.caught_up_ms,
+            contact_ms=contact.at_ms,
+            tombstones_ms=self.tombstones_ms,
+        )
+
     def key(self) -> builtins.bytes:
         """The record key on the flow's topic: the newest report of a target partition replaces the older ones."""
         return self.key_of(self.target_topic, self.partition)
@@ -268,6 +289,12 @@ class Totals:
     filled: int
     lost: int
     verdicts: Mapping[str, int]
+
+    @property
+    def counts(self) -> dict[str, int | None]:
+        """The numbers that every log event about a whole flow names."""
+        names = "partitions", "stopped", "records", "batches", "bytes", "lag_records", "lag_unknown"
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def of(cls, figures: Iterable[PartitionStatus]) -> Totals:

@@ -116,14 +116,11 @@ def grant_markers(cluster: Endpoint) -> str:
     return f"Grant ALTER on the cluster (CLUSTER_ACTION before 3.8): {allow(cluster, 'ALTER')}"
 
 
-def allow(cluster: Endpoint, *operations: str, topic: str = "", transactional_id: str = "") -> str:
-    """The command that gives the mirror rights, by Kafka's names for operations, on a topic, on a transactional id or
-    on the cluster.
-    """
+def allow(cluster: Endpoint, *operations: str, topic: str = "") -> str:
+    """The command that gives the mirror rights, by Kafka's names for operations, on a topic or on the cluster."""
     names = ("".join(word.capitalize() for word in operation.split("_")) for operation in operations)
     options = " ".join(f"--operation {name}" for name in names)
-    named = f"--transactional-id {transactional_id}" if transactional_id else "--cluster"
-    resource = f"--topic {topic}" if topic else named
+    resource = f"--topic {topic}" if topic else "--cluster"
     return (
         f"kafka-acls.sh --bootstrap-server {cluster.servers} --add --allow-principal User:PRINCIPAL"
         f" {options} {resource}"

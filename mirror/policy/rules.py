@@ -17,7 +17,6 @@ from mirror.policy.remedies import Fix
 from mirror.policy.selection import TopicPair
 
 Offsets = Literal["preserve", "translate"]
-Recompress = Literal["mirror", "target"]
 
 NO_LIMIT = 2**63 - 1
 #: By which a broker refuses what is later or earlier than its own clock, in ms.
@@ -141,39 +140,21 @@ class Rules:
         return self.size_follows and next(limits) > next(limits)
 
     @classmethod
-    def from_configs(
-        cls,
-        target: Mapping[str, str],
-        *,
-        offsets: Offsets = "preserve",
-        recompress: Recompress = "mirror",
-        coalesce_bytes: int | None = None,
-        continues_on_loss: bool = False,
-        skips_damage: bool = False,
-        skips_too_large: bool = False,
-    ) -> Rules:
-        """The rules that follow from the target topic's configs and the flow's settings.
-
-        `recompress`: who does it where the target topic has a codec of its own. `ValueError` for a value no Kafka has.
-        """
+    def from_configs(cls, target: Mapping[str, str]) -> Rules:
+        """Return the rules that follow from the target topic's configs. `ValueError` for a value no Kafka has."""
         skew = _number(target, "message.timestamp.difference.max.ms", NO_LIMIT)  # one limit both ways, before Kafka 3.6
         compression = target.get("compression.type", "producer")
         if compression != "producer" and compression not in CODEC_IDS:
             raise ValueError(f"compression.type={compression} is not known to this version of mirror")
         return cls(
-            offsets=offsets,
             target_append_time=is_stamped(target),
             max_message_bytes=_largest_batch(target),
             max_request_bytes=_number(target, MAX_REQUEST, NO_LIMIT),
             compacted="compact" in _policies(target),
             deletes="delete" in _policies(target),
-            continues_on_loss=continues_on_loss,
-            skips_damage=skips_damage,
-            skips_too_large=skips_too_large,
-            codec=codec_of(target) if recompress == "mirror" else None,
-            coalesce_bytes=coalesce_bytes or 0,
+            codec=codec_of(target),
             timestamp_after_max_ms=_number(target, AFTER_MAX, skew),
-            timestamp_before_max_ms=_number(target, "message.timestamp.before.max.ms", skew),
+            timestamp_before_max_ms=_number(target, BEFORE_MAX, skew),
         )
 
 
@@ -181,9 +162,9 @@ def preflight(
     source: Mapping[str, str],
     target: Mapping[str, str],
     pair: TopicPair,
-    *,
     target_partitions: int,
     target_replicas: int,
+    *,
     offsets: Offsets = "preserve",
     may_fill: bool = True,
 ) -> tuple[Finding, ...]:

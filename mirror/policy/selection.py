@@ -17,9 +17,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Self
 
 from mirror import names
+from mirror.config import TopicRule, TopicSettings
 from mirror.records.header import CODECS
 
 # --- What becomes of a topic that is not copied batch by batch --------------------------------------------------------
@@ -114,53 +115,6 @@ class Rekeying:
 _NEVER = (names.INTERNAL_PREFIX, names.OWN_PREFIX)
 
 
-class Naming(Protocol):
-    """The target's name for a source topic."""
-
-    def target_of(self, topic: str) -> str: ...
-
-
-class Rule(Protocol):
-    """What is done differently for the topics that match."""
-
-    @property
-    def match(self) -> re.Pattern[str]: ...
-    @property
-    def rekey(self) -> str | None: ...
-    @property
-    def partitions(self) -> int | None: ...
-    @property
-    def where(self) -> str | None: ...
-    @property
-    def value(self) -> str | None: ...
-    @property
-    def headers(self) -> str | None: ...
-    @property
-    def codec(self) -> str | None: ...
-    @property
-    def on_bad_record(self) -> OnBadRecord: ...
-    @property
-    def dead_letter(self) -> str | None: ...
-    @property
-    def may_compact(self) -> bool: ...
-
-
-class Patterns(Protocol):
-    """What selection reads of the topic settings."""
-
-    @property
-    def include(self) -> Sequence[re.Pattern[str]]: ...
-
-    @property
-    def exclude(self) -> Sequence[re.Pattern[str]]: ...
-
-    @property
-    def naming(self) -> Naming: ...
-
-    @property
-    def rules(self) -> Sequence[Rule]: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPair:
     """One mirrored topic; `partitions` is the number on the source. Where a rule matches it, `rekeying` says what
@@ -217,17 +171,17 @@ class Selection:
         return found
 
 
-def selects(topic: str, patterns: Patterns) -> bool:
+def selects(topic: str, patterns: TopicSettings) -> bool:
     """True when the patterns ask for this topic, internal or not. Exclude wins."""
     return any(p.fullmatch(topic) for p in patterns.include) and not any(p.fullmatch(topic) for p in patterns.exclude)
 
 
-def is_rekeyed(topic: str, patterns: Patterns) -> bool:
+def is_rekeyed(topic: str, patterns: TopicSettings) -> bool:
     """True where a rule matches the topic: its records are not where they are on the source."""
     return any(rule.match.fullmatch(topic) for rule in patterns.rules)
 
 
-def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
+def select(topics: Mapping[str, int], patterns: TopicSettings) -> Selection:
     """Choose among `topics` (name to number of partitions)."""
     wanted = sorted(topic for topic in topics if selects(topic, patterns))
     pairs = [
@@ -252,7 +206,7 @@ def select(topics: Mapping[str, int], patterns: Patterns) -> Selection:
     )
 
 
-def _pair(source: str, target: str, partitions: int, rules: Sequence[Rule]) -> TopicPair:
+def _pair(source: str, target: str, partitions: int, rules: Sequence[TopicRule]) -> TopicPair:
     rule = next((one for one in rules if one.match.fullmatch(source)), None)
     if rule is None:
         return TopicPair(source=source, target=target, partitions=partitions)
@@ -260,7 +214,7 @@ def _pair(source: str, target: str, partitions: int, rules: Sequence[Rule]) -> T
     return TopicPair(source=source, target=target, partitions=partitions, rekeying=rekeying)
 
 
-def rekeyed_by(rule: Rule, source: str, target: str, partitions: int) -> Rekeying:
+def rekeyed_by(rule: TopicRule, source: str, target: str, partitions: int) -> Rekeying:
     """What a rule means for one topic."""
     return Rekeying(
         source=source,

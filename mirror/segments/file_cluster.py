@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from types import SimpleNamespace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +23,7 @@ from mirror.kafka.fetch import FetchAnswer, FetchRequest, Part
 from mirror.kafka.groups import Committed
 from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LEADER_EPOCH, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
 from mirror.kafka.queries import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
+from mirror.segments.replica_sets import PartitionLog
 
 #: The last version that names topics: those of a broker without ids have none.
 _FETCH_VERSION: Final = 12
@@ -36,25 +37,6 @@ _UNDEFINED: Final = -1
 
 #: By group and partition.
 GroupCommits = Mapping[str, Mapping[TopicPartition, Committed]]
-
-
-class Log(Protocol):
-    """A partition in files, as `archive.PartitionLog` has it."""
-
-    @property
-    def topic_id(self) -> UUID | None: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def stable(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def aborted(self) -> tuple[tuple[int, int, int], ...]: ...
-    @property
-    def epochs(self) -> tuple[tuple[int, int], ...]: ...
-
-    def read(self, offset: int, most: int, before: int) -> memoryview: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +55,10 @@ class Bounds:
         raise ConfigError(
             f"offsets {offset} to {before - 1} are asked for ({most:,} bytes), where only bounds are known"
         )
+
+
+#: A partition in files, with its records or without.
+Log = PartitionLog | Bounds
 
 
 class FileCluster(Cluster):

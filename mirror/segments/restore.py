@@ -156,14 +156,10 @@ def plan_restoration(
     return TopicPlan(
         pairs=tuple(selection.pairs),
         creations=fit.made,
-        growths=(),
-        changes=(),
         findings=(*findings, *fit.findings),
         unfollowed=fit.unfollowed,
-        source_topics={},
         target_topics=existing,
         target_configs=configs,
-        compacted={},
     )
 
 

@@ -33,17 +33,10 @@ T = TypeVar("T")
 VERSION: Final = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 
-class FeatureNeedsSpark(ConfigError):
-    """A feature that this version of Spark does not have."""
-
-    def __init__(self, feature: str, since: str) -> None:
-        super().__init__(f"{feature} needs Spark {since} or newer, and this is Spark {pyspark.__version__}")
-
-
 def require(feature: str, since: str) -> None:
-    """Raise FeatureNeedsSpark where this Spark is older than `since`, such as 4.0."""
+    """Raise ConfigError where this Spark is older than `since`, such as 4.0."""
     if tuple(int(part) for part in since.split(".")) > VERSION:
-        raise FeatureNeedsSpark(feature, since)
+        raise ConfigError(f"{feature} needs Spark {since} or newer, and this is Spark {pyspark.__version__}")
 
 
 # --- The JVM ----------------------------------------------------------------------------------------------------------

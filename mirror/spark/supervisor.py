@@ -264,7 +264,7 @@ class Supervisor:
     async def _name_all(self, start: int) -> None:
         """Have the journal name all that is mirrored. Raises as `recorded` does, where nothing is left to mirror."""
         flow, failures = self._flow, dict[str, MirrorError]()
-        known, begins = self._journal_state.topics, (flow.made, start, flow.origins, flow.elsewhere, failures)
+        known, begins = self._journal_state.topics, (failures, flow.made, start, flow.origins, flow.elsewhere)
         self._plan(await recorded(self._source, self._journal, self._assignments, known, *begins))
         if failures and not (self._assignments or flow.rekeyed):
             raise next(iter(failures.values()))
@@ -472,8 +472,8 @@ class Supervisor:
             if not await self._journal_state.read(journal):  # a topic that grew may have begun a moment ago
                 return
             origins = {**self._flow.origins, **new_plan.origins}
-            topics, begins = self._journal_state.topics, (EARLIEST, origins, self._flow.elsewhere, failures)
-            found = await recorded(source, journal, new, topics, new_plan.made, *begins)
+            topics, begins = self._journal_state.topics, (new_plan.made, EARLIEST, origins, self._flow.elsewhere)
+            found = await recorded(source, journal, new, topics, failures, *begins)
             planned = [one for one in new_plan.assignments if one.target.topic not in failures]
             new = [one for one in new if one.target.topic not in failures]
             after = {one.place for one in planned}

@@ -15,7 +15,6 @@ A4  principals are the source cluster's words: `sync.acl_principals` says which 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -33,9 +32,10 @@ from confluent_kafka.admin import (
 
 from mirror.config import Settings
 from mirror.errors import MirrorError
+from mirror.journal.entries import newest_of
 from mirror.kafka.admin import Admin
 from mirror.names import first_of
-from mirror.observability.status import NOT_OURS, parsed
+from mirror.observability.status import parsed
 from mirror.policy.selection import TopicPair
 from mirror.topics.history import write_own
 
@@ -183,19 +183,16 @@ def delete_acls(target: Admin, revoked: Iterable[Acl]) -> None:
 
 def given_in(journal: Mapping[bytes, bytes]) -> set[Acl]:
     """What a flow gave, as the newest records of its journal say; records that no mirror wrote are passed over."""
-    found: set[Acl] = set()
-    for key, value in journal.items():
-        with contextlib.suppress(*NOT_OURS):
-            text = key.decode()
-            if text.startswith(_PREFIX):
-                kind, _, name = text[len(_PREFIX) :].partition("/")
-                if kind not in _KINDS:
-                    continue
-                found |= {
-                    Acl(kind, name, str(principal), str(host), AclOperation[operation].name, allowed is True)
-                    for principal, host, operation, allowed in parsed(value)
-                }
-    return found
+
+    def read(resource: str, value: bytes) -> set[Acl]:
+        kind, _, name = resource.partition("/")
+        return {
+            Acl(kind, name, str(principal), str(host), AclOperation[operation].name, allowed is True)
+            for principal, host, operation, allowed in parsed(value)
+            if kind in _KINDS
+        }
+
+    return set[Acl]().union(*newest_of(journal, _PREFIX.encode(), read).values())
 
 
 def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes | None]]:

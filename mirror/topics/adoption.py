@@ -20,10 +20,10 @@ record and nobody claims it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from mirror import clock
@@ -32,6 +32,7 @@ from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatc
 from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import Entry, Journal, journal_topic, newest
 from mirror.journal.offset_maps import Indexes
+from mirror.journal.positions import Standing as Journaled
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -41,14 +42,16 @@ from mirror.observability import logs
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import Rekeying, TopicPair
+from mirror.replication.assignment import LastPosition
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import looking, resume_translated
 from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import made_anew
 from mirror.states import State
+from mirror.topics.acls import Acl, AclPlan, plan_acls
 from mirror.topics.apply import TopicPlan, begun_as, plan_topics
 from mirror.topics.configs import LOG_APPEND_TIME, TIMESTAMP_TYPE
-from mirror.topics.history import Claim, History
+from mirror.topics.history import Claim, History, copies_of_others
 
 #: Partitions whose logs are compared at a time.
 _AT_ONCE: Final = 16
@@ -269,6 +272,25 @@ class Gate:
             found |= self._compared(to_check, plan, history, settings)
         return found
 
+    def acls(
+        self,
+        plan: TopicPlan,
+        history: History,
+        settings: Settings,
+        groups: Collection[str],
+        given: Collection[Acl],
+        made: Collection[str] = (),
+    ) -> tuple[AclPlan, dict[str, str]]:
+        """Return which ACLs of copies and `groups` are to change, of those that may, and why others stay as they are.
+        `given`: what the flow gave so far; `made`: copies that need no look. Raises as `plan_acls` and `held` do.
+        """
+        found = plan_acls(self.source, self.target, plan.pairs, groups, given, settings.sync.acl_principals)
+        if found.revoked:
+            source_id = self.source.cluster_id()
+            found = found.giving_alone({*copies_of_others(settings, history.seen, source_id).values()}, source_id)
+        held = self.held(found.topics - {*made}, plan, history, settings)
+        return found.leaving(held, self.unreadable), held
+
     def _is_claimed(self, topic: str, claim: Claim) -> bool:
         there = self.target.describe([topic]).get(topic)
         return there is not None and same_id(claim.topic_id, there.topic_id)
@@ -304,6 +326,29 @@ class Unlike:
         return f"{self.problem}. {self.advice}" if self.advice else self.problem
 
 
+#: Begins a partition as its task would, with what is accepted of losses, and what is known of the copy.
+Attempt = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
+
+
+def attempt_of(
+    flow: str,
+    source: Cluster,
+    at: TopicPartition,
+    target: Cluster,
+    copy: TopicPartition,
+    standing: Journaled,
+    since: int,
+    index: OffsetRangeIndex | None,
+) -> Attempt:
+    """Return what begins a partition, by what its journal says. `index`: where its offsets moved to, if they do."""
+    ids = source.topic_id(at.topic), target.topic_id(copy.topic)
+    sides, losses = (flow, source, at, target, copy), standing.lost_of(copy, *ids)
+    if index is None:
+        back = standing.way_back_of(copy, *ids)
+        return lambda accepted, last: resume(*sides, accepted, since, last, losses, back)
+    return lambda accepted, last: resume_translated(*sides, accepted, looking(index), since, last, losses)
+
+
 async def tails(
     settings: Settings, pairs: Collection[TopicPair], plan: TopicPlan, seen: Mapping[str, FirstSeen]
 ) -> dict[str, Unlike]:
@@ -332,16 +377,12 @@ async def tails(
                 raise stop.raised(one)
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
-            losses, back = standing.lost_of(other, *ids), standing.way_back_of(other, *ids)
-            sides = source, one, target, other
+            index = indexes.get(other, OffsetRangeIndex()) if indexes is not None else None
+            attempt = attempt_of(settings.flow, source, one, target, other, standing, since, index)
             for tried in range(1, _TRIES + 1):
                 try:
                     async with at_once:
-                        if indexes is None:
-                            await resume(settings.flow, *sides, (0, NO_LIMIT), since, last, losses, back)
-                        else:
-                            recall = looking(indexes.get(other, OffsetRangeIndex()))
-                            await resume_translated(settings.flow, *sides, (0, NO_LIMIT), recall, since, last, losses)
+                        await attempt((0, NO_LIMIT), last)
                         return
                 except (ClusterError, WireError):
                     if tried == _TRIES:

@@ -21,7 +21,6 @@ from mirror.errors import (
     ClusterUnreachable,
     MirrorError,
     PreflightError,
-    SettingRefused,
 )
 from mirror.journal.entries import FirstSeen, Unfollowed, same_id
 from mirror.journal.heartbeats import heartbeat_topic
@@ -48,7 +47,7 @@ from mirror.policy.rules import (
     tombstones_kept_ms,
 )
 from mirror.policy.selection import Rekeying, TopicPair, select, selects
-from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, configs_for, unknown, wanted
+from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, changes_to, configs_for, unknown
 from mirror.topics.fitting import (
     DEFAULT_REPLICAS,
     Creations,
@@ -88,35 +87,30 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What a flow copies (`pairs`) and re-keys (`rekeyed`, of all `rekeyed_pairs` those that can be
-    planned), what it must make (`creations`, `growths`, `changes`), and what preflight found.
+    """What a flow copies, what it must make for that, and what preflight found."""
 
-    `source_topics` holds the selected topics as they were, with ids, leaders and replicas; `target_topics` those of
-    their copies that exist; `source_configs` and `target_configs` are the settings by which it was planned.
-    `compacted`: source topics that are, and for how many ms they keep tombstones; `stamped`: those to whose records the
-    source's brokers give a time. `unread`: topics that were listed, and whose settings no broker had an answer for:
-    they are refused, and it is worth asking again. `withheld`: by target topic, why a copy that is left as it is lacks
-    the last partitions of its source, which are refused by themselves. `retimed`: copies that are about to be set to
-    stamp records no more. `unfollowed`: settings that the target does not take, or not with the value that was asked
-    for.
-    """
-
-    pairs: tuple[TopicPair, ...]
+    #: What is copied.
+    pairs: tuple[TopicPair, ...] = ()
+    #: What is re-keyed: those of `rekeyed_pairs` that can be planned.
     rekeyed: tuple[Rekeying, ...] = ()
     rekeyed_pairs: tuple[TopicPair, ...] = ()
-    creations: tuple[Creation, ...]
-    growths: tuple[Growth, ...]
-    changes: tuple[ConfigChange, ...]
-    findings: tuple[Finding, ...]
-    source_topics: Mapping[str, TopicInfo]
-    target_topics: Mapping[str, TopicInfo]
-    target_configs: Mapping[str, Mapping[str, ConfigValue]]
-    compacted: Mapping[str, int]
+    creations: tuple[Creation, ...] = ()
+    growths: tuple[Growth, ...] = ()
+    changes: tuple[ConfigChange, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    #: The selected topics as they were, with ids, leaders and replicas; and those of their copies that exist.
+    source_topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    target_topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    #: The settings by which it was planned.
     source_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
-    stamped: frozenset[str] = frozenset()
+    target_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
+    #: Topics that were listed, and whose settings no broker had an answer for: they are refused, and worth another try.
     unread: frozenset[str] = frozenset()
+    #: By target topic, why a copy that is left as it is lacks the last partitions of its source.
     withheld: Mapping[str, Finding] = field(default_factory=dict)
+    #: Copies that are about to be set to stamp records no more.
     retimed: frozenset[str] = frozenset()
+    #: Settings that the target does not take, or not with the value that was asked for.
     unfollowed: tuple[Unfollowed, ...] = ()
 
     @property
@@ -135,6 +129,17 @@ class TopicPlan:
         return [*(pair.source for pair in self.pairs), *(one.source for one in self.rekeyed)]
 
     @property
+    def compacted(self) -> Mapping[str, int]:
+        """Compacted source topics, and for how many ms they keep tombstones."""
+        kept = {topic: tombstones_kept_ms(plain_values(configs)) for topic, configs in self.source_configs.items()}
+        return {topic: kept_ms for topic, kept_ms in kept.items() if kept_ms is not None}
+
+    @property
+    def stamped(self) -> frozenset[str]:
+        """Source topics to whose records the source's brokers give a time."""
+        return frozenset(topic for topic, found in self.source_configs.items() if is_stamped(plain_values(found)))
+
+    @property
     def refusals(self) -> tuple[Finding, ...]:
         """The findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
@@ -146,8 +151,8 @@ class TopicPlan:
 
     def shortened(self, topic: str) -> str:
         """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
-        theirs = self.target_configs.get(topic, {})
-        return shortened(plain_values(theirs), _changed(theirs, (one for one in self.changes if one.topic == topic)))
+        configs = self.target_configs.get(topic, {})
+        return shortened(plain_values(configs), _changed(configs, (one for one in self.changes if one.topic == topic)))
 
     def allowed(self) -> TopicPlan:
         """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
@@ -177,13 +182,13 @@ class TopicPlan:
             unfollowed=tuple(one for one in self.unfollowed if one.topic not in topics),
         )
 
-    def unfollowed_with(self, failures: Mapping[str, MirrorError]) -> dict[str, tuple[Unfollowed, ...]]:
-        """By target topic, the settings that do not follow once this was carried out, but for these failures."""
+    def unfollowed_with(self, unchanged: Mapping[str, MirrorError]) -> dict[str, tuple[Unfollowed, ...]]:
+        """By target topic, the settings that do not follow once this was carried out, and left topics `unchanged`."""
         found: dict[str, tuple[Unfollowed, ...]] = {}
         for one in self.unfollowed:
             found[one.topic] = (*found.get(one.topic, ()), one)
         for topic, every in by_topic(self.changes).items():
-            if isinstance(why := failures.get(topic), SettingRefused):
+            if (why := unchanged.get(topic)) is not None:
                 more = (Unfollowed(topic, one.name, one.after or "", one.before or "", str(why)) for one in every)
                 found[topic] = (*found.get(topic, ()), *more)
         return found
@@ -205,6 +210,9 @@ class TopicPlan:
         if self.refusals:
             lines = "\n".join(f"  {finding}" for finding in self.refusals)
             raise PreflightError(f"preflight refused the plan:\n{lines}")
+
+
+NO_TOPICS: Final = TopicPlan()
 
 
 def plan_topics(
@@ -249,35 +257,26 @@ def plan_topics(
     findings += (*unanswered(unread, settings.source, barred[0]), *unanswered(lost, settings.target, barred[1]))
     seen = [pair for pair in pairs if pair.target not in hidden | lost and pair.source not in unread]
     rekeyed = [pair for pair in computed if pair.source not in unread and not pair.own_topics & hidden]
-    may_create = (sync.topics and len(copies) < len(seen)) or bool(rekeyed)
+    may_create = bool(rekeyed) or (sync.topics and any(pair.target not in copies for pair in seen))
     brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
-    changing = [
-        pair
-        for pair in (*seen, *rekeyed)
-        if pair.target not in target_topics
-        or (
-            pair.target in copies.keys() - frozen
-            and any(wanted(pair, source_configs, target_configs, settings, keeps=keeps))
-        )
-    ]
+    following = [pair for pair in seen if pair.target in copies.keys() - frozen]
+
+    def changes_of(pair: TopicPair) -> Iterator[ConfigChange]:
+        configs = target_configs[pair.target], source_configs[pair.source]
+        return changes_to(pair.target, *configs, sync, settings.topics.append_time, keeps=keeps)
+
+    changing = [pair for pair in (*seen, *rekeyed) if pair.target not in target_topics]
+    changing += (pair for pair in following if any(changes_of(pair)))
     findings += ask_all(source, target, changing, source_configs, target_configs, settings)
-    growths: list[Growth] = []
-    changes, unfollowed = fit_changes(
-        target,
-        (
-            change
-            for pair in seen
-            if pair.target in copies.keys() - frozen
-            for change in wanted(pair, source_configs, target_configs, settings, keeps=keeps)
-        ),
+    changes, unfollowed = fit_changes(target, (change for pair in following for change in changes_of(pair)))
+    for pair in following:
+        unfollowed += unknown(pair.target, target_configs[pair.target], source_configs[pair.source], sync)
+    growths = tuple(
+        Growth(topic=pair.target, before=many, partitions=pair.partitions)
+        for pair in following
+        if sync.topics and (many := len(copies[pair.target].partitions)) < pair.partitions
     )
-    known = Clusters(
-        source_topics=source_topics,
-        target_topics=target_topics,
-        source_configs=source_configs,
-        defaults=defaults,
-        brokers=brokers,
-    )
+    known = Clusters(source_topics, target_topics, source_configs, defaults, brokers)
     rekey_plan = plan_rekeyed(target, settings, rekeyed, known) if rekeyed else RekeyPlan()
     fit = fit_creations(
         target,
@@ -286,45 +285,27 @@ def plan_topics(
         {pair.target for pair in (*seen, *rekeyed)},
     )
     created, changed = {one.topic: one for one in fit.made}, by_topic(changes)
+    grown = {one.topic: one.partitions for one in growths}
     for pair in seen:
-        ours = source_configs[pair.source]
         if (existing := copies.get(pair.target)) is not None:
-            theirs, partitions, is_frozen = target_configs[pair.target], len(existing.partitions), pair.target in frozen
-            if partitions < pair.partitions and sync.topics and not is_frozen:
-                growths.append(Growth(topic=pair.target, before=partitions, partitions=pair.partitions))
-                partitions = pair.partitions
-            fitting, replicas = _changed(theirs, changed.get(pair.target, ())), existing.replication_factor
-            if not is_frozen:
-                unfollowed += unknown(pair.target, theirs, ours, sync)
+            fitting = _changed(target_configs[pair.target], changed.get(pair.target, ()))
+            shape = grown.get(pair.target, len(existing.partitions)), existing.replication_factor
         elif (creation := created.get(pair.target)) is not None:
-            fitting, partitions, replicas = (
-                {**defaults, **creation.configs},
-                pair.partitions,
-                creation.replication_factor,
-            )
+            fitting, shape = {**defaults, **creation.configs}, (pair.partitions, creation.replication_factor)
         else:
             findings.append(missing(pair.target))
             continue
         if begun_as(pair, source_topics, target_topics, history):
             continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
-        findings += (
-            *preflight(
-                plain_values(ours),
-                fitting,
-                pair,
-                target_partitions=partitions,
-                target_replicas=replicas,
-                offsets=offsets,
-                may_fill=may_fill,
-            ),
-            *_on_change(pair.target, target_configs.get(pair.target), fitting),
-        )
+        source_values = plain_values(source_configs[pair.source])
+        findings += preflight(source_values, fitting, pair, *shape, offsets=offsets, may_fill=may_fill)
+        findings += _on_change(pair.target, target_configs.get(pair.target), fitting)
     return TopicPlan(
         pairs=pairs,
         rekeyed=tuple(_as_created(one, created) for one in rekey_plan.rekeyings),
         rekeyed_pairs=computed,
         creations=fit.made,
-        growths=tuple(growths),
+        growths=growths,
         changes=tuple(changes),
         findings=(
             *findings,
@@ -336,12 +317,6 @@ def plan_topics(
         target_topics=copies,
         source_configs=source_configs,
         target_configs=target_configs,
-        compacted={
-            topic: kept_ms
-            for topic, found in source_configs.items()
-            if (kept_ms := tombstones_kept_ms(plain_values(found))) is not None
-        },
-        stamped=frozenset(topic for topic, configs in source_configs.items() if is_stamped(plain_values(configs))),
         unread=frozenset(unread | lost | rekey_plan.unread),
         unfollowed=(*unfollowed, *fit.unfollowed),
     )
@@ -397,43 +372,52 @@ def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]
     return plain_values(configs) | {one.name: one.after for one in changes if one.after is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a plan."""
+
+    #: Target topics that were created.
+    made: frozenset[str] = frozenset()
+    #: By target topic, why it was not made as planned.
+    failures: Mapping[str, MirrorError] = field(default_factory=dict)
+    #: By target topic, why its settings stay as they are, which keeps nothing else from it.
+    unchanged: Mapping[str, MirrorError] = field(default_factory=dict)
+
+    def raise_failures(self) -> None:
+        """Raise the first failure, if there is one."""
+        for problem in (*self.failures.values(), *self.unchanged.values()):
+            raise problem
+
+
 def apply(
-    target: Admin,
-    plan: TopicPlan,
-    failures: dict[str, MirrorError] | None = None,
-    check: Callable[[], None] = lambda: None,
-    source: Admin | None = None,
-) -> frozenset[str]:
-    """Make what the plan says; the topics that were created, when every new partition has a leader.
+    target: Admin, plan: TopicPlan, check: Callable[[], None] = lambda: None, source: Admin | None = None
+) -> Applied:
+    """Make what the plan says; return when every new partition has a leader.
 
     `check` is called right before each kind of change, and raises where nothing may be changed any more; nor is
     anything where this process was suspended behind that. A topic that is another one than was planned for stays,
     and so does the copy of one that is by now another one on the `source`, or gone there. Nothing is created or set
-    that rests on settings which are others by now (G5 in `adoption.py`).
+    that rests on settings which are others by now (G5 in `adoption.py`). A topic that appeared since is left as it is,
+    and is a failure: plan again to have it checked.
 
-    Where `failures` is given, it learns by target topic what could not be made, and everything else is (settings that
-    could not be changed keep nothing else from their topic: `settings_refused`); without it the
-    first failure is raised in the end. `PreflightError` for a plan with refusals; nothing is made then. A topic that
-    appeared since is left as it is, and is such a failure: plan again to have it checked. Raises ClusterUnreachable.
+    `PreflightError` for a plan with refusals; nothing is made then. Raises ClusterUnreachable.
     """
     plan.raise_refusals()
     if plan.is_empty:
-        return frozenset()
-    failed: dict[str, MirrorError] = {}
+        return Applied()
+    failed, unchanged = dict[str, MirrorError](), dict[str, MirrorError]()
     ids = {name: info.topic_id for name, info in plan.target_topics.items()}
     with asking(target, check) as ask:
         if plan.changes:
             ask()
-            failed |= _outdated(source, target, plan, _settings_of(plan.changes))
+            names = {topic: {one.name for one in every} for topic, every in by_topic(plan.changes).items()}
+            failed |= _outdated(source, target, plan, names)
         changes = [one for one in plan.changes if one.topic not in failed]
-        target.alter_configs(changes, failed, ids)
-        refused_settings: dict[str, MirrorError] = {
-            topic: SettingRefused(str(failed.pop(topic)))
-            for topic, why in [*failed.items()]
-            if isinstance(why, (BrokerError, AccessDenied))
-        }
+        target.alter_configs(changes, unchanged, ids)
+        others = [topic for topic, why in unchanged.items() if isinstance(why, PreflightError)]  # by their ids
+        failed |= {topic: unchanged.pop(topic) for topic in others}
         for change in changes:
-            if change.topic not in failed | refused_settings:
+            if change.topic not in failed | unchanged:
                 log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
         if plan.creations:
             ask()
@@ -445,33 +429,14 @@ def apply(
             failed |= _without_source(source, plan, {one.topic for one in grown})
             grown = [one for one in grown if one.topic not in failed]
         target.create_partitions(grown, failed, ids)
+    grown = [one for one in grown if one.topic not in failed]
     for growth in grown:
-        if growth.topic not in failed:
-            log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
-    _await_leaders(target, {one.topic: one.partitions for one in grown if one.topic not in failed}, failed)
-    for topic, problem in refused_settings.items():
-        failed.setdefault(topic, problem)
+        log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
+    _await_leaders(target, {one.topic: one.partitions for one in grown}, failed)
     for topic in existed:
         failed.setdefault(topic, PreflightError("somebody else created it just now; it is checked again"))
-    if failures is None:
-        for problem in failed.values():
-            raise problem
-    else:
-        failures |= failed
-    return frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
-
-
-def settings_refused(failures: Mapping[str, MirrorError]) -> list[str]:
-    """The topics among failures of which nothing failed but settings: they are mirrored as they are."""
-    return [topic for topic, problem in failures.items() if isinstance(problem, SettingRefused)]
-
-
-def _settings_of(changes: Iterable[ConfigChange]) -> dict[str, set[str]]:
-    """By topic, the names of the settings that change."""
-    names: dict[str, set[str]] = {}
-    for one in changes:
-        names.setdefault(one.topic, set()).add(one.name)
-    return names
+    made = frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
+    return Applied(made, failed, unchanged)
 
 
 def _outdated(
@@ -584,8 +549,8 @@ def _keep(target: Admin, journal: str) -> None:
         taken, left = fit_changes(target, changes)
         target.alter_configs(taken)
         if any(one.setting == "cleanup.policy" for one in left):
-            raise SettingRefused("; ".join(map(str, left)))
-    except (AccessDenied, BrokerError, SettingRefused) as problem:
+            raise PreflightError("; ".join(map(str, left)))
+    except (AccessDenied, BrokerError, PreflightError) as problem:
         if not expires:  # while clocks agree, nothing is amiss
             command = set_configs(Endpoint.of(target.settings), journal, limits)
             log.info("journal_settings_kept", topic=journal, reason=str(problem), advice=command)
@@ -620,7 +585,10 @@ def _create_own(target: Admin, flow: str, own: Creations) -> None:
         raise PreflightError("; ".join(map(str, own.findings)))
     for one in own.unfollowed:
         log_setting(flow, one)
-    _create(target, own.made)
+    failures: dict[str, MirrorError] = {}
+    _create(target, own.made, failures)
+    for problem in failures.values():
+        raise problem
 
 
 def log_setting(flow: str, one: Unfollowed) -> None:
@@ -645,28 +613,27 @@ def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings)
             )
         time.sleep(_POLL_S)
         configs = target.topic_configs(names)
-    return {name: rules_from(found, settings) for name, found in configs.items()}
+    return {name: rules_from(plain_values(found), settings) for name, found in configs.items()}
 
 
-def rules_from(configs: Mapping[str, ConfigValue], settings: TopicSettings) -> Rules:
-    """The rules that follow from one target topic's configs and what the flow's settings want."""
-    return Rules.from_configs(
-        plain_values(configs),
+def rules_from(configs: Mapping[str, str], settings: TopicSettings) -> Rules:
+    """Return the rules that follow from one target topic's configs and what the flow's settings want."""
+    rules = Rules.from_configs(configs)
+    return replace(
+        rules,
         offsets=settings.offsets,
-        recompress=settings.recompress,
-        coalesce_bytes=settings.coalesce_bytes,
+        codec=rules.codec if settings.recompress == "mirror" else None,
+        coalesce_bytes=settings.coalesce_bytes or 0,
         continues_on_loss=settings.on_data_loss == "continue",
         skips_damage=settings.on_damage == "skip",
         skips_too_large=settings.on_too_large == "skip",
     )
 
 
-def _create(
-    target: Admin, creations: Sequence[Creation], failures: dict[str, MirrorError] | None = None
-) -> frozenset[str]:
-    """Create topics; those that were there already. Raises the first failure where `failures` does not take them."""
+def _create(target: Admin, creations: Sequence[Creation], failures: dict[str, MirrorError]) -> frozenset[str]:
+    """Create topics; return those that were there already."""
     existed = target.create_topics(creations, failures)
-    made = [one for one in creations if not failures or one.topic not in failures]
+    made = [one for one in creations if one.topic not in failures]
     for creation in made:
         event = "topic_appeared" if creation.topic in existed else "topic_created"
         log.info(event, cluster=target.settings.alias, topic=creation.topic, partitions=creation.partitions)
@@ -674,10 +641,9 @@ def _create(
     return existed
 
 
-def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[str, MirrorError] | None) -> None:
+def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[str, MirrorError]) -> None:
     """Return when each of these topics has that many partitions, and each of them a leader: a broker makes some dozens
-    in a second, so what counts is the time since the last one. Those that have none then are `failures`; without these,
-    `ClusterUnreachable`.
+    in a second, so what counts is the time since the last one. Those that have none then are `failures`.
     """
     waiting = dict(partitions)
     deadline = clock.monotonic() + _VISIBLE_WITHIN_S
@@ -691,12 +657,9 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[
                 f"cluster {target.settings.alias}: {first_of(list(waiting))} created, but no leaders after"
                 f" {_VISIBLE_WITHIN_S:.0f} s; check the brokers' logs, then start again"
             )
-            if failures is None:
-                raise problem
             failures |= dict.fromkeys(waiting, problem)
             return
-        if waiting:
-            time.sleep(_POLL_S)
+        time.sleep(_POLL_S if waiting else 0)
 
 
 def broker_defaults(target: Admin) -> dict[str, str]:
@@ -745,4 +708,4 @@ def rules_for(settings: Settings, topic: str) -> tuple[Rules, str]:
         return Rules(), f"{DEFAULT_RULES}: {where} cannot be read ({problem})"
     if configs is None:
         return Rules(), f"{DEFAULT_RULES}: {where} does not exist yet"
-    return rules_from(configs, settings.topics), f"the rules of {where}"
+    return rules_from(plain_values(configs), settings.topics), f"the rules of {where}"

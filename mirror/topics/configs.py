@@ -96,15 +96,15 @@ def follows(name: str, sync: SyncSettings) -> bool:
     return name in IN_EFFECT | WHERE_SET or any(pattern.fullmatch(name) for pattern in sync.configs_include)
 
 
-def _is_wanted(name: str, ours: Mapping[str, ConfigValue], sync: SyncSettings) -> bool:
+def _is_wanted(name: str, source: Mapping[str, ConfigValue], sync: SyncSettings) -> bool:
     """Whether a setting follows the source's, by where that was set."""
-    policy = ours.get("cleanup.policy")
+    policy = source.get("cleanup.policy")
     is_compacting = name in COMPACTION and policy is not None and "compact" in policy.value
-    return follows(name, sync) and (name in IN_EFFECT or is_compacting or not ours[name].is_default)
+    return follows(name, sync) and (name in IN_EFFECT or is_compacting or not source[name].is_default)
 
 
 def configs_for(
-    ours: Mapping[str, ConfigValue],
+    source: Mapping[str, ConfigValue],
     defaults: Mapping[str, str],
     sync: SyncSettings,
     append_time: AppendTime = "source",
@@ -112,8 +112,8 @@ def configs_for(
     """What a topic is created with, from the configs of its source and the target's defaults for a new topic."""
     configs = {
         name: found.value
-        for name, found in sorted(ours.items())
-        if _is_wanted(name, ours, sync)
+        for name, found in sorted(source.items())
+        if _is_wanted(name, source, sync)
         and not (name in COMPACTION and found.is_default and defaults.get(name, found.value) == found.value)
     }
     if append_time == "source" and TIMESTAMP_TYPE in configs:
@@ -129,8 +129,8 @@ def any_time(defaults: Mapping[str, str]) -> dict[str, str]:
 
 def changes_to(
     topic: str,
-    theirs: Mapping[str, ConfigValue],
-    ours: Mapping[str, ConfigValue],
+    copy: Mapping[str, ConfigValue],
+    source: Mapping[str, ConfigValue],
     sync: SyncSettings,
     append_time: AppendTime = "source",
     *,
@@ -140,22 +140,22 @@ def changes_to(
     what decides which records there are, only what keeps more.
     """
     is_disputed = keeps or any(
-        ours[name].is_disputed and _is_wanted(name, ours, sync) for name in KEEPING & ours.keys()
+        source[name].is_disputed and _is_wanted(name, source, sync) for name in KEEPING & source.keys()
     )
-    for one in _changes(topic, theirs, ours, sync, append_time):
+    for one in _changes(topic, copy, source, sync, append_time):
         if not (is_disputed and one.is_of_keeping) or one.keeps_more:
             yield one
 
 
 def _changes(
     topic: str,
-    theirs: Mapping[str, ConfigValue],
-    ours: Mapping[str, ConfigValue],
+    copy: Mapping[str, ConfigValue],
+    source: Mapping[str, ConfigValue],
     sync: SyncSettings,
     append_time: AppendTime,
 ) -> Iterator[ConfigChange]:
-    for name in sorted(ours.keys() | theirs.keys()):
-        wanted, held = ours.get(name), theirs.get(name)
+    for name in sorted(source.keys() | copy.keys()):
+        wanted, held = source.get(name), copy.get(name)
         if not follows(name, sync) or held is None:  # a setting that the target's brokers do not know
             continue
         if wanted is not None and wanted.is_disputed:
@@ -167,7 +167,7 @@ def _changes(
             and wanted.value == LOG_APPEND_TIME
         ):
             continue  # what it began with
-        if wanted is not None and _is_wanted(name, ours, sync):
+        if wanted is not None and _is_wanted(name, source, sync):
             if wanted.value != held.value or held.is_disputed:
                 yield ConfigChange(topic=topic, name=name, before=held.value, after=wanted.value)
         elif not held.is_default:
@@ -175,27 +175,12 @@ def _changes(
 
 
 def unknown(
-    topic: str, theirs: Mapping[str, ConfigValue], ours: Mapping[str, ConfigValue], sync: SyncSettings
+    topic: str, copy: Mapping[str, ConfigValue], source: Mapping[str, ConfigValue], sync: SyncSettings
 ) -> Iterator[Unfollowed]:
     """Settings of the source of a copy that the copy's brokers do not know."""
-    for name in sorted(ours.keys() - theirs.keys()):
-        if _is_wanted(name, ours, sync) and not ours[name].is_default:
-            yield Unfollowed(topic, name, ours[name].value, "", "its brokers do not know it")
-
-
-def wanted(
-    pair: TopicPair,
-    source_configs: Mapping[str, Mapping[str, ConfigValue]],
-    target_configs: Mapping[str, Mapping[str, ConfigValue]],
-    settings: Settings,
-    *,
-    keeps: bool = False,
-) -> Iterator[ConfigChange]:
-    """What makes the copy of a pair follow its source, by the configs of topics on both sides. `keeps` as in
-    `changes_to`.
-    """
-    theirs, ours = target_configs[pair.target], source_configs[pair.source]
-    return changes_to(pair.target, theirs, ours, settings.sync, settings.topics.append_time, keeps=keeps)
+    for name in sorted(source.keys() - copy.keys()):
+        if _is_wanted(name, source, sync) and not source[name].is_default:
+            yield Unfollowed(topic, name, source[name].value, "", "its brokers do not know it")
 
 
 def ask_all(

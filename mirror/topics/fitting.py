@@ -59,50 +59,48 @@ class Fitted:
 
 
 def fitted(wanted: Mapping[str, Asked], ask: Ask) -> dict[str, Fitted]:
-    """Offer settings to the target, by topic; those of a refused topic one by one, in the second pass those again that
-    may have lacked another one.
+    """Offer settings to the target, by topic; those of a refused topic one by one, and in the second pass those again
+    that may have lacked another one. All topics are asked about together.
     """
     whys = ask(wanted) if wanted else {}
     found = {topic: Fitted(why=whys.get(topic, "")) for topic in wanted}
     for topic in wanted.keys() - whys.keys():
         found[topic].taken |= wanted[topic]
-    names = sorted(
-        {name for topic in whys for name in wanted[topic]}, key=lambda one: (one != REPLICAS, one not in KEEPING, one)
-    )
+
+    def refusals(name: str, values: Mapping[str, str | None]) -> Mapping[str, str]:
+        """Offer a setting, by topic, and return why it is refused where it is."""
+        offers = {topic: {**found[topic].taken, name: value} for topic, value in values.items()}
+        no = ask(offers) if offers else {}
+        for topic in offers.keys() - no.keys():
+            found[topic].taken = offers[topic]
+        return no
+
+    names = {name for topic in whys for name in wanted[topic]}
     for _ in range(_PASSES):
-        for name in names:
-            offers = {
-                topic: {**found[topic].taken, name: wanted[topic][name]}
-                for topic in whys
-                if name in wanted[topic] and name not in found[topic].taken
-            }
-            no = ask(offers) if offers else {}
-            for topic, offer in offers.items():
-                fit = found[topic]
-                if topic not in no:
-                    fit.taken = {**offer}
-                    fit.refused.pop(name, None)
-                    continue
-                fit.refused[name] = no[topic]
-                for value in nearest(name, offer[name], no[topic].replace(topic, "")):
-                    if not ask({topic: {**offer, name: value}}):
-                        fit.taken[name] = value
-                        break
+        for name in sorted(names, key=lambda name: (name != REPLICAS, name not in KEEPING, name)):
+            left = [topic for topic in whys if name in wanted[topic] and name not in found[topic].taken]
+            no = refusals(name, {topic: wanted[topic][name] for topic in left})
+            for topic in left:
+                found[topic].refused.pop(name, None)
+                found[topic].refused |= {name: no[topic]} if topic in no else {}
+            others = {topic: nearest(name, wanted[topic][name], no[topic].replace(topic, "")) for topic in no}
+            while values := {topic: others[topic].pop(0) for topic in no if others[topic]}:
+                no = refusals(name, values)
         if not any(found[topic].taken for topic in whys):
             break
     return found
 
 
 def nearest(name: str, value: str | None, why: str) -> list[str]:
-    """Values for a setting that a refusal names, as its minimum or maximum, the nearest first."""
-    others = _OTHER_REPLICAS if name == REPLICAS else ()
+    """Return values for a setting that a refusal names, as its minimum or maximum, the nearest first."""
     if value is None or _NO_BROKER in why or not re.fullmatch(r"-?\d+(\.\d+)?", value):
         return []
     asked = float("inf") if float(value) < 0 else float(value)
     least = -1 if asked == float("inf") else asked / _OTHER_UNIT
-    named = [one for one in re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?", why) if float(one) >= least]
-    near = sorted(named, key=lambda one: (abs(asked - float(one)), -float(one)))
-    return [one for one in dict.fromkeys((*near[:_MOST_VALUES], *others)) if one != value]
+    named = [text for text in re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?", why) if float(text) >= least]
+    near = sorted(named, key=lambda text: (abs(asked - float(text)), -float(text)))[:_MOST_VALUES]
+    others = _OTHER_REPLICAS if name == REPLICAS else ()
+    return [text for text in dict.fromkeys((*near, *others)) if text != value]
 
 
 # --- Topics that are to be created ------------------------------------------------------------------------------------

@@ -121,6 +121,10 @@ class History:
         """The ids of the clusters that a source topic's records came through before they were on the source."""
         return self.origins[topic].clusters if topic in self.origins else ()
 
+    def chains(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The same of each of these topics."""
+        return {topic: self.chain(topic) for topic in topics}
+
 
 def gone_topics(
     settings: Settings,

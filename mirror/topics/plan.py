@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from mirror.config import Settings
 from mirror.errors import AccessDenied
-from mirror.journal.entries import Copy, Unfollowed, accepted_in, moment, paused_in, start_offsets
+from mirror.journal.entries import Copy, Unfollowed, moment, paused_in, start_offsets
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import standing_in
@@ -22,15 +22,15 @@ from mirror.kafka.queries import EARLIEST
 from mirror.kafka.topic_configs import plain_values
 from mirror.names import is_legal
 from mirror.policy.remedies import allow
-from mirror.policy.rules import Finding, Severity, codec_of, grows
+from mirror.policy.rules import codec_of, grows
 from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import STANDING, LastPosition
 from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
-from mirror.topics.acls import AclPlan, given_in, plan_acls
+from mirror.topics.acls import AclPlan, given_in
 from mirror.topics.adoption import Gate
-from mirror.topics.apply import TopicPlan, begun_as, own_creations
-from mirror.topics.history import History, copies_of_others, gone_topics, read_history, read_own
+from mirror.topics.apply import NO_TOPICS, TopicPlan, begun_as, own_creations
+from mirror.topics.history import History, gone_topics, read_history, read_own
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
 
@@ -90,6 +90,8 @@ def _copies(plan: TopicPlan) -> Iterator[Copy]:
 
 # --- The whole plan of a flow, for people to look at before anything is touched ---------------------------------------
 
+#: By topic and partition, where logs begin and end.
+Spans = Mapping[tuple[str, int], Span]
 #: Measured with one broker (docs/benchmarks.md): padding, and control markers one after another.
 PADDING_PER_SECOND: Final = 2_500_000
 MARKERS_PER_SECOND: Final = 10_000
@@ -152,135 +154,74 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """What a start of the flow would make, change and follow, and why it would be refused.
+    """What a start of the flow would make, change and follow, and why it would be refused."""
 
-    `own_topics`: those that the flow keeps for itself, as they are to be created. `padding` and `gaps`: what equal
-    offsets cost before the first record, and where compaction left holes. `beginnings`: of topics that a first start
-    would not begin with their first records. `topics` is None where rights are missing to plan them. `failed_over`:
-    that the flow was, empty where it was not. `recreated`: why topics would stop in that state, with what to do;
-    `stops`: why partitions would stop in others as they begin; `stopped`: why they did when a mirror ran last, where a
-    start may find that resolved. `gone`: topics that were mirrored and that
-    the source has no more. `held`: copies that are left as they are, and why. `paused`: topics of which nothing is
-    mirrored before they are resumed. `left_out`: topics that topics.include matches and that are not mirrored, by the
-    reason. `extents`: both sides of each copy that is there. `start_ahead`: when topics would
-    begin that have no copy yet, if that is in the future. `growing`: copies that keep what is deleted from their
-    sources by request, and why. `own_refused`: why the target would not create the flow's own topics; `unfollowed`:
-    settings that it does not take, or not with the value that was asked for.
-    """
-
+    #: The flow's name.
     flow: str
     source_id: str
     target_id: str
-    topics: TopicPlan | None
-    own_topics: tuple[Creation, ...]
-    groups: tuple[str, ...]
-    acls: AclPlan
-    padding: tuple[Filling, ...]
-    gaps: tuple[Filling, ...]
-    beginnings: tuple[Beginning, ...]
-    rights: tuple[MissingRight, ...]
-    failed_over: str
-    recreated: tuple[str, ...]
-    gone: tuple[str, ...]
-    held: tuple[str, ...] = ()
+    #: Empty where rights are missing to plan them.
+    topics: TopicPlan = NO_TOPICS
+    #: Topics that the flow keeps for itself, as they are to be created.
+    own_topics: tuple[Creation, ...] = ()
+    #: Consumer groups that the flow follows.
+    groups: tuple[str, ...] = ()
+    acls: AclPlan = field(default_factory=AclPlan)
+    #: What equal offsets cost before the first record, and where compaction left holes.
+    padding: tuple[Filling, ...] = ()
+    gaps: tuple[Filling, ...] = ()
+    #: Of topics that a first start would not begin with their first records.
+    beginnings: tuple[Beginning, ...] = ()
+    rights: tuple[MissingRight, ...] = ()
+    #: Source topics of which nothing is mirrored before they are resumed.
     paused: tuple[str, ...] = ()
+    #: Both sides of each copy that exists.
     extents: tuple[Extent, ...] = ()
-    start_ahead: datetime | None = None
-    stops: tuple[str, ...] = ()
-    stopped: tuple[str, ...] = ()
+    #: By reason, the topics that `topics.include` matches and that are not mirrored.
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    growing: tuple[str, ...] = ()
-    own_refused: tuple[Finding, ...] = ()
+    #: Settings that the target does not take, or not with the value that was asked for.
     unfollowed: tuple[Unfollowed, ...] = ()
-
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """Why the flow would not start, or would stop at once."""
-        ended = (self.failed_over,) if self.failed_over else ()
-        refused = (*self.topics.refusals, *self.topics.withheld.values()) if self.topics else ()
-        refused = (*refused, *self.own_refused)
-        return (*ended, *map(str, refused), *self.recreated, *self.stops, *map(str, self.rights))
-
-    @property
-    def advice(self) -> tuple[str, ...]:
-        """What works, and costs something."""
-        findings = self.topics.findings if self.topics else ()
-        blocker = (self.acls.blocker,) if self.acls.blocker else ()
-        what = "is in the future: of what is there now nothing is mirrored"
-        ahead = (f"topics.start, {self.start_ahead.isoformat()}, {what}",) if self.start_ahead else ()
-        paused = (
-            f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in self.paused
-        )
-        advised = (str(one) for one in findings if one.severity is Severity.ADVISE)
-        much = (
-            f"{len(self.padding)} partitions begin at high offsets, and padding up to there costs what is said above; a"
-            " flow of its own with topics.offsets: translate copies such topics without any"
-        )
-        padded = (much,) if sum(one.offsets for one in self.padding) >= _MUCH_PADDING else ()
-        return (
-            *ahead,
-            *paused,
-            *padded,
-            *map(str, self.unfollowed),
-            *advised,
-            *self.growing,
-            *blocker,
-            *self.gone,
-            *self.held,
-            *self.stopped,
-        )
+    #: Why the flow would not start, or would stop at once.
+    refusals: tuple[str, ...] = ()
+    #: What works, and costs something.
+    advice: tuple[str, ...] = ()
 
     @property
     def has_changes(self) -> bool:
         """Something would be created or changed on the target."""
-        made = self.topics is not None and not self.topics.is_empty
-        return made or bool(self.own_topics or self.acls.missing or self.acls.revoked or self.padding)
+        return bool(
+            not self.topics.is_empty or self.own_topics or self.acls.missing or self.acls.revoked or self.padding
+        )
 
 
 def plan_flow(settings: Settings) -> FlowPlan:
     """Read both clusters. Raises ClusterError where one cannot be asked at all."""
-    source, target = Admin(settings.source), Admin(settings.target)
-    names = source.topic_names()
+    source, target, preserves = Admin(settings.source), Admin(settings.target), settings.topics.offsets == "preserve"
+    names, source_id = source.topic_names(), source.cluster_id()
     own = asyncio.run(read_own(settings))
     history = asyncio.run(read_history(settings, own, names, target.topic_names()))
     held: dict[str, str] = {}
     gate = Gate(source, target, held.__setitem__)
-    rights = list(_source_rights(settings, source, names))
-    topics: TopicPlan | None = None
-    acls = AclPlan()
+    rights, topics, acls = list(_source_rights(settings, source, names)), NO_TOPICS, AclPlan()
     try:
         topics = gate.plan(settings, history)
     except AccessDenied:
         if not rights:
             raise
-    padding: tuple[Filling, ...] = ()
-    gaps: tuple[Filling, ...] = ()
-    extents: tuple[Extent, ...] = ()
-    starts: dict[TopicPartition, int] = {}
-    lost, stopped = list[str](), list[str]()
-    growing: tuple[str, ...] = ()
-    if topics:
-        spans = source.spans(topics.source_topics.values()), target.spans(topics.target_topics.values())
-        extents = tuple(_extents(*spans, topics, is_equal=settings.topics.offsets == "preserve"))
-        starts = asyncio.run(planned_starts(settings, topics, history))
-        lost, stopped = _reported(topics, settings, own.newest, spans[0])
-        if settings.topics.offsets == "preserve":
-            padding, gaps = _fillings(*spans, topics, starts, standing_in(own.newest).positions)
-        if settings.sync.log_start == "keep":
-            growing = tuple(_growing(topics, spans[0]))
-        if settings.sync.acls:
-            principals = settings.sync.acl_principals
-            pairs, given = topics.allowed().pairs, given_in(own.newest)
-            acls = plan_acls(source, target, pairs, followed_groups(settings, source), given, principals)
-            source_id = source.cluster_id()
-            others = {*copies_of_others(settings, history.seen, source_id).values()}
-            acls = acls.giving_alone(others, source_id)
-            withheld = gate.held(acls.topics, topics, history, settings)
-            acls, held = acls.leaving(withheld, gate.unreadable), withheld | held
-        rights += _target_rights(settings, target, topics, acls, padding)
+    spans = source.spans(topics.source_topics.values()), target.spans(topics.target_topics.values())
+    starts = asyncio.run(planned_starts(settings, topics, history))
+    lost, stopped = _reported(topics, settings, own.newest, spans[0])
+    padding, gaps = _fillings(*spans, topics, starts, standing_in(own.newest).positions) if preserves else ((), ())
+    extents = tuple(_extents(*spans, topics, is_equal=preserves))
+    if settings.sync.acls and topics is not NO_TOPICS:
+        groups, given = followed_groups(settings, source), given_in(own.newest)
+        acls, withheld = gate.acls(topics.allowed(), history, settings, groups, given)
+        held = withheld | held
+    rights += _target_rights(settings, target, topics, acls, padding)
     is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
     own_fit = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
-    done, source_id = FailedOver.standing(own.newest), source.cluster_id()
+    paused = sorted(paused_in(own.newest).intersection(topics.sources))
+    unfollowed = (*topics.unfollowed, *own_fit.unfollowed)
     return FlowPlan(
         flow=settings.flow,
         source_id=source_id,
@@ -294,29 +235,54 @@ def plan_flow(settings: Settings) -> FlowPlan:
         gaps=gaps,
         beginnings=() if history.has_begun else tuple(beginnings(starts)),
         rights=tuple(rights),
-        failed_over=f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back" if done else "",
-        recreated=tuple(_recreated(Endpoint.of(settings.target), topics, history)) if topics else (),
-        gone=tuple(
-            f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
-            for copy, topic in gone_topics(settings, source, target, {**history.rekeyed, **history.seen}, names).items()
-        ),
-        held=tuple(
-            f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()
-        ),
-        paused=tuple(sorted(paused_in(own.newest).intersection(topics.sources))) if topics else (),
+        paused=tuple(paused),
         extents=extents,
-        start_ahead=_ahead(settings) if topics and len(extents) < len(topics.pairs) else None,
-        stops=(*_stops(topics, settings, own.newest), *lost) if topics else (),
-        stopped=tuple(stopped),
-        growing=growing,
-        own_refused=own_fit.findings,
-        unfollowed=(*(topics.unfollowed if topics else ()), *own_fit.unfollowed),
+        unfollowed=unfollowed,
+        refusals=(
+            *_failed_over(own.newest),
+            *map(str, (*topics.refusals, *topics.withheld.values(), *own_fit.findings)),
+            *_recreated(Endpoint.of(settings.target), topics, history),
+            *_stops(topics, settings, own.newest),
+            *lost,
+            *map(str, rights),
+        ),
+        advice=(
+            *(_ahead(settings) if len(extents) < len(topics.pairs) else ()),
+            *(f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in paused),
+            *_much_padding(padding),
+            *map(str, (*unfollowed, *topics.advice)),
+            *(_growing(topics, spans[0]) if settings.sync.log_start == "keep" else ()),
+            *filter(None, [acls.blocker]),
+            *_gone(settings, source, target, history, names),
+            *(f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()),
+            *stopped,
+        ),
     )
 
 
-def _ahead(settings: Settings) -> datetime | None:
+def _failed_over(journal: Mapping[bytes, bytes]) -> Iterator[str]:
+    if done := FailedOver.standing(journal):
+        yield f"the flow was failed over {done}; mirror failover CONFIG --undo takes that back"
+
+
+def _ahead(settings: Settings) -> Iterator[str]:
     start = settings.topics.start
-    return start if isinstance(start, datetime) and start > datetime.now(UTC) else None
+    if isinstance(start, datetime) and start > datetime.now(UTC):
+        yield f"topics.start, {start.isoformat()}, is in the future: of what is there now nothing is mirrored"
+
+
+def _much_padding(padding: Sequence[Filling]) -> Iterator[str]:
+    if sum(filling.offsets for filling in padding) >= _MUCH_PADDING:
+        yield (
+            f"{len(padding)} partitions begin at high offsets, and padding up to there costs what is said above; a"
+            " flow of its own with topics.offsets: translate copies such topics without any"
+        )
+
+
+def _gone(settings: Settings, source: Admin, target: Admin, history: History, names: Collection[str]) -> Iterator[str]:
+    gone = gone_topics(settings, source, target, {**history.rekeyed, **history.seen}, names)
+    for copy, topic in gone.items():
+        yield f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
 
 
 def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[str]:
@@ -353,12 +319,12 @@ def _stops(plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes]) 
 
 
 def _reported(
-    plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes], ours: Mapping[tuple[str, int], Span]
+    plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes], source_spans: Spans
 ) -> tuple[list[str], list[str]]:
     """Partitions that stopped since the source deleted what was to be mirrored next, and still would; and those that
     stopped when a mirror ran last for what a start may find resolved.
     """
-    lost, others, accepted = list[str](), list[str](), accepted_in(journal)
+    lost, others, accepted = list[str](), list[str](), standing_in(journal).accepted
     names = {(pair.source, pair.target) for pair in plan.allowed().pairs}
     for one in status_of("", "", journal, 0).figures:
         known_otherwise = one.state in STANDING or one.state is State.RECREATED
@@ -368,7 +334,7 @@ def _reported(
         if one.state is not State.RETENTION_GAP:
             others.append(f"{text} (when a mirror ran last; one that starts looks again)")
             continue
-        span = ours.get((one.topic, one.partition))
+        span = source_spans.get((one.topic, one.partition))
         known = accepted.get(TopicPartition(one.target_topic, one.partition))
         first, until = known.offsets if known else (0, 0)
         is_taken = span is not None and first <= one.next_offset and span.start <= until
@@ -385,7 +351,11 @@ def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
 
 
 def _extents(
-    ours: Mapping[tuple[str, int], Span], theirs: Mapping[tuple[str, int], Span], plan: TopicPlan, *, is_equal: bool
+    source_spans: Spans,
+    copy_spans: Spans,
+    plan: TopicPlan,
+    *,
+    is_equal: bool,
 ) -> Iterator[Extent]:
     """Both sides of each copy that is there; `is_equal`: by equal offsets."""
     nothing = Span(start=0, end=0)
@@ -393,7 +363,7 @@ def _extents(
         if pair.target not in plan.target_topics:
             continue
         sides = [
-            (ours.get((pair.source, number), nothing), theirs.get((pair.target, number), nothing))
+            (source_spans.get((pair.source, number), nothing), copy_spans.get((pair.target, number), nothing))
             for number in range(pair.partitions)
         ]
         yield Extent(
@@ -405,17 +375,17 @@ def _extents(
         )
 
 
-def _growing(plan: TopicPlan, ours: Mapping[tuple[str, int], Span]) -> Iterator[str]:
+def _growing(plan: TopicPlan, source_spans: Spans) -> Iterator[str]:
     for pair in plan.pairs:
-        starts = [span.start for number in range(pair.partitions) if (span := ours.get((pair.source, number)))]
+        starts = [span.start for number in range(pair.partitions) if (span := source_spans.get((pair.source, number)))]
         configs = plain_values(plan.source_configs.get(pair.source, {}))
         if why := grows(configs, pair.source, max(starts, default=0)):
             yield f"{pair.target}: {why}"
 
 
 def _fillings(
-    ours: Mapping[tuple[str, int], Span],
-    theirs: Mapping[tuple[str, int], Span],
+    source_spans: Spans,
+    copy_spans: Spans,
     plan: TopicPlan,
     starts: Mapping[TopicPartition, int],
     positions: Mapping[TopicPartition, LastPosition],
@@ -424,11 +394,11 @@ def _fillings(
     gaps: list[Filling] = []
     known = {one.topic: one.configs for one in plan.creations}
     known |= {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
-    codecs = {topic: codec_of(configs) for topic, configs in known.items()}
+    codecs, compacted = {topic: codec_of(configs) for topic, configs in known.items()}, plan.compacted
     for pair in plan.pairs:
         for number in range(pair.partitions):
-            span = ours.get((pair.source, number), Span(start=0, end=0))
-            reached = theirs.get((pair.target, number), Span(start=0, end=0)).end
+            span = source_spans.get((pair.source, number), Span(start=0, end=0))
+            reached = copy_spans.get((pair.target, number), Span(start=0, end=0)).end
             since = starts.get(TopicPartition(pair.source, number), 0)
             begin, last = max(since, span.start), positions.get(TopicPartition(pair.target, number))
             # a copy that ends elsewhere before its source begins has lost records: its task reports it
@@ -436,7 +406,7 @@ def _fillings(
             if (offsets := begin - reached) > 0 and (not reached or holds_none):
                 padding.append(Filling.padding(pair.target, number, offsets, codecs.get(pair.target)))
             left = span.end - max(reached, begin)
-            if left > 0 and pair.source in plan.compacted:
+            if left > 0 and pair.source in compacted:
                 gaps.append(Filling(pair.target, number, left, left / MARKERS_PER_SECOND))
     return tuple(padding), tuple(gaps)
 

@@ -56,13 +56,16 @@ class RekeyPlan:
     unread: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Clusters:
-    """What is known of both clusters: topics by name, configs of those that matter, and the target's defaults."""
+    """What is known of both clusters."""
 
+    #: All topics, by name.
     source_topics: Mapping[str, TopicInfo]
     target_topics: Mapping[str, TopicInfo]
+    #: Of the topics that matter.
     source_configs: Mapping[str, Mapping[str, ConfigValue]]
+    #: What a new topic gets on the target unless set otherwise, and how many of its brokers are alive.
     defaults: Mapping[str, str]
     brokers: int
 
@@ -85,15 +88,14 @@ def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], 
     may_create = settings.sync.topics  # what the flow keeps for itself is made all the same, as its journal is
     for pair in (one for one in pairs if not unread & {one.target, one.rekeying and one.rekeying.dead_letter}):
         assert pair.rekeying is not None
-        ours = known.source_configs[pair.source]
-        of_source = plain_values(ours)
+        of_source = plain_values(source_configs := known.source_configs[pair.source])
         rekeying = replace(pair.rekeying, tombstones_ms=tombstones_kept_ms(of_source))
         replicas = replicas_of(
             asked, known.source_topics[pair.source].replication_factor, known.defaults, known.brokers
         )
         copy, progress = known.target_topics.get(pair.target), rekeying.progress
         if copy is None and may_create:
-            followed = configs_for(ours, known.defaults, settings.sync, settings.topics.append_time)
+            followed = configs_for(source_configs, known.defaults, settings.sync, settings.topics.append_time)
             configs: Mapping[str, str] = followed | _keeping(rekeying, {**known.defaults, **followed})
             creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
             configs = {**known.defaults, **configs}

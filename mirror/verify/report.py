@@ -248,6 +248,13 @@ class PartitionReport:
     target_mark: Mark | None = None
 
 
+def _sums(reports: Iterable[PartitionReport], *others: str) -> dict[str, int]:
+    """Return what these have together of each count that a topic has, too, and of `others`."""
+    every = list(reports)
+    names = ("batches", "hidden", "records", "bytes", "identical", "as_stored", "own_timestamps", "rewritten", *others)
+    return {name: sum(getattr(one, name) for one in every) for name in names}
+
+
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
     """The report with what a mirror would stop for that starts now."""
     stray = Difference(stop.topic, stop.partition, stop.offset, Kind.STRAY, "", f"{stop.detail};")
@@ -268,24 +275,15 @@ def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
         pair=first.pair,
         begin=first.begin,
         end=last.end,
-        batches=sum(one.batches for one in ranges),
-        hidden=sum(one.hidden for one in ranges),
-        records=sum(one.records for one in ranges),
-        bytes=sum(one.bytes for one in ranges),
         codecs=tuple(sorted({codec for one in ranges for codec in one.codecs})),
-        identical=sum(one.identical for one in ranges),
-        as_stored=sum(one.as_stored for one in ranges),
-        own_timestamps=sum(one.own_timestamps for one in ranges),
-        rewritten=sum(one.rewritten for one in ranges),
         offsets_equal=all(one.offsets_equal for one in ranges),
         lag=last.lag,
         source_digest=added_up(one.source_digest for one in ranges),
         target_digest=added_up(one.target_digest for one in ranges),
-        different=sum(one.different for one in ranges),
         differences=tuple(islice((each for one in ranges for each in one.differences), KEPT)),
         notes=tuple(dict.fromkeys(note for one in ranges for note in one.notes)),
         lost=tuple(sorted({lost for one in ranges for lost in one.lost})),
-        lost_records=sum(one.lost_records for one in ranges),
+        **_sums(ranges, "different", "lost_records"),
         source_mark=next((one.source_mark for one in reversed(ranges) if one.source_mark), None),
         target_mark=next((one.target_mark for one in reversed(ranges) if one.target_mark), None),
     )
@@ -403,16 +401,8 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
         target=reports[0].pair.target.topic if reports else "",
         partitions=len(reports),
         codecs=tuple(dict.fromkeys(codec for report in reports for codec in report.codecs)),
-        records=sum(report.records for report in reports),
-        batches=sum(report.batches for report in reports),
-        hidden=sum(report.hidden for report in reports),
-        bytes=sum(report.bytes for report in reports),
-        identical=sum(report.identical for report in reports),
-        as_stored=sum(report.as_stored for report in reports),
-        own_timestamps=sum(report.own_timestamps for report in reports),
-        rewritten=sum(report.rewritten for report in reports),
         offsets_equal=bool(reports) and misfit is None and all(report.offsets_equal for report in reports),
-        lag=sum(report.lag for report in reports),
+        **_sums(reports, "lag"),
         different=sum(report.different for report in reports) + (misfit is not None),
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from certificates import Authority
 from secured import USERS, Guarded
 
 from mirror.config import ClusterSettings
@@ -22,7 +23,6 @@ from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.kafka.connection import Connection
 from mirror.kafka.protocol import METADATA
-from mirror.lab.embedded.node import Authority
 
 pytest_plugins = ["guardedbroker"]
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mirror.config import Settings, SyncSettings
 from mirror.driver.topic_watcher import Replanner
 from mirror.errors import ClusterUnreachable
-from mirror.kafka.admin import Admin
 from mirror.policy.selection import TopicPair
 from mirror.topics.acls import Acl, AclPlan, given_entries, given_in, plan_acls, wanted
 from mirror.topics.adoption import Gate
@@ -130,24 +129,20 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
 
     for name, stand_in in (
         ("followed_groups", lambda *_: ()),
-        ("plan_acls", lambda *_: AclPlan(missing=(more,), revoked=(less,))),
-        ("copies_of_others", lambda *_: {}),
         ("OwnershipCheck.refuse_lost", still_ours),
         ("record_given", recorded),
         ("create_acls", lambda *_: does("created")),
         ("delete_acls", lambda *_: does("deleted")),
     ):
         monkeypatch.setattr(f"mirror.driver.topic_watcher.{name}", stand_in)
-    monkeypatch.setattr(Admin, "cluster_id", lambda _: "eu")
-    monkeypatch.setattr(Gate, "held", lambda *_: {})
+    monkeypatch.setattr(Gate, "acls", lambda *_: (AclPlan(missing=(more,), revoked=(less,)), {}))
     replanner = Replanner(settings_between("a:1", "b:2", ["a"]))
     replanner._given = {less}
-    plan: Any = SimpleNamespace(pairs=())
-    history: Any = SimpleNamespace(seen={})
+    nothing: Any = None
     if fails_at:
         with pytest.raises(ClusterUnreachable):
-            replanner._sync_acls(plan, history, ())
+            replanner._sync_acls(nothing, nothing, ())
     else:
-        replanner._sync_acls(plan, history, ())
+        replanner._sync_acls(nothing, nothing, ())
     answer = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
     assert done == {"recorded": answer[:1], "created": answer[:4], "": answer}[fails_at]

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from certificates import Authority, Certificate
 from pydantic import SecretStr
 from scramp import ScramMechanism
 from secured import settings
@@ -19,7 +20,6 @@ from secured import settings
 from mirror.errors import ClusterUnreachable, NotAuthenticated
 from mirror.kafka.auth import Scram
 from mirror.kafka.cluster import Cluster, Endpoint
-from mirror.lab.embedded.node import Authority, Certificate
 
 
 def test_a_broker_that_does_not_know_the_password_is_distinguished_from_one_that_does() -> None:

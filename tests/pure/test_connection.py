@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import select
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -20,7 +19,7 @@ from pydantic import SecretStr
 from waiting import DEADLINE_S, MovableClock
 
 from mirror.errors import ConnectionLost, NotAuthenticated, UnsupportedVersion
-from mirror.kafka.auth import Conversation, Plain
+from mirror.kafka.auth import Conversation, Plain, Security
 from mirror.kafka.connection import FRAME_LIMIT, LONGEST_MUTE, Connection
 from mirror.kafka.protocol import API_VERSIONS, INIT_PRODUCER_ID, METADATA, SASL_HANDSHAKE, Versions
 
@@ -305,19 +304,22 @@ async def test_a_broker_too_old_for_the_question_is_understood() -> None:
         connection.close()
 
 
-class Kept:
-    """Security whose proof is kept, as a token is."""
+class Kept(Security):
+    """One whose proof is kept, as a token is."""
 
     is_old = True
 
-    def tls(self) -> ssl.SSLContext | None:
-        return None
-
-    async def proof(self, host: str) -> Conversation | None:  # noqa: ARG002 -- the protocol's
+    async def proof(self, host: str) -> Conversation | None:  # noqa: ARG002 -- as the base has it
         return Plain("mirror", SecretStr("secret"))
 
-    def was_old(self, proof: Conversation) -> bool:  # noqa: ARG002 -- the protocol's
+    def was_old(self, proof: Conversation) -> bool:  # noqa: ARG002 -- as the base has it
         return self.is_old
+
+
+class Refused(Kept):
+    """One whose proof is new."""
+
+    is_old = False
 
 
 @in_loop
@@ -326,12 +328,10 @@ async def test_what_was_kept_and_is_refused_is_worth_another_connection() -> Non
         return call.schema().SaslHandshakeResponse(error_code=ErrorCode(33), mechanisms=())
 
     async with FakeBroker({SASL_HANDSHAKE.key: refuses}) as broker:
-        kept = Kept()
         with pytest.raises(ConnectionLost, match="it was kept, and another one is asked for"):
-            await Connection.open(broker.address, kept)
-        kept.is_old = False
+            await Connection.open(broker.address, Kept())
         with pytest.raises(NotAuthenticated, match="PLAIN is not one of its mechanisms"):
-            await Connection.open(broker.address, kept)
+            await Connection.open(broker.address, Refused())
 
 
 @in_loop

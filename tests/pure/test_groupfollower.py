@@ -324,7 +324,7 @@ async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
     for owner, name, stand_in in (
         *((Side, "listed", listed), (Side, "fetched", fetched), (Side, "coordinators", coordinators)),
         *((Side, "miss_unlisted", nothing), (Side, "denied", nothing), (GroupSync, "_others", nothing)),
-        *((sync_of, "listed", at_end), (sync_of, "high_watermarks", at_end), (Cluster, "refresh", nothing)),
+        *((sync_of, "listed", at_end), (Cluster, "refresh", nothing)),
     ):
         monkeypatch.setattr(owner, name, stand_in)
     monkeypatch.setattr(Cluster, "nodes", (1,))

@@ -15,7 +15,6 @@ from mirror.journal.entries import (
     FirstSeen,
     accept_entry,
     accepted_for,
-    accepted_in,
     mirrored_cluster,
     moment,
     read_accepted,
@@ -23,6 +22,7 @@ from mirror.journal.entries import (
     seen_in,
 )
 from mirror.journal.journal import Entry
+from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST
 from mirror.observability.status import NOT_OURS
@@ -111,17 +111,17 @@ def test_what_is_accepted_is_read_back() -> None:
     ):
         with pytest.raises((ValueError, KeyError)):
             read_accepted(Entry(0, key, value))
-        assert accepted_in({key: value}) == {}
+        assert standing_in({key: value}).accepted == {}
 
 
 def test_what_was_accepted_of_another_topic_of_that_name_is_not_accepted() -> None:
     first, second = uuid4(), uuid4()
-    reported = accepted_in(dict([accept_entry(Loss(AT, AT, 100, 150), first), (b"accept/orders/0", b"torn")]))
+    reported = standing_in(dict([accept_entry(Loss(AT, AT, 100, 150), first), (b"accept/orders/0", b"torn")])).accepted
     assert accepted_for(Assignment(AT, AT, first, Rules()), reported) == (100, 150)
     assert accepted_for(Assignment(AT, AT, second, Rules()), reported) is None
     assert accepted_for(Assignment(AT, AT, None, Rules()), reported) is None
     before = json.dumps({"first": 100, "upto": 150, "at_ms": 1}).encode()  # as earlier versions wrote it
-    assert accepted_in({b"accept/orders.eu/1/12": before}) == {}
+    assert standing_in({b"accept/orders.eu/1/12": before}).accepted == {}
 
 
 def test_what_an_acceptance_covers() -> None:

@@ -43,8 +43,7 @@ def test_rules_are_those_of_the_target_topic() -> None:
         "message.timestamp.before.max.ms": "7200000",
         "message.timestamp.type": "LogAppendTime",
     }
-    assert Rules.from_configs(configs, offsets="translate") == Rules(
-        offsets="translate",
+    assert Rules.from_configs(configs) == Rules(
         target_append_time=True,
         max_message_bytes=500,
         compacted=True,

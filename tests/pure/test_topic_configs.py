@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -195,6 +196,23 @@ def test_a_topic_is_made_with_what_its_target_takes(
     for one in fit.unfollowed:
         assert (one.source_value, one.target_value) == (wanted[one.setting], made.get(one.setting, ""))
         assert one.setting in one.reason
+
+
+def test_a_thousand_refused_topics_take_no_more_requests_than_one() -> None:
+    def requests(topics: int) -> int:
+        asked: list[int] = []
+
+        class Counting(Refusing):
+            def changes_refused(self, changes: Iterable[ConfigChange]) -> dict[str, str]:
+                asked.append(1)
+                return super().changes_refused(changes)
+
+        target: Any = Counting(HOSTED)
+        every = [replace(change("segment.bytes", "9", "8"), topic=f"t{number}") for number in range(topics)]
+        assert len(fit_changes(target, every)[0]) == topics
+        return len(asked)
+
+    assert requests(1000) == requests(1)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def mirror_once(
     settings = settings_between(source_bootstrap, target_bootstrap, topics, flow, **more)
     source, target = Admin(settings.source), Admin(settings.target)
     plan = replace(plan_topics(source, target, settings), changes=())
-    apply(target, plan)
+    apply(target, plan).raise_failures()
     rules = rules_of(target, plan.pairs, settings.topics)
     topic_ids = {name: info.topic_id for name, info in plan.source_topics.items()}
     assignments = assign(plan.pairs, topic_ids, rules)
@@ -213,7 +213,7 @@ async def _copied(
         handed = [standing.handed(assignment) for assignment in bounded]
         if names_copies:
             await target.refresh({assignment.target.topic for assignment in assignments})
-            await recorded(source, journal, assignments, await journal.newest())
+            await recorded(source, journal, assignments, await journal.newest(), {})
 
         async def on_loss(loss: Loss) -> None:
             await journal.append([loss_entry(loss)])

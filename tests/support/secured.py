@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from acls import every_acl, put_acls
+from certificates import GUARDED, Authority, sasl, self_signed
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -24,7 +25,7 @@ from waiting import DEADLINE_S
 
 from mirror.config import ClusterSettings
 from mirror.lab.embedded import Cluster, Spec
-from mirror.lab.embedded.node import GUARDED, Authority, Listener, sasl, self_signed
+from mirror.lab.embedded.node import Listener
 
 USERS: Final = {"alice": "alice-knows-this", "bob": "bob-knows-that", "carol": "carol-knows-all"}
 #: May do everything, as whoever comes by the plain listener.

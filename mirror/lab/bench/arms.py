@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import yaml
 
@@ -50,38 +51,41 @@ class Rekeying:
     partitions: int
 
 
-class Arm(Protocol):
-    """`ends_itself`: a copy that is not live ends when everything is copied. `keeps_timestamps`: those of the source's
-    records are on the target.
-    """
+class Arm(ABC):
+    """A way to copy a topic; most end by themselves, keep times and keys, and copy batches as they are."""
+
+    #: A copy that is not live ends when everything is copied; else it is ended once everything is on the target.
+    ends_itself: bool = True
+    #: The times of the source's records are on the target; else they are not compared.
+    keeps_timestamps: bool = True
+    #: None where keys and partitions stay as they are.
+    rekeys: Rekeying | None = None
 
     @property
+    @abstractmethod
     def facts(self) -> Facts:
         """What it is, with the settings that it runs with."""
 
-    @property
-    def ends_itself(self) -> bool:
-        """Else it is ended once everything is on the target."""
-
-    @property
-    def keeps_timestamps(self) -> bool:
-        """Else they are not compared."""
-
-    @property
-    def rekeys(self) -> Rekeying | None:
-        """None where keys and partitions stay as they are."""
+    @abstractmethod
+    def start(self, job: Job) -> Bound:
+        """Begin; the process ends with this one, whatever happens."""
 
     def fits(self, shape: Shape) -> bool:
-        """Whether it is to copy a topic of this shape."""
+        """Return whether it is to copy a topic of this shape."""
+        return not (shape.compacted or shape.transactional)
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 -- most need nothing
         """Fetch what it needs. Raises BenchError."""
 
     def target_topic(self, job: Job) -> str:
-        """Where its copy comes to lie."""
+        """Return where its copy comes to lie: each has a prefix of its own."""
+        return f"{job.run}.{job.topic}"
 
-    def start(self, job: Job) -> Bound:
-        """Begin; the process ends with this one, whatever happens."""
+    def created(self, job: Job) -> str:
+        """Create the target topic, and return its name."""
+        topic = self.target_topic(job)
+        create(job.target, topic, job.shape.partitions, job.replicas)
+        return topic
 
 
 # --- The mirror itself, and what bounds it ----------------------------------------------------------------------------
@@ -118,11 +122,9 @@ def settings(
     return str(yaml.safe_dump(found, sort_keys=False))
 
 
-class Mirror:
+class Mirror(Arm):
     """`mirror run`: batches keep their compressed bytes, only their headers are written anew."""
 
-    ends_itself, keeps_timestamps = True, True
-    rekeys: Rekeying | None = None
     _translate = False
 
     @property
@@ -140,17 +142,10 @@ class Mirror:
         """Batches with holes cannot stay as they are."""
         return not shape.compacted
 
-    def prepare(self) -> None:
-        """Nothing is needed."""
-
-    def target_topic(self, job: Job) -> str:
-        """Each copy has a prefix of its own."""
-        return f"{job.run}.{job.topic}"
-
     def start(self, job: Job) -> Bound:
         """`mirror run --once`, or without `--once` a live one."""
         if job.replicas > 1:  # a topic that it makes itself has as many as the source's
-            create(job.target, self.target_topic(job), job.shape.partitions, job.replicas)
+            self.created(job)
         file = job.folder / "flow.yaml"
         names = (job.run, job.source, job.target, job.topic)
         text = settings(*names, translate=self._translate, rekeys=self.rekeys, spark=job.spark)
@@ -203,10 +198,8 @@ class Rekey(Mirror):
         return super().fits(shape) and shape.batch_bytes >= 1_000_000
 
 
-class Replay:
+class Replay(Arm):
     """The mirror's writer alone, with the batches in memory before the clock starts: no source, no Spark."""
-
-    ends_itself, keeps_timestamps, rekeys = True, True, None
 
     @property
     def facts(self) -> Facts:
@@ -219,21 +212,9 @@ class Replay:
             settings=f"{REPLAY_TASKS} processes, 8 MB in flight each\n",
         )
 
-    def fits(self, shape: Shape) -> bool:
-        """Batches as they are stored, of which none may have to be rewritten or left out."""
-        return not shape.compacted and not shape.transactional
-
-    def prepare(self) -> None:
-        """Nothing is needed."""
-
-    def target_topic(self, job: Job) -> str:
-        """By the run's name."""
-        return f"{job.run}.{job.topic}"
-
     def start(self, job: Job) -> Bound:
         """Load, then append."""
-        topic = self.target_topic(job)
-        create(job.target, topic, job.shape.partitions, job.replicas)
+        topic = self.created(job)
         command = [sys.executable, "-m", "mirror.lab.bench.replay", job.source, job.target, job.topic, topic]
         return Bound([*command, str(job.shape.partitions), str(REPLAY_TASKS)], job.folder / "log", grace=GRACE_S)
 
@@ -283,10 +264,10 @@ def spark_kafka_jars() -> Path:
     return fetched(f"spark-sql-kafka-{SPARK_KAFKA}", [module])
 
 
-class MirrorMaker:
+class MirrorMaker(Arm):
     """As Kafka publishes it, with one of two files of settings. It does not end by itself."""
 
-    ends_itself, keeps_timestamps, rekeys = False, True, None
+    ends_itself = False
 
     def __init__(self, *, tuned: bool) -> None:
         self._tuned = tuned
@@ -319,10 +300,6 @@ class MirrorMaker:
         """Fetch the jars."""
         mirror_maker_jars()
 
-    def target_topic(self, job: Job) -> str:
-        """By its own policy: the source's alias, a dot, the topic's name."""
-        return f"{job.run}.{job.topic}"
-
     def start(self, job: Job) -> Bound:
         """In one JVM, as its start script does it."""
         properties, logging = job.folder / "mm2.properties", job.folder / "log4j2.properties"
@@ -340,10 +317,8 @@ def filled(template: str, job: Job) -> str:
     return "".join(f"{line}\n" for line in text.splitlines() if line and not line.startswith("#"))
 
 
-class Loop:
+class Loop(Arm):
     """`lab/bench/loop.py`, a process of its own."""
-
-    ends_itself, keeps_timestamps, rekeys = True, True, None
 
     @property
     def facts(self) -> Facts:
@@ -358,38 +333,17 @@ class Loop:
             settings="".join(f"{key} = {str(value).lower()}\n" for key, value in given.items()),
         )
 
-    def fits(self, shape: Shape) -> bool:
-        """Where the mirror does not rewrite."""
-        return not (shape.compacted or shape.transactional)
-
-    def prepare(self) -> None:
-        """Nothing is needed."""
-
-    def target_topic(self, job: Job) -> str:
-        """By the run's name."""
-        return f"{job.run}.{job.topic}"
-
     def start(self, job: Job) -> Bound:
         """Into a topic that is made first."""
-        topic = self.target_topic(job)
-        create(job.target, topic, job.shape.partitions, job.replicas)
-        command = [
-            sys.executable,
-            "-m",
-            "mirror.lab.bench.loop",
-            job.source,
-            job.target,
-            job.topic,
-            topic,
-            job.shape.codec,
-        ]
-        return Bound(command, job.folder / "log", grace=GRACE_S)
+        topic = self.created(job)
+        command = [sys.executable, "-m", "mirror.lab.bench.loop", job.source, job.target, job.topic, topic]
+        return Bound([*command, job.shape.codec], job.folder / "log", grace=GRACE_S)
 
 
-class SparkKafka:
+class SparkKafka(Arm):
     """Spark's own connector from source to sink, as one batch query: it offers no target timestamps."""
 
-    ends_itself, keeps_timestamps, rekeys = True, False, None
+    keeps_timestamps = False
 
     @property
     def facts(self) -> Facts:
@@ -406,20 +360,15 @@ class SparkKafka:
 
     def fits(self, shape: Shape) -> bool:
         """On the first workload alone: it takes its time to start."""
-        return not (shape.compacted or shape.transactional) and shape.batch_bytes >= 1_000_000
+        return super().fits(shape) and shape.batch_bytes >= 1_000_000
 
     def prepare(self) -> None:
         """Fetch the jars."""
         spark_kafka_jars()
 
-    def target_topic(self, job: Job) -> str:
-        """By the run's name."""
-        return f"{job.run}.{job.topic}"
-
     def start(self, job: Job) -> Bound:
         """Into a topic that is made first."""
-        topic = self.target_topic(job)
-        create(job.target, topic, job.shape.partitions, job.replicas)
+        topic = self.created(job)
         paths = ",".join(map(str, jars(spark_kafka_jars())))
         command = [sys.executable, "-m", "mirror.lab.bench.kafka_copy", paths, job.source, job.target, job.topic, topic]
         scratch = {"SPARK_LOCAL_DIRS": str(job.folder), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import psutil
 from confluent_kafka import KafkaException
@@ -31,6 +31,9 @@ from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.lab.embedded.cluster import started
 from mirror.lab.embedded.jars import fetch
+
+if TYPE_CHECKING:
+    from mirror.lab.bench.report import Narrator
 
 # --- The mirror with one thing changed at a time ----------------------------------------------------------------------
 
@@ -179,25 +182,6 @@ class Plan:
         return rotated([arm for arm in self.arms if arm.fits(shape)], round_ - 1)
 
 
-class Progress(Protocol):
-    """Where it is said what is done."""
-
-    def step(self, text: str) -> None:
-        """Something begins."""
-
-    def run(self, run: Run, stored_bytes: int) -> None:
-        """A copy was measured."""
-
-    def latency(self, found: Latency) -> None:
-        """An arm's latency was measured."""
-
-    def point(self, axis: Axis, value: float, found: Point | str) -> None:
-        """A point of scaling was measured, or could not be."""
-
-    def failed(self, text: str) -> None:
-        """Something could not be measured, and the comparison goes on without it."""
-
-
 @dataclass(slots=True)
 class Outcome:
     """The figures; `failures` and `unequal` say what went wrong."""
@@ -213,7 +197,7 @@ def rotated(arms: Sequence[Arm], by: int) -> Sequence[Arm]:
     return [*arms[start:], *arms[:start]]
 
 
-def play(plan: Plan, progress: Progress) -> Outcome:
+def play(plan: Plan, progress: Narrator) -> Outcome:
     """Measure everything; what fails is reported and left out, and so is what an interruption leaves. Raises
     MirrorError where nothing can be measured, and KeyboardInterrupt where nothing was.
     """
@@ -257,7 +241,7 @@ def play(plan: Plan, progress: Progress) -> Outcome:
 class _Measuring:
     """Collects what is measured between two clusters."""
 
-    def __init__(self, plan: Plan, progress: Progress, source: Cluster, target: Cluster) -> None:
+    def __init__(self, plan: Plan, progress: Narrator, source: Cluster, target: Cluster) -> None:
         self._plan, self._progress, self._source, self._target = plan, progress, source, target
         self.runs: list[Run] = []
         self.latencies: list[Latency] = []

@@ -7,7 +7,7 @@ import random
 import string
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from confluent_kafka import Producer
@@ -42,17 +42,9 @@ class Shape:
 
     def filled(self, *, records: int, batches: int, uncompressed_bytes: int, stored_bytes: int) -> Workload:
         """With what lies in the topic now."""
+        asked = {name: value for name, value in asdict(self).items() if name != "megabytes"}
         return Workload(
-            name=self.name,
-            title=self.title,
-            codec=self.codec,
-            batch_bytes=self.batch_bytes,
-            record_bytes=self.record_bytes,
-            partitions=self.partitions,
-            transactional=self.transactional,
-            compacted=self.compacted,
-            keyed=self.keyed,
-            seed=self.seed,
+            **asked,
             records=records,
             batches=batches,
             uncompressed_bytes=uncompressed_bytes,

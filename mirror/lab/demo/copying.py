@@ -10,8 +10,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from mirror.errors import ClusterError, WireError
 from mirror.journal.journal import Journal, journal_topic
@@ -22,6 +22,9 @@ from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 from mirror.verify.report import TopicReport
+
+if TYPE_CHECKING:
+    from mirror.lab.commands.demo import Narrator
 
 # --- What the demonstration found, as values, and whether it holds (pure) ---------------------------------------------
 
@@ -62,22 +65,13 @@ class Line:
     @classmethod
     def of(cls, report: TopicReport, verdicts: Mapping[str, int], wanted: str, written: int) -> Line:
         """From what the comparison and the mirror's own figures say of a topic."""
+        own = {"wanted", "written", "judged", "passed"}
         return cls(
-            topic=report.topic,
-            partitions=report.partitions,
+            **{one.name: getattr(report, one.name) for one in fields(cls) if one.name not in own},
             wanted=wanted,
             written=written,
-            codecs=report.codecs,
-            records=report.records,
-            batches=report.batches,
-            bytes=report.bytes,
             judged=sum(count for verdict, count in verdicts.items() if not verdict.startswith(DROPPED)),
             passed=sum(count for verdict, count in verdicts.items() if verdict.startswith(AS_STORED)),
-            identical=report.identical,
-            offsets_equal=report.offsets_equal,
-            hidden=report.hidden,
-            lag=report.lag,
-            different=report.different,
         )
 
     @property
@@ -202,16 +196,6 @@ TIMEOUT_S: Final = 60.0
 Reached = Mapping[tuple[str, int], int]
 
 
-class Progress(Protocol):
-    """Where the demonstration says what it does."""
-
-    def step(self, text: str) -> None:
-        """Something is done, or begins."""
-
-    def progress(self, doing: str, done: int, total: int) -> None:
-        """How many records of how many; called as often as one likes."""
-
-
 class MirrorFailed(Exception):
     """The mirror ended, stopped a partition, or made no headway; the message says why and ends with its log."""
 
@@ -237,7 +221,7 @@ class Course:
 class Copying:
     """Watches one flow whose mirror has just been started."""
 
-    def __init__(self, flow: str, target: Endpoint, mirror: Bound, ends: tuple[Ends, Ends], progress: Progress) -> None:
+    def __init__(self, flow: str, target: Endpoint, mirror: Bound, ends: tuple[Ends, Ends], progress: Narrator) -> None:
         """`ends`: the source's and the target's."""
         self._flow, self._target, self._mirror, self._progress = flow, target, mirror, progress
         self._source_ends, self._target_ends = ends

@@ -13,17 +13,20 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mirror import config
 from mirror.commands.verify import verify_flow
 from mirror.errors import EmbeddedError
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Endpoint
-from mirror.lab.demo.copying import STOP_SECONDS, Copying, Cost, Line, Progress, Result, verdicts_of
+from mirror.lab.demo.copying import STOP_SECONDS, Copying, Cost, Line, Result, verdicts_of
 from mirror.lab.demo.processes import Bound
 from mirror.lab.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, Record, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster, Spec, jars, start_many
+
+if TYPE_CHECKING:
+    from mirror.lab.commands.demo import Narrator
 
 FLOW: Final = "demo"
 #: Of each topic that lies ready, about 400 bytes each.
@@ -84,7 +87,7 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
 
-def play(progress: Progress) -> Result:
+def play(progress: Narrator) -> Result:
     """All of it; leaves nothing behind. Raises MirrorFailed when the mirror fails, MirrorError for anything else."""
     clock = Clock()
     with ExitStack() as stack:
@@ -153,7 +156,7 @@ def play(progress: Progress) -> Result:
     return result
 
 
-def _fetch_jars(progress: Progress) -> float:
+def _fetch_jars(progress: Narrator) -> float:
     """Seconds that the download took."""
     if jars.jars_folder().exists():
         progress.step(f"Kafka {jars.KAFKA_VERSION} is in the cache, no download")
@@ -166,7 +169,7 @@ def _fetch_jars(progress: Progress) -> float:
     return seconds
 
 
-def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, progress: Progress) -> Filled:
+def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, progress: Narrator) -> Filled:
     """Create the topics and write the backlog. Raises EmbeddedError."""
     address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
     wanted = [Creation(topic=t.name, partitions=t.partitions, replication_factor=1) for t in (*BACKLOG, LIVE)]

@@ -19,7 +19,7 @@ __all__ = ["records", "register"]
 def register(spark: SparkSession) -> None:
     """Make the format known to a session, and let it hand filters down to Python where it can (Spark 4.1).
 
-    Raises FeatureNeedsSpark below 4.0, which has no data sources in Python.
+    Raises ConfigError below 4.0, which has no data sources in Python.
     """
     require("kafka-batches", "4.0")
     from mirror.spark.datasource.source import PUSHDOWN, KafkaBatches  # noqa: PLC0415 -- the API that 3.5 has not

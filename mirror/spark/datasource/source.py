@@ -41,48 +41,33 @@ def _milliseconds(value: object) -> int:
     return int(str(value))
 
 
-def _since(wanted: Wanted, value: object) -> Wanted:
-    return wanted.of_times(since=_milliseconds(value))
-
-
-def _until(wanted: Wanted, value: object) -> Wanted:
-    return wanted.of_times(until=_milliseconds(value) + 1)
-
-
-def _at_offset(wanted: Wanted, value: int) -> Wanted:
-    return wanted.of_offsets(first=value, before=value + 1)
-
-
-def _from_offset(wanted: Wanted, value: int) -> Wanted:
-    return wanted.of_offsets(first=value)
-
-
-def _to_offset(wanted: Wanted, value: int) -> Wanted:
-    return wanted.of_offsets(before=value + 1)
-
-
 _OFFSETS: Final = ("base_offset", "last_offset")
-#: Which filters on which column narrow what is read, by the names of their classes, which Spark 4.0 does not have yet.
+_ABOVE: Final = ("GreaterThan", "GreaterThanOrEqual")
+_BELOW: Final = ("LessThan", "LessThanOrEqual")
+#: Filters by the names of their classes, which Spark 4.0 does not have yet, columns, and what those on these narrow.
 #: A base offset that is greater than a value has a last offset that is, too; nothing else distinguishes the two, and
 #: Spark tries again.
+_NARROWS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], _Narrow], ...]] = (
+    (("EqualTo",), ("topic",), lambda wanted, value: wanted.of_topics(frozenset([value]))),
+    (("EqualTo",), ("partition",), lambda wanted, value: wanted.of_partitions(frozenset([value]))),
+    (("In",), ("topic",), lambda wanted, values: wanted.of_topics(frozenset(values))),
+    (("In",), ("partition",), lambda wanted, values: wanted.of_partitions(frozenset(values))),
+    (("EqualTo",), _OFFSETS, lambda wanted, value: wanted.of_offsets(first=value, before=value + 1)),
+    (_ABOVE, _OFFSETS, lambda wanted, value: wanted.of_offsets(first=value)),
+    (_BELOW, _OFFSETS, lambda wanted, value: wanted.of_offsets(before=value + 1)),
+    (
+        ("EqualTo", *_ABOVE),
+        ("max_timestamp", "max_time"),
+        lambda wanted, value: wanted.of_times(since=_milliseconds(value)),
+    ),
+    (
+        ("EqualTo", *_BELOW),
+        ("base_timestamp", "base_time"),
+        lambda wanted, value: wanted.of_times(until=_milliseconds(value) + 1),
+    ),
+)
 _TABLE: Final[Mapping[tuple[str, str], _Narrow]] = {
-    **{("EqualTo", column): _at_offset for column in _OFFSETS},
-    **{(kind, column): _from_offset for kind in ("GreaterThan", "GreaterThanOrEqual") for column in _OFFSETS},
-    **{(kind, column): _to_offset for kind in ("LessThan", "LessThanOrEqual") for column in _OFFSETS},
-    **{
-        (kind, column): _since
-        for kind in ("EqualTo", "GreaterThan", "GreaterThanOrEqual")
-        for column in ("max_timestamp", "max_time")
-    },
-    **{
-        (kind, column): _until
-        for kind in ("EqualTo", "LessThan", "LessThanOrEqual")
-        for column in ("base_timestamp", "base_time")
-    },
-    ("EqualTo", "topic"): lambda wanted, value: wanted.of_topics(frozenset([value])),
-    ("EqualTo", "partition"): lambda wanted, value: wanted.of_partitions(frozenset([value])),
-    ("In", "topic"): lambda wanted, values: wanted.of_topics(frozenset(values)),
-    ("In", "partition"): lambda wanted, values: wanted.of_partitions(frozenset(values)),
+    (kind, column): narrow for kinds, columns, narrow in _NARROWS for kind in kinds for column in columns
 }
 
 

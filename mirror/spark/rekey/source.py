@@ -209,10 +209,16 @@ class Source:
 
     def reported(self, number: int) -> Standing:
         """A partition of which the plans are not known yet, as it was reported last."""
-        at, caught_up_ms, kept_ms, contact = last_reported(self.reports, self.rule.target, number)
-        tombstones = Tombstones(kept_now_ms=self.rule.tombstones_ms, kept_ms=kept_ms, caught_up_ms=caught_up_ms)
-        waits_for = self._padded.get(number, "")
-        return Standing(at, end=-1, waits_for=waits_for, tombstones=tombstones, contact=contact)
+        before = last_reported(self.reports, TopicPartition(self.rule.target, number))
+        return Standing(
+            before.next_offset,
+            end=-1,
+            waits_for=self._padded.get(number, ""),
+            tombstones=Tombstones(
+                kept_now_ms=self.rule.tombstones_ms, kept_ms=before.tombstones_ms, caught_up_ms=before.caught_up_ms
+            ),
+            contact=before.contact or NO_CONTACT,
+        )
 
     def recall(self, known: CopyStates, target_topic_id: uuid.UUID | None) -> None:
         """What the journal says of the copy of this id: when it had all, and whether the source was once cut back below
