@@ -33,6 +33,9 @@ _CONSUMER: Final = -1
 _KNOWS_LOCAL: Final = 8
 #: Pause between two reads of a high watermark that lags the log end, in seconds.
 _SETTLE_PAUSE: Final = 0.05
+#: Seconds without growth after which a log is at rest, and how often that is looked at.
+_STILL_SECONDS: Final = 0.2
+_MOST_LOOKS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +226,19 @@ async def replicated_end(cluster: Cluster, partition: TopicPartition) -> int:
                 f"{cluster}: {partition}: replicas hold {replicated} of {newest.end} offsets; is a broker down?"
             )
         await asyncio.sleep(_SETTLE_PAUSE)
+
+
+async def resting_end(cluster: Cluster, partition: TopicPartition) -> int:
+    """Return the same of a log once it has not grown for a moment: a broker still takes what it has of a connection
+    that is lost. Raises as `replicated_end` does.
+    """
+    end = await replicated_end(cluster, partition)
+    for _ in range(_MOST_LOOKS):
+        await asyncio.sleep(_STILL_SECONDS)
+        before, end = end, await replicated_end(cluster, partition)
+        if end == before:
+            break
+    return end
 
 
 # --- Where many partitions begin or end, at once ----------------------------------------------------------------------

@@ -35,8 +35,8 @@ class PartitionTask:
     `cut_bytes`: size of the smallest batch that the target closed a connection over, again and again; 0 for none.
     `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
     are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
-    `begins` is where the copy was made to begin, -1 where it was not. `followed` is the target offset below which it
-    was deleted since, as its source was.
+    Up to target offset `sent` was sent here: a broker may still append it. `begins` is where the copy was made to
+    begin, -1 where it was not. `followed` is the target offset below which it was deleted since, as its source was.
     """
 
     assignment: Assignment
@@ -49,6 +49,7 @@ class PartitionTask:
     doubts: int = 0
     stopped_at: int = -1
     begins: int = -1
+    sent: int = -1
     followed: int = 0
     is_new: bool = True
     presumes: bool = False

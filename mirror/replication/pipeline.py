@@ -1,11 +1,5 @@
 """The story, one page: raw batches come from the fetcher, get their verdict, and go to the writer.
 
-The partitions of a task begin together, and each asks a dozen questions. Thousands at once would keep the event loop
-from every answer for seconds, until answers that came in time count as late.
-
-Decision: a turn ends after a moment even if its work does not. What waits for a broker that is gone costs no time of
-the loop, and must not keep the others from beginning.
-
     for raw in fetcher:
         verdict = classify(raw.header, rules)
         writer.carry_out(verdict, raw)
@@ -27,8 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -46,7 +39,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import delete_records, replicated_end
+from mirror.kafka.queries import delete_records, replicated_end, resting_end
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
@@ -75,41 +68,11 @@ from mirror.replication.offset_map_recovery import Recall, resume_translated, un
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable, stamped
 from mirror.replication.position import DAMAGED, Position, corrupt, located, resume
+from mirror.replication.startup_limiter import StartupLimiter
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
-from mirror.replication.writer import Writer
+from mirror.replication.writer import IN_FLIGHT, Writer
 from mirror.states import Remedy, State
 from mirror.suspension import Clearance, always
-
-# --- Turns ------------------------------------------------------------------------------------------------------------
-
-
-class StartupLimiter:
-    """Use `async with turns.taken()`; `at_once` turns, each held for `seconds` at most."""
-
-    def __init__(self, at_once: int, seconds: float) -> None:
-        self._free, self._seconds = asyncio.Semaphore(at_once), seconds
-
-    @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """Wait for a turn, then go."""
-        await self._free.acquire()
-        is_over = False
-
-        def end() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(self._seconds, end)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            end()
-
-
-# --- The story, one page ----------------------------------------------------------------------------------------------
 
 DRAIN_SECONDS: Final = 2.0
 DOUBTFUL_TRIES: Final = 3
@@ -541,6 +504,8 @@ class Pipeline:
         if mine.target_topic_id not in (None, partition_task.target_topic_id):  # the gate has not seen this one yet
             what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
             raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
+        if former is not None and len(former.unconfirmed) > IN_FLIGHT:
+            await resting_end(self._target, mine.target)  # W2
         position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
         cut_off = former.cut_off if former is not None else None
@@ -566,13 +531,7 @@ class Pipeline:
         partition_writer = made(position, offset_map=offset_map)
         self._writer.check(partition_writer)
         if former is not None:
-            if found_end > former.sent:
-                detail = f"the log ends at {found_end}, this mirror wrote up to {former.sent}"
-                raise partition_writer.contended(position.next_offset, detail)
-            self._writer.resolve(former, found_end)
-            partition_task.doubts += former.doubtful
-            if partition_task.doubts >= DOUBTFUL_TRIES:
-                raise self._stop_for(partition_task, State.REFUSED, former.in_doubt, Remedy.SEE_BROKER)
+            self._follows(former, partition_writer, partition_task, found_end)
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
         if position.lost_until >= 0:
@@ -598,6 +557,21 @@ class Pipeline:
         self._fetcher.start(partition_task.cursor)
         self._writer.flush()
         self._changed(partition_writer)
+
+    def _follows(
+        self, former: PartitionWriter, partition_writer: PartitionWriter, partition_task: PartitionTask, end: int
+    ) -> None:
+        """Let a partition writer take the place of one in doubt, whose fate the end of the log decides. Raises
+        PartitionStop where somebody else wrote, and where it was the doubt of too many in a row.
+        """
+        partition_task.sent = max(partition_task.sent, former.sent)
+        if end > partition_task.sent:
+            detail = f"the log ends at {end}, this mirror wrote up to {partition_task.sent}"
+            raise partition_writer.contended(partition_writer.position.next_offset, detail)
+        self._writer.resolve(former, end)
+        partition_task.doubts += former.doubtful
+        if partition_task.doubts >= DOUBTFUL_TRIES:
+            raise self._stop_for(partition_task, State.REFUSED, former.in_doubt, Remedy.SEE_BROKER)
 
     async def _lose_until(
         self, partition_task: PartitionTask, position: Position, partition_writer: PartitionWriter, reason: str

@@ -6,7 +6,9 @@ Large ones are spread over a few, since a broker serves one request of a connect
 while anything is in flight, so its batches arrive in order. (W1 is in `replication/partition_writer.py`.)
 
     W2  at most 5 requests of a connection are in flight, as far back as a broker remembers a producer's batches
-        (KIP-98)
+        (KIP-98), and more the longer an answer is on its way at the least. A broker serves a connection's requests in
+        their order, so none of them meets an unknown sequence; and what it does not remember it refuses when it comes
+        once more, so that the log's end decides (W5), once it stands still
     W3  while the leader may not know the producer, one batch is in flight alone: any first sequence would be accepted,
         also behind a batch that it refused. It may have forgotten where nothing was acknowledged for `FRESH` seconds:
         of old data it forgets the producer at every sweep
@@ -97,6 +99,11 @@ from mirror.suspension import SuspensionDetector
 #: Connections to a leader that partitions with large batches are spread over, and the one for batches that go alone.
 CONNECTIONS: Final = 2
 ALONE: Final = CONNECTIONS
+#: Requests of a connection that may be in flight, however near or far its broker is.
+IN_FLIGHT: Final = 5
+MOST_IN_FLIGHT: Final = 200
+#: Requests that a connection carries in a second where the broker is farther than that.
+REQUESTS_A_SECOND: Final = 2500
 
 
 def channel_purpose(number: int) -> str:
@@ -105,7 +112,9 @@ def channel_purpose(number: int) -> str:
 
 
 class Channel:
-    """`connection` is None until it was opened for the first time; `in_flight` counts requests."""
+    """`connection` is None until it was opened for the first time; `in_flight` counts requests. The quickest answer
+    took `round_trip_s`.
+    """
 
     def __init__(self, target: Cluster, node: int, number: int) -> None:
         self._target, self.node, self._purpose = target, node, channel_purpose(number)
@@ -113,6 +122,15 @@ class Channel:
         self._opening: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
         self.in_flight = 0
+        self.round_trip_s = float("inf")
+
+    @property
+    def window(self) -> int:
+        """How many requests may be in flight (W2)."""
+        if self.is_alone:
+            return 1
+        far = self.round_trip_s * REQUESTS_A_SECOND if self.round_trip_s < float("inf") else 0
+        return min(MOST_IN_FLIGHT, max(IN_FLIGHT, round(far)))
 
     def open(self, spawn: Spawn, ready: Callable[[], None], failed: Callable[[str], None]) -> None:
         """Connect in the background, unless that is under way."""
@@ -137,7 +155,6 @@ class Channel:
 
 # --- The writing side -------------------------------------------------------------------------------------------------
 
-IN_FLIGHT: Final = 5
 REQUEST_BYTES: Final = 1024 * 1024
 #: While a connection has so much that its socket does not take, more would be held twice, and arrive no sooner.
 UNSENT_BYTES: Final = REQUEST_BYTES
@@ -392,8 +409,7 @@ class Writer:
             for partition_writer in partition_writers:
                 if isinstance(partition_writer.queue[0], Gap):
                     self._fill(partition_writer, partition_writer.queue[0], channel, connection)
-            most = 1 if channel.is_alone else IN_FLIGHT
-            while channel.in_flight < most and connection.unsent < UNSENT_BYTES:
+            while channel.in_flight < channel.window and connection.unsent < UNSENT_BYTES:
                 if not self._send(channel, connection, partition_writers):
                     break
         for partition_writer in in_doubt:
@@ -515,6 +531,7 @@ class Writer:
                     del self._cut[connection.address]
                 heard_at = clock.monotonic()
                 self.took.add(heard_at - now)
+                channel.round_trip_s = min(channel.round_trip_s, heard_at - now)
                 self.throttled_s += (muted_s := throttled_seconds(answer.result()))
                 for waiting in sent:
                     waiting.muted_until = heard_at + muted_s

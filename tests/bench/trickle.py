@@ -38,7 +38,7 @@ class Of(Mirror):
 
     def start(self, job: Job) -> Bound:
         """Begin with this tree's code."""
-        with patch.dict("os.environ", PYTHONPATH=str(self._tree)):
+        with patch.dict("os.environ", PYTHONPATH=str(self._tree), PYTHONSAFEPATH="1"):  # not the folder of now
             return super().start(job)
 
 

@@ -20,8 +20,9 @@ from mirror.replication.classifier import OWN_PRODUCER
 from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionWriter, PendingBatch
-from mirror.replication.pipeline import Pipeline, StartupLimiter
+from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import Position
+from mirror.replication.startup_limiter import StartupLimiter
 from mirror.states import State
 
 AT = TopicPartition("orders", 0)

@@ -12,6 +12,7 @@ import pytest
 from fakebroker import in_loop
 from kio.schema.errors import ErrorCode
 from rawbatches import batch, raw
+from waiting import MovableClock
 
 from mirror import clock
 from mirror.errors import ClosedByPeer
@@ -154,6 +155,18 @@ async def test_a_connection_has_five_requests_in_flight_at_most(target: Target) 
     assert len(target.sent) == len(partition.in_flight) == IN_FLIGHT == 5
     await target.answer(0, 0)
     assert (len(target.sent), len(partition.in_flight)) == (6, 5)
+
+
+@in_loop
+async def test_more_are_in_flight_the_farther_a_broker_is(target: Target, clock: MovableClock) -> None:
+    partition = target.partition_writer(*range(0, 1000, 10), size=REQUEST_BYTES // 10)
+    await target.flush()
+    clock.move(0.01)
+    await target.answer(0, 0)
+    assert len(partition.in_flight) == 25
+    clock.move(10.0)
+    await target.answer(1, 10)
+    assert len(partition.in_flight) == 25, "what waited for others is no distance"
 
 
 @pytest.mark.parametrize("known", [False, True])
