@@ -22,7 +22,8 @@ from mirror.lab.bench.play import far_cluster
 from mirror.lab.bench.workloads import Shape
 from mirror.lab.embedded import Spec
 from mirror.lab.embedded.cluster import started
-from tests.bench.trickle import ROOT, Of, tree_of
+
+from .trickle import ROOT, Of, tree_of
 
 
 def main() -> None:

@@ -56,9 +56,10 @@ class Rule:
 class Network(BackgroundServers):
     """All brokers of one cluster."""
 
-    def __init__(self, upstream: str) -> None:
-        """`upstream` is the cluster's bootstrap.servers: all its brokers."""
+    def __init__(self, upstream: str, far_s: float = 0.0) -> None:
+        """`upstream` is the cluster's bootstrap.servers: all its brokers, whose answers are `far_s` on their way."""
         super().__init__()
+        self.far_s = far_s
         self._brokers = [(host, int(port)) for host, port in (one.split(":") for one in upstream.split(","))]
         self._ports: dict[tuple[str, int], int] = {}
         self._rules: list[Rule] = []
@@ -182,7 +183,11 @@ class _Link:
                     await asyncio.sleep(rule.seconds if rule else 0)
                 case "flip" if key != 0:
                     frame = flipped(frame, rule.chance if rule else Random(0))
-            if not self._network.is_deaf:
+            if self._network.is_deaf:
+                continue
+            if self._network.far_s:
+                asyncio.get_running_loop().call_later(self._network.far_s, self._writer.write, as_sent(frame))
+            else:
                 await self._send(self._writer, frame)
 
     async def _send(self, writer: asyncio.StreamWriter, frame: bytes) -> None:
