@@ -4,8 +4,9 @@ To describe a thousand topics with their configs takes a broker seconds, and one
 one: it shows which topics are new, gone or have grown.
 
     M1  those are described when they are asked for, before anything else
-    M2  the others are described again in turns, some at each round, so that other configs and topics made anew are
-        seen; a cluster with `AT_ONCE` topics or fewer is described whole each time
+    M2  the others are described again in turns, some at each round and all within `AGAIN_SECONDS` or longer, so that
+        other configs and topics made anew are seen; a cluster with `AT_ONCE` topics or fewer is described whole each
+        time
     M3  what was changed from here is not remembered, nor what is asked for right before a change
 """
 
@@ -14,12 +15,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from mirror import clock
 from mirror.config import ClusterSettings
 from mirror.errors import MirrorError
 from mirror.kafka.admin import AT_ONCE, Admin, TopicInfo, portions
 from mirror.kafka.topic_configs import ConfigChange, ConfigValue
+
+#: Seconds from one description of all topics to the next, of a cluster that is not described whole each time.
+AGAIN_SECONDS: Final = 30.0
 
 
 class RememberingAdmin(Admin):
@@ -31,6 +36,7 @@ class RememberingAdmin(Admin):
         self._topics: dict[str, TopicInfo] = {}
         self._configs: dict[str, dict[str, ConfigValue]] = {}
         self._due: list[str] = []
+        self._again_at = float("-inf")  # when all are due again (monotonic)
         self._had_others = False
 
     def refresh(self, seconds: float) -> bool:
@@ -52,7 +58,10 @@ class RememberingAdmin(Admin):
 
     def _describe_again(self, seconds: float) -> bool:
         began, is_other = clock.monotonic(), False
-        self._due = self._due or sorted(self._configs)
+        if not self._due:
+            if len(self._configs) > AT_ONCE and began < self._again_at:
+                return False
+            self._due, self._again_at = sorted(self._configs), began + AGAIN_SECONDS
         while self._due:
             some = [name for name in self._due[:AT_ONCE] if name in self._configs]
             topics, configs = self.describe(some), super().topic_configs(some, {})

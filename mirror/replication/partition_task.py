@@ -87,6 +87,13 @@ class PartitionTask:
         """Nothing is left to do here: stopped, or a bounded copy whose last batch is acknowledged."""
         return self.finished and (self.partition_writer is None or self.partition_writer.is_idle)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """It stands where it stood until its cursor or its writer moves: it has all, or ended, and nothing to add."""
+        is_held = self.cursor is not None and self.cursor.written_until > self.cursor.readable_until
+        has_all = self.state is State.CAUGHT_UP and not is_held
+        return (has_all or self.finished) and clock.monotonic() >= self.noted_until
+
     def goes_on_with(self, partition_writer: PartitionWriter) -> bool:
         """Whether what follows is this writer's to write: it is not in doubt, and no other took its place."""
         return partition_writer is self.partition_writer and not partition_writer.in_doubt

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -118,6 +118,7 @@ class Pipeline:
         self._keeping: list[asyncio.Task[None]] = []
         self._has_begun = False
         self._moved = asyncio.Event()
+        self._touched = set(self._partition_tasks)
         self.stopped = asyncio.Event()  # set at each stop
         self.is_finishing = False
         self._writer = Writer(target, self._changed, self._spawn, share)
@@ -194,6 +195,7 @@ class Pipeline:
             if one.source not in self._partition_tasks
         }
         self._partition_tasks |= more
+        self._touched |= more.keys()
         if self._has_begun:  # else they begin with the others
             self._begin_all(more.values())
         return True
@@ -232,13 +234,17 @@ class Pipeline:
                 self._writer.check_leaders()
             await self._fetcher.refresh()
 
-    def positions(self) -> list[tuple[TopicPartition, LastPosition]]:
-        """By target partition, the last acknowledged positions, for the journal."""
-        known = (
-            (one.assignment.target, one.position)
-            for one in self._partition_tasks.values()
-            if one.partition_writer is not None
-        )
+    def touched(self) -> set[TopicPartition]:
+        """The source partitions that may stand elsewhere than at the last call: all but those that had all then, and of
+        which nothing was heard since.
+        """
+        touched, self._touched = self._touched, set()
+        return touched | {at for at, one in self._partition_tasks.items() if not one.is_at_rest}
+
+    def positions(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, LastPosition]]:
+        """By target partition, the last acknowledged positions of source partitions, for the journal."""
+        tasks = map(self._partition_tasks.__getitem__, partitions)
+        known = ((one.assignment.target, one.position) for one in tasks if one.partition_writer is not None)
         return [(target, last) for target, last in known if last is not None]
 
     async def follow_log_starts(self, recorded: Iterable[tuple[TopicPartition, LastPosition]]) -> None:
@@ -283,12 +289,17 @@ class Pipeline:
         self._fetcher.finish()
         self._moved.set()
 
-    def figures(self, instance: str) -> list[PartitionStatus]:
-        """Where every partition stands now."""
-        now = clock.now_ms()
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """The source partitions of the task, always in the same order."""
+        return self._partition_tasks.keys()
+
+    def figures(self, instance: str, partitions: Iterable[TopicPartition] | None = None) -> list[PartitionStatus]:
+        """Where source partitions stand now, or all of them."""
+        now, counters = clock.now_ms(), self._writer.all_counters
         return [
-            partition_task.figures(self._flow, instance, now, self._writer.all_counters.get(at, PartitionCounters()))
-            for at, partition_task in self._partition_tasks.items()
+            self._partition_tasks[at].figures(self._flow, instance, now, counters.get(at) or PartitionCounters())
+            for at in (self._partition_tasks if partitions is None else partitions)
         ]
 
     def task_figures(self, instance: str, task: int, epoch: int, attempt: int) -> TaskStatus:
@@ -317,6 +328,7 @@ class Pipeline:
     async def _relay(self, arrival: Arrival) -> None:
         """The heart: verdict by verdict, one partition's part of a fetch answer."""
         cursor = arrival.cursor
+        self._touched.add(cursor.partition)
         partition_task = self._partition_tasks[cursor.partition]
         partition_writer = partition_task.partition_writer
         if cursor is not partition_task.cursor or partition_writer is None:
@@ -702,6 +714,7 @@ class Pipeline:
     def _changed(self, partition_writer: PartitionWriter) -> None:
         """An ack, a doubt or a stop: whatever follows from it."""
         self._moved.set()
+        self._touched.add(partition_writer.source)
         partition_task = self._partition_tasks[partition_writer.source]
         cursor = partition_task.cursor
         if partition_task.partition_writer is not partition_writer or cursor is None:
@@ -733,6 +746,7 @@ class Pipeline:
         partition_task.in_doubt.set()
 
     def _stop(self, partition_task: PartitionTask, stop: PartitionStop) -> None:
+        self._touched.add(partition_task.assignment.source)
         partition_task.stopped(located(stop, self._source, self._target, partition_task.assignment.target.topic))
         self.stopped.set()
         self._finished(partition_task)

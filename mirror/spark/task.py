@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 
 from pyspark import TaskContext
 
@@ -152,7 +153,8 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         # The results carry the same figures to the driver, and runs are found again.
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_finishing else STOPPED_SECONDS):
-                await _write(offset_maps, journal, pipeline, standing, figures, _of_the_task(task, pipeline))
+                positions = pipeline.positions(pipeline.partitions)
+                await _write(offset_maps, journal, pipeline, standing, positions, figures, _of_the_task(task, pipeline))
             is_written = True
         return [
             TaskResult(
@@ -223,13 +225,17 @@ async def _report(
     """
     log = logs.get("mirror.relay")
     written, straight, blockers = _Reported(), _Reported(), LogOnce()
+    unwritten, turns = set[TopicPartition](), cycle(range(REPORT_ROUNDS))
     while True:
         with contextlib.suppress(TimeoutError):  # a stop is reported at once
             async with asyncio.timeout(REPORT_SECONDS):
                 await pipeline.stopped.wait()
         pipeline.stopped.clear()
-        moved = written.moved(pipeline.figures(task.instance))
-        reports = offset_maps, journal, pipeline, standing, moved, _of_the_task(task, pipeline)
+        unwritten |= pipeline.touched()  # besides, each has its turn
+        unwritten.update(islice(pipeline.partitions, next(turns), None, REPORT_ROUNDS))
+        moved = written.moved(pipeline.figures(task.instance, unwritten))
+        positions = pipeline.positions(unwritten)
+        reports = offset_maps, journal, pipeline, standing, positions, moved, _of_the_task(task, pipeline)
         writing = asyncio.create_task(_write(*reports))
         try:
             while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
@@ -243,6 +249,7 @@ async def _report(
             await _send(channel, straight, pipeline.figures(task.instance))
         else:
             blockers.over()
+            unwritten.clear()
             written.add(moved)
             straight.add(moved)  # the driver reads it in the journal
         finally:
@@ -302,13 +309,14 @@ async def _write(
     journal: Journal,
     pipeline: Pipeline,
     standing: StandingLog,
+    positions: list[tuple[TopicPartition, LastPosition]],
     figures: list[PartitionStatus],
     task: TaskStatus,
 ) -> None:
     """Runs first: a position must not cover more than they do. Where no partition moved, no request was worth sending
     of either.
     """
-    positions, stops = pipeline.positions(), pipeline.stops()
+    stops = pipeline.stops()
     await offset_maps.record()
     entries = standing.changes(positions, stops)
     if figures:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
+from waiting import MovableClock
 
 from mirror.config import ClusterSettings
 from mirror.kafka import remembering_admin as remembering
 from mirror.kafka.admin import Admin, PartitionInfo, TopicInfo
-from mirror.kafka.remembering_admin import RememberingAdmin
+from mirror.kafka.remembering_admin import AGAIN_SECONDS, RememberingAdmin
 from mirror.kafka.topic_configs import ConfigChange, ConfigValue
 
 
@@ -76,11 +77,14 @@ def admin(kafka: Kafka) -> RememberingAdmin:
     return made
 
 
-def test_what_is_as_it_was_is_described_in_turns(kafka: Kafka, admin: RememberingAdmin) -> None:
-    for part, is_round in (("ab", False), ("cd", False), ("e", True), ("ab", False)):
+def test_what_is_as_it_was_is_described_in_turns(kafka: Kafka, admin: RememberingAdmin, clock: MovableClock) -> None:
+    for part, is_round in (("ab", False), ("cd", False), ("e", True), ("", False), ("", False)):
         assert admin.refresh(0) is is_round
         assert (admin.topics(), len(admin.topic_configs("abcde"))) == (kafka.topics, 5)
         assert kafka.asked() == (list(part), list(part))
+    clock.move(AGAIN_SECONDS)
+    assert not admin.refresh(0)
+    assert kafka.asked() == (list("ab"), list("ab"))
     assert admin.refresh(60), "there is time for all of them"
     assert kafka.asked() == (list("cde"), list("cde"))
 
@@ -109,12 +113,13 @@ def test_new_topics_again_and_again_do_not_keep_the_others_waiting(kafka: Kafka,
 
 
 def test_other_configs_and_a_topic_made_anew_are_reported_when_their_turn_comes(
-    kafka: Kafka, admin: RememberingAdmin
+    kafka: Kafka, admin: RememberingAdmin, clock: MovableClock
 ) -> None:
     kafka.configs["c"] = "2"
     assert [admin.refresh(0), admin.refresh(0)] == [False, True]
     assert admin.topic_configs("c")["c"]["retention.ms"].value == "2"
     admin.refresh(0)
+    clock.move(AGAIN_SECONDS)
     kafka.topics["b"] = replace(topic("b"), topic_id=uuid4())
     assert admin.refresh(0)
     assert admin.topics()["b"] == kafka.topics["b"]

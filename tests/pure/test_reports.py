@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -65,8 +65,18 @@ class Still:
         self.stopped = asyncio.Event()
         self.standing = {number: report(partition=number) for number in range(partitions)}
 
-    def figures(self, _: str) -> list[PartitionStatus]:
-        return list(self.standing.values())
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        return {TopicPartition("orders", number): None for number in self.standing}.keys()
+
+    def touched(self) -> set[TopicPartition]:
+        return set(self.partitions)
+
+    def positions(self, _: Iterable[TopicPartition]) -> list[Any]:
+        return []
+
+    def figures(self, _: str, partitions: Iterable[TopicPartition] | None = None) -> list[PartitionStatus]:
+        return [self.standing[at.partition] for at in (self.partitions if partitions is None else partitions)]
 
     def task_figures(self, *_: Any) -> None:
         return None
@@ -98,7 +108,7 @@ async def reporting(
     """A task's reports, to a journal that `write` stands for."""
 
     async def writing(
-        _offset_maps: Any, _journal: Any, _of: Any, _log: Any, figures: list[PartitionStatus], _task: Any
+        _offset_maps: Any, _journal: Any, _of: Any, _log: Any, _positions: Any, figures: list[Any], _task: Any
     ) -> None:
         await write(figures)
 

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from rawbatches import batch, raw
+from waiting import MovableClock
 
 from mirror.driver.reports import paused_report
 from mirror.errors import PartitionStop
@@ -38,7 +39,7 @@ from mirror.replication.assignment import Assignment, KnownStop, LastBatch, Last
 from mirror.replication.both_logs import Logs, Unconfirmed, producer_id
 from mirror.replication.cursor import Cursor
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
-from mirror.replication.partition_task import PartitionTask
+from mirror.replication.partition_task import NOTED_SECONDS, PartitionTask
 from mirror.replication.partition_writer import Gap, PartitionCounters, PartitionWriter
 from mirror.replication.position import FENCE, Position
 from mirror.states import State
@@ -215,6 +216,29 @@ def test_a_copy_had_all_when_the_source_said_last_where_it_ends() -> None:
     cursor.named_ms = seen_ms
     one.reads([raw(batch(10, count=2))], cursor)
     assert one.tombstones.seen_end == (seen_ms, 12), "and what waited to be relayed was read before that"
+
+
+@pytest.mark.parametrize(
+    ("state", "finished", "written_until", "is_at_rest"),
+    [
+        (State.MIRRORING, False, 12, False),  # it may wait for something
+        (State.CAUGHT_UP, False, 12, True),
+        (State.CAUGHT_UP, False, 14, False),  # a transaction is open, and the report says for how long
+        (State.REFUSED, True, 12, True),
+        (State.UNAVAILABLE, False, 12, False),
+    ],
+)
+def test_what_has_all_or_ended_is_reported_again_only_when_it_moves(
+    state: State, finished: bool, written_until: int, is_at_rest: bool, clock: MovableClock
+) -> None:
+    cursor = Cursor(AT, None, 10)
+    cursor.sees(12, written_until, 1)
+    one = PartitionTask(Assignment(AT, AT, None, Rules()), state=state, finished=finished, cursor=cursor)
+    assert one.is_at_rest == is_at_rest
+    one.add_note("what the target lost")
+    assert not one.is_at_rest
+    clock.move(NOTED_SECONDS)
+    assert one.is_at_rest == is_at_rest
 
 
 @pytest.mark.parametrize(("state", "goes_on"), [(State.TARGET_LOST, True), (State.TRUNCATED, False)])

@@ -224,7 +224,7 @@ async def _copied(
         await pipeline.run(DEADLINE_S)
         if records_runs:
             await offset_maps.record()
-            await journal.append_all(StandingLog().changes(pipeline.positions(), pipeline.stops()))
+            await journal.append_all(StandingLog().changes(pipeline.positions(pipeline.partitions), pipeline.stops()))
         return {TopicPartition(f.topic, f.partition): f for f in pipeline.figures("test")}
 
 
