@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import astuple
 from typing import Final
 
 from mirror.errors import BadRecords, MalformedBatch
@@ -30,7 +29,7 @@ def header(data: bytes) -> None:
     assert found.next_offset == found.last_offset + 1
     assert 0 <= found.codec < 8
     if found.magic == 2:
-        assert LAYOUT.pack(*astuple(found)) == whole[:HEADER_BYTES]
+        assert LAYOUT.pack(*found) == whole[:HEADER_BYTES]
 
 
 def split(data: bytes) -> None:

@@ -455,6 +455,10 @@ class LimitSettings(Section):
     """Bytes per second that all tasks of the flow fetch together; `null`: unlimited."""
     memory_mb: Whole = Field(default=256, ge=16, le=1_000_000)
     """Memory for batches in flight, in MB, shared by all tasks of the flow."""
+    max_delay_ms: Whole = Field(default=5, ge=0, le=1_000)
+    """Milliseconds that a record may wait for others, so that one request carries what trickles into many partitions.
+    A record that comes alone does not wait.
+    """
 
 
 class MetricSettings(Section):

@@ -77,7 +77,8 @@ class Flow:
     """What to mirror and how: the outcome of configuration and preflight.
 
     `groups` must match the whole name of a consumer group for it to be followed, every `groups_seconds`.
-    `bytes_per_second` bounds what all tasks fetch together; `heartbeats`: their topic is there; `made`: target topics
+    `bytes_per_second` bounds what all tasks fetch together, and `max_delay_ms` for how long a record waits for others;
+    `heartbeats`: their topic is there; `made`: target topics
     that were created for it just now. `start`: what the first start begins with, as ListOffsets takes it. `rekeyed`:
     what the re-key query does, topic by topic. `refused`: topics that are left out. `origins`: by source topic, the ids
     of the clusters that its records came through before they were on the source. `take_over`: from a
@@ -97,6 +98,7 @@ class Flow:
     groups: tuple[re.Pattern[str], ...] = ()
     groups_seconds: float = 1.0
     bytes_per_second: int | None = None
+    max_delay_ms: int = 0
     heartbeats: bool = False
     made: frozenset[str] = frozenset()
     start: int = EARLIEST
@@ -286,6 +288,7 @@ def with_settings(flow: Flow, settings: Settings) -> Flow:
         groups=settings.groups.include,
         groups_seconds=settings.groups.interval_s,
         bytes_per_second=settings.limits.bytes_per_second,
+        max_delay_ms=settings.limits.max_delay_ms,
         follows=partial(_follows, settings),
     )
 

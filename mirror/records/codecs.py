@@ -37,7 +37,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
 from functools import partial
 from typing import Any, Final
 
@@ -121,8 +120,8 @@ def uncompressed(raw: RawBatch) -> bytes:
     """A batch of magic 2 as it was before compression, with the CRC of that. Raises as `decompress`."""
     header, section = raw.header, bytes(decompress(raw.header.codec, raw.records))
     length = HEADER_BYTES - LENGTH_PREFIX + len(section)
-    plain = replace(header, attributes=header.attributes & ~CODEC_MASK, batch_length=length)
-    return sealed(LAYOUT.pack(*astuple(plain)), section) + section
+    plain = header._replace(attributes=header.attributes & ~CODEC_MASK, batch_length=length)
+    return sealed(LAYOUT.pack(*plain), section) + section
 
 
 def chunks(codec: int, data: Buffer) -> Iterator[Buffer]:

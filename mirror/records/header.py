@@ -39,9 +39,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from crc32c import crc32c
@@ -88,8 +88,7 @@ def codec_name(codec: int) -> str:
     return CODECS[codec] if codec < len(CODECS) else f"codec {codec}"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchHeader:
+class BatchHeader(NamedTuple):
     """A header as stored.
 
     Magic 0 and 1 have no count (-1), no leader epoch (-1) and no first offset: `base_offset` is the last one of a
@@ -109,7 +108,7 @@ class BatchHeader:
     producer_id: int = -1
     producer_epoch: int = -1
     base_sequence: int = -1
-    count: int = -1
+    count: int = -1  # type: ignore[assignment] # hides a method of tuples that nobody calls here
 
     @property
     def last_offset(self) -> int:
@@ -164,8 +163,7 @@ class BatchHeader:
         return self.magic == 2 and bool(self.attributes & TRANSACTIONAL)
 
 
-@dataclass(frozen=True, slots=True)
-class RawBatch:
+class RawBatch(NamedTuple):
     """One record batch as an untouched view of the bytes that the source broker stored."""
 
     header: BatchHeader
@@ -178,7 +176,7 @@ class RawBatch:
 
     def at(self, base_offset: int) -> RawBatch:
         """The batch as if its records were at other offsets; its bytes are the same."""
-        return RawBatch(replace(self.header, base_offset=base_offset), self.data)
+        return RawBatch(self.header._replace(base_offset=base_offset), self.data)
 
 
 def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
@@ -190,7 +188,7 @@ def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> Bat
     if magic == 2:
         if length < HEADER_BYTES - LENGTH_PREFIX:
             raise MalformedBatch(f"batch length {length} is shorter than a header", position, base_offset)
-        return BatchHeader(*LAYOUT.unpack_from(data, position))
+        return BatchHeader._make(LAYOUT.unpack_from(data, position))
     if magic in (0, 1):
         return _legacy_header(data, position, base_offset, length)
     return BatchHeader(base_offset, length, epoch, magic)

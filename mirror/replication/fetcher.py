@@ -153,6 +153,7 @@ class Fetcher:
         self._fetched = 0  # bytes of arrivals that wait
         self._finished = False
         self.took, self.throttled_s = Histogram(), 0.0
+        self.max_delay_s = 0.0  # for which a leader that had something is not asked again, so that more comes at once
 
     def start(self, cursor: Cursor) -> None:
         """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
@@ -281,7 +282,10 @@ class Fetcher:
             if reading.behind:
                 self._find_holes(session.asked.values(), parts, unheard)
             session.take_turns(parts)
-            await asyncio.sleep(self._left_out(unheard, sent_at, muted, backoff))
+            pause = self._left_out(unheard, sent_at, muted, backoff)
+            if not reading.behind and not request.hurried:
+                pause = max(pause, self.max_delay_s - (clock.monotonic() - sent_at))
+            await asyncio.sleep(pause)
             if stale:
                 await self.refresh()
 

@@ -12,8 +12,8 @@ consumer. Where offsets are translated there are no gaps: the offset map records
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from mirror import clock
@@ -97,8 +97,7 @@ class PartitionCounters:
     latency: Histogram = field(default_factory=Histogram)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingBatch:
+class PendingBatch(NamedTuple):
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
     It must land at offset `target_offset` of the target; then the source is mirrored up to `next_offset`. `pieces` are
@@ -325,8 +324,8 @@ class PartitionWriter:
             last = on_its_way[-1]
             assert isinstance(last, PendingBatch)  # there are no gaps where there is an offset map
             if epoch >= 0:
-                last = replace(last, epoch=max(last.epoch, epoch), epoch_until=self.next_offset)
-            on_its_way[-1] = replace(last, next_offset=self.next_offset)
+                last = last._replace(epoch=max(last.epoch, epoch), epoch_until=self.next_offset)
+            on_its_way[-1] = last._replace(next_offset=self.next_offset)
         else:
             self._mirrored(self.next_offset, epoch, self.next_offset)
 

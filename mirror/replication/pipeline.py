@@ -104,11 +104,13 @@ class Pipeline:
         recall: Recall = unrecorded,
         bytes_per_second: float | None = None,
         may_go_on: Callable[[], Awaitable[bool]] = always,
+        max_delay_ms: int = 0,
     ) -> None:
         """`memory_bytes` bounds what is held of batches; `so_far` are the counters to go on counting from; `on_loss` is
         called with records that were lost, before the mirror goes on behind them, and may raise ClusterError;
         `recall` gives the offset maps of partitions whose offsets move; `bytes_per_second` bounds what is fetched.
-        `may_go_on` is asked once the process was suspended (L3), and may raise ClusterError and WireError.
+        `may_go_on` is asked once the process was suspended (L3), and may raise ClusterError and WireError. A record may
+        wait for others for `max_delay_ms`.
         """
         share = min(_LARGEST_SHARE, max(_LEAST_SHARE, memory_bytes // (3 * max(1, len(assignments)))))
         self._flow, self._source, self._target = flow, source, target
@@ -130,6 +132,7 @@ class Pipeline:
         self._held = held = int(memory_bytes * _BATCHES)
         self._opens = opened_by(memory_bytes)
         self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds)
+        self._fetcher.max_delay_s = max_delay_ms / 1000
 
     async def run(self, seconds: float) -> None:
         """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1).

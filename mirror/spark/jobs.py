@@ -59,6 +59,7 @@ def tasks_for(
                 place=place,
                 epoch=number,
                 bytes_per_second=rates[index],
+                max_delay_ms=flow.max_delay_ms,
             )
             for index, task in enumerate(packed)
         ]

@@ -52,7 +52,8 @@ class TaskAssignment:
     stop mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
     differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last ones that the journal
     has before `place`; that is None where all of it is to be read. `bytes_per_second` is the task's share of
-    the flow's bound, None where it has none. `claim`: the number of its driver's claim of the flow.
+    the flow's bound, None where it has none; `max_delay_ms` is as in the configuration. `claim`: the number of its
+    driver's claim of the flow.
     """
 
     flow: str
@@ -69,6 +70,7 @@ class TaskAssignment:
     place: Place | None = None
     epoch: int = 0
     bytes_per_second: float | None = None
+    max_delay_ms: int = 0
     claim: int = 0
 
     @property
@@ -117,6 +119,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             offset_maps.recall,
             task.bytes_per_second,
             guard.may_go_on,
+            task.max_delay_ms,
         )
         journal.clearance = Clearance(pipeline.detector, guard.may_go_on, at_first=True)
         standing = StandingLog()

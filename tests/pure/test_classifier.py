@@ -45,7 +45,7 @@ class Case:
 def but(case: Case = Case(), /, *, flags: int = 0, **header: Any) -> Case:
     """`case` with other header fields, and attribute bits on top of its own."""
     attributes = header.pop("attributes", case.header.attributes) | flags
-    return replace(case, header=replace(case.header, attributes=attributes, **header))
+    return replace(case, header=case.header._replace(attributes=attributes, **header))
 
 
 #: What the batch is -> its verdict. Rows are in the order of the broker rules' decision table.
@@ -140,7 +140,7 @@ def test_every_combination() -> None:
         for own, stamps, codec, largest in product((True, False), (True, False), (None, 4), (999, 1000))
     ]
     headers = [
-        replace(CLEAN, attributes=codec | bits, last_offset_delta=delta, count=count, producer_id=producer)
+        CLEAN._replace(attributes=codec | bits, last_offset_delta=delta, count=count, producer_id=producer)
         for codec, bits, (delta, count), producer in product(codecs, flags, shapes, (-1, 5))
     ]
     circumstances = list(product((100, 101, 110), (False, True), (False, True)))

@@ -190,6 +190,43 @@ async def test_every_partition_gets_its_turn_where_memory_is_short() -> None:
                 logs.finish()
 
 
+class Trickle(Fetcher):
+    """A fetcher with a leader that has one more record whenever it is asked; `offsets` are those asked for."""
+
+    offsets: list[int]
+
+    async def _fetch(self, _node: int, request: Request) -> Any:
+        (ask,) = asks_of(request)
+        self.offsets.append(ask.offset)
+        await asyncio.sleep(0)
+        return answer_of(answered(AT, at_offset(ask.offset, BATCH), stable=ask.offset + 1))
+
+
+@in_loop
+async def test_what_trickles_in_is_waited_for_behind_an_answer_that_left_nothing(clock: MovableClock) -> None:
+    async def settle() -> list[int]:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return reading.offsets
+
+    async def read() -> None:
+        async for _ in reading:
+            pass
+
+    async with asyncio.TaskGroup() as tasks:
+        reading = Trickle(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
+        reading.offsets, reading.max_delay_s = [], 0.005
+        reading.start(Cursor(AT, None, 0))
+        consuming = tasks.create_task(read())
+        assert await settle() == [0], "the first comes at once"
+        clock.move(0.004)
+        assert await settle() == [0]
+        clock.move(0.002)
+        assert await settle() == [0, 1]
+        reading.finish()
+        consuming.cancel()
+
+
 class Cut(Log):
     """The same, of which every answer ends inside a batch, as a broker cuts it; `offsets` are what it was asked for."""
 

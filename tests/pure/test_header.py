@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -125,6 +124,6 @@ def test_the_crc_of_the_records_section_leaves_out_the_header() -> None:
 )
 def test_a_marker_and_a_transaction_are_known_by_their_bits_in_magic_2_alone(data: bytes, meant: bool) -> None:
     for bit, name in ((CONTROL, "is_control"), (TRANSACTIONAL, "is_transactional")):
-        header = replace(parse_header(data), attributes=bit)
+        header = parse_header(data)._replace(attributes=bit)
         assert getattr(header, name) is meant
-        assert getattr(replace(header, attributes=0xFF & ~bit), name) is False
+        assert getattr(header._replace(attributes=0xFF & ~bit), name) is False
