@@ -15,6 +15,13 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 DOCS := $(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")'
 DOCS_READY := .venv-docs/.ready-$(shell cksum < requirements-docs.lock | cut -d ' ' -f 1)
 
+# Where nobody may write to the source tree, tools keep no caches there.
+ifneq ($(shell test -w . || echo read-only),)
+export RUFF_NO_CACHE := true
+export MYPY_CACHE_DIR := /dev/null
+export PYTEST_ADDOPTS := -p no:cacheprovider $(PYTEST_ADDOPTS)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help setup java jars demo check test test-long test-spark docker-test fuzz image lint lock pack reference docs clean
 
