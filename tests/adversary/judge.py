@@ -280,11 +280,15 @@ class Judge(Memory):
             return not log.stable
         return report.state in {"CAUGHT_UP", "MIRRORING"} and report.next_offset == log.stable
 
-    def _caught_up(self, recorded: Recorded) -> None:
-        """What is said to be caught up is equal, but for what a task that lasts need not see."""
+    def _caught_up(self, recorded: Recorded, command: Command) -> None:
+        """What a command says to be caught up is equal, but for what a task that lasts need not see."""
         if self._is_unseen:
             return
-        said = {f"{name}-{number}" for (name, number), at in recorded.states.items() if at.state == "CAUGHT_UP"}
+        said = {
+            f"{name}-{number}"
+            for (name, number), report in recorded.states.items()
+            if report.state == "CAUGHT_UP" and report.at_ms >= command.began * 1000
+        }
         for found in self._unequal(recorded):
             if found.detail.split(":")[0] in said:
                 self._found("I2", found.what, f"CAUGHT_UP was said, but {found.detail}")

@@ -70,7 +70,7 @@ class OnMirror(OnClusters):
             if not (restless := self._restless(recorded, command)):
                 self._read_again()
                 self._judge_states(recorded, command)
-                self._caught_up(recorded)
+                self._caught_up(recorded, command)
                 return f"settled{self._states(recorded)}"
             time.sleep(0.2)
         if not command.is_alive:
