@@ -26,13 +26,15 @@ from mirror.kafka.protocol import (
     HEADER,
     NO_ERROR,
     NO_TAGS,
+    NOT_PLAIN,
     PART,
     Api,
     Buffer,
     HotRequest,
     decode,
+    id_bytes,
     named,
-    read_name,
+    read_topics,
     read_varint,
     to_varint,
 )
@@ -49,7 +51,7 @@ EMPTY_WAIT_MS: Final = 500
 #: For how long a quota may keep one answer from us before whoever asks gets an error.
 MUTED_SECONDS: Final = 120.0
 #: The first version that names no topic but by its id, and the first without a replica's id.
-BY_ID: Final = 13
+_BY_ID: Final = 13
 _REPLICA_TAGGED: Final = 15
 _NO_REPLICA: Final = (-1).to_bytes(4, "big", signed=True)
 _NO_RACK: Final = b"\x01\x00"  # and no tagged field
@@ -58,6 +60,7 @@ _ASK: Final = struct.Struct(">iiqiqix")
 _ANSWER: Final = struct.Struct(">ihi")
 _ABORTED: Final = struct.Struct(">qqB")
 _REPLICA_BYTES: Final = 4  # the preferred one
+_ANYTHING: Final = 1  # bytes that a broker waits for
 
 
 class Ask(NamedTuple):
@@ -105,16 +108,15 @@ class FetchRequest(HotRequest):
     api: ClassVar[Api] = FETCH
     version: int
     asks: Sequence[Ask]
-    max_wait_ms: int  # how long the broker waits for `min_bytes`
+    max_wait_ms: int  # how long the broker waits for anything
     max_bytes: int
-    min_bytes: int = 1
     isolation: int = READ_COMMITTED
     session: tuple[int, int] = (0, -1)  # its id and epoch; by default none
     forgotten: Sequence[Ask] = ()  # what the session asks for no more
 
     def body(self) -> list[Buffer]:
         """Return what follows the header, as Kafka's FetchRequest.json has it."""
-        limits = self.max_wait_ms, self.min_bytes, self.max_bytes, self.isolation, *self.session
+        limits = self.max_wait_ms, _ANYTHING, self.max_bytes, self.isolation, *self.session
         parts: list[Buffer] = [_NO_REPLICA if self.version < _REPLICA_TAGGED else b"", _LIMITS.pack(*limits)]
         parts += self._topics(self.asks, _ask)
         parts += self._topics(self.forgotten, lambda ask: ask.partition.partition.to_bytes(4, "big"))
@@ -126,7 +128,7 @@ class FetchRequest(HotRequest):
         groups = [(topic, list(group)) for topic, group in by_topic]
         yield to_varint(len(groups) + 1)
         for (name, topic_id), group in groups:
-            yield named(name, topic_id, by_id=self.version >= BY_ID)
+            yield named(name, topic_id, by_id=self.version >= _BY_ID)
             yield to_varint(len(group) + 1)
             yield from map(written, group)
             yield NO_TAGS
@@ -148,55 +150,37 @@ def plain_fetch(version: int, frame: memoryview) -> FetchAnswer | None:
     """
     try:
         throttle_ms, code, session_id = _ANSWER.unpack_from(frame, HEADER)
-        count, position = read_varint(frame, HEADER + _ANSWER.size)
-        if code or frame[HEADER - 1] or not count:
-            return None
-        parts: list[Part] = []
-        for _ in range(count - 1):
-            topic, position = read_name(frame, position, by_id=version >= BY_ID)
-            partitions, position = read_varint(frame, position)
-            for _ in range(partitions - 1):
-                part, position = _part(topic, frame, position)
-                if part is None:
-                    return None
-                parts.append(part)
-            if not partitions or frame[position]:
-                return None
-            position += 1
-        if frame[position] or position + 1 != len(frame):
-            return None
-    except (IndexError, struct.error, UnicodeDecodeError, MalformedFrame):
+        parts, position = read_topics(frame, HEADER + _ANSWER.size, _part, by_id=version >= _BY_ID)
+    except NOT_PLAIN:
+        return None
+    if code or bytes(frame[position:]) != NO_TAGS:
         return None
     return FetchAnswer(timedelta(milliseconds=throttle_ms), NO_ERROR, session_id, parts)
 
 
-def _part(topic: str | bytes, frame: memoryview, position: int) -> tuple[Part | None, int]:
+def _part(topic: str | bytes, frame: memoryview, position: int) -> tuple[Part, int]:
     index, code, high_watermark, last_stable, log_start = PART.unpack_from(frame, position)
     transactions, position = read_varint(frame, position + PART.size)
-    aborted: tuple[tuple[int, int], ...] = ()
-    if transactions > 1:
-        found = []
-        for _ in range(transactions - 1):
-            producer_id, first, tags = _ABORTED.unpack_from(frame, position)
-            if tags:
-                return None, position
-            found.append((producer_id, first))
-            position += _ABORTED.size
-        aborted = tuple(found)
+    aborted = []
+    for _ in range(transactions - 1):
+        producer_id, first, tags = _ABORTED.unpack_from(frame, position)
+        code = code or tags
+        aborted.append((producer_id, first))
+        position += _ABORTED.size
     size, begin = read_varint(frame, position + _REPLICA_BYTES)
     end = begin + max(0, size - 1)
     if code or frame[end]:
-        return None, end
+        raise MalformedFrame("an error, or tagged fields")
     records = memoryview(bytes(frame[begin:end]))
-    return (topic, index, NO_ERROR, high_watermark, last_stable, log_start, None, aborted, records), end + 1
+    return (topic, index, NO_ERROR, high_watermark, last_stable, log_start, None, tuple(aborted), records), end + 1
 
 
 def fetch_of(answer: Any) -> FetchAnswer:
     """Return an answer that kio has read."""
-    by_id = answer.__version__ >= BY_ID
+    by_id = answer.__version__ >= _BY_ID
     parts: list[Part] = []
     for topic in answer.responses:
-        name = topic.topic_id.bytes if by_id and topic.topic_id else b"" if by_id else topic.topic
+        name = id_bytes(topic.topic_id) if by_id else topic.topic
         for part in topic.partitions:
             end = part.diverging_epoch
             parts.append(

@@ -26,6 +26,7 @@ from mirror.kafka.protocol import (
     HEADER,
     NO_ERROR,
     NO_TAGS,
+    NOT_PLAIN,
     PART,
     PRODUCE,
     WRITE_TXN_MARKERS,
@@ -33,9 +34,9 @@ from mirror.kafka.protocol import (
     Buffer,
     HotRequest,
     decode,
+    id_bytes,
     named,
-    read_name,
-    read_varint,
+    read_topics,
     to_varint,
 )
 
@@ -117,33 +118,22 @@ class ProduceRequest(HotRequest):
 def plain_produce(version: int, frame: memoryview) -> ProduceAnswer | None:
     """Return an answer without errors and tagged fields, which is nearly every one; None for any other."""
     try:
-        count, position = read_varint(frame, HEADER)
-        if frame[HEADER - 1] or not count:
-            return None
-        parts: list[Part] = []
-        for _ in range(count - 1):
-            topic, position = read_name(frame, position, by_id=version >= _BY_ID)
-            partitions, position = read_varint(frame, position)
-            for _ in range(partitions - 1):
-                index, code, base_offset, append_time_ms, _ = PART.unpack_from(frame, position)
-                end = position + PART.size + len(_NO_ERRORS)
-                if (
-                    code
-                    or not -1 <= append_time_ms <= _LAST_TIME_MS
-                    or bytes(frame[position + PART.size : end]) != _NO_ERRORS
-                ):
-                    return None
-                parts.append((topic, index, NO_ERROR, "", base_offset, append_time_ms))
-                position = end
-            if not partitions or frame[position]:
-                return None
-            position += 1
+        parts, position = read_topics(frame, HEADER, _part, by_id=version >= _BY_ID)
         (throttle_ms,) = _THROTTLE.unpack_from(frame, position)
-        if frame[position + _THROTTLE.size] or position + _THROTTLE.size + 1 != len(frame):
-            return None
-    except (IndexError, struct.error, UnicodeDecodeError, MalformedFrame):
+    except NOT_PLAIN:
+        return None
+    if bytes(frame[position + _THROTTLE.size :]) != NO_TAGS:
         return None
     return ProduceAnswer(timedelta(milliseconds=throttle_ms), parts)
+
+
+def _part(topic: str | bytes, frame: memoryview, position: int) -> tuple[Part, int]:
+    index, code, base_offset, append_time_ms, _ = PART.unpack_from(frame, position)
+    end = position + PART.size + len(_NO_ERRORS)
+    is_time = -1 <= append_time_ms <= _LAST_TIME_MS
+    if code or not is_time or bytes(frame[position + PART.size : end]) != _NO_ERRORS:
+        raise MalformedFrame("an error, tagged fields, or a time that is none")
+    return (topic, index, NO_ERROR, "", base_offset, append_time_ms), end
 
 
 def produce_of(answer: Any) -> ProduceAnswer:
@@ -151,7 +141,7 @@ def produce_of(answer: Any) -> ProduceAnswer:
     by_id = answer.__version__ >= _BY_ID
     parts: list[Part] = []
     for topic in answer.responses:
-        name = topic.topic_id.bytes if by_id and topic.topic_id else b"" if by_id else topic.name
+        name = id_bytes(topic.topic_id) if by_id else topic.name
         for part in topic.partition_responses:
             details = [part.error_message or ""]
             details += [error.batch_index_error_message or "" for error in part.record_errors[:1]]

@@ -17,7 +17,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from types import NoneType
-from typing import Any, ClassVar, Final, get_args, get_origin
+from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -366,6 +366,7 @@ class Versions:
         return version
 
 
+Part = TypeVar("Part")
 #: Bytes of a frame's length.
 LENGTH_BYTES: Final = 4
 #: Bytes of an answer's header, the last of which counts its tagged fields.
@@ -377,10 +378,19 @@ PART: Final = struct.Struct(">ihqqq")
 _ID_BYTES: Final = 16
 
 
+#: What reading an answer by hand raises of one that is not plain: it has an error or tagged fields, or is malformed.
+NOT_PLAIN: Final = (IndexError, struct.error, UnicodeDecodeError, MalformedFrame)
+
+
+def id_bytes(topic_id: UUID | None) -> bytes:
+    """Return a topic's id as it is on the wire, where kio has None for zeros."""
+    return topic_id.bytes if topic_id else bytes(_ID_BYTES)
+
+
 def named(name: str, topic_id: UUID | None, *, by_id: bool) -> bytes:
     """Return how a request names a topic."""
     if by_id:
-        return topic_id.bytes if topic_id else bytes(_ID_BYTES)
+        return id_bytes(topic_id)
     text = name.encode()
     return to_varint(len(text) + 1) + text
 
@@ -393,6 +403,39 @@ def read_name(frame: memoryview, position: int, *, by_id: bool) -> tuple[str | b
     end = _past(frame, position, size - 1)
     found = bytes(frame[position:end])
     return found if by_id else found.decode(), end
+
+
+def read_topics(
+    frame: memoryview,
+    position: int,
+    read_part: Callable[[str | bytes, memoryview, int], tuple[Part, int]],
+    *,
+    by_id: bool,
+) -> tuple[list[Part], int]:
+    """Walk the topics of a plain answer to Fetch or Produce; `read_part` reads a partition of a topic. Return the
+    partitions, and the position behind them. Raises as `NOT_PLAIN` says.
+    """
+    parts: list[Part] = []
+    topics, position = read_varint(frame, position)
+    for _ in range(_plain_count(topics)):
+        topic, position = read_name(frame, position, by_id=by_id)
+        partitions, position = read_varint(frame, position)
+        for _ in range(_plain_count(partitions)):
+            part, position = read_part(topic, frame, position)
+            parts.append(part)
+        if frame[position]:
+            raise MalformedFrame("tagged fields")
+        position += 1
+    if frame[HEADER - 1]:
+        raise MalformedFrame("tagged fields")
+    return parts, position
+
+
+def _plain_count(count: int) -> int:
+    """Return how many elements an array has, by what is written in front of it."""
+    if not count:
+        raise MalformedFrame("null")
+    return count - 1
 
 
 class HotRequest(ABC):

@@ -184,7 +184,11 @@ def test_plain_answers_need_no_schema() -> None:
         FETCH.schema(version, "response").AbortedTransaction(producer_id=9, first_offset=5) for version in FETCHES
     ]
     for version, aborted in zip(FETCHES, transactions, strict=True):
-        held = [*PLAIN_FETCH, ("orders", ORDERS, 4, {"aborted_transactions": (aborted, aborted)})]
+        held = [
+            *PLAIN_FETCH,
+            ("", uuid.UUID(int=0), 0, {}),
+            ("orders", ORDERS, 4, {"aborted_transactions": (aborted, aborted)}),
+        ]
         whole = fetched(version, held)
         assert plain_fetch(version, memoryview(answer(whole))) == fetch_of(whole)
     for version in PRODUCES:
