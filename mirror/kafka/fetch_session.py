@@ -20,8 +20,8 @@ SESSION_ERRORS: Final = (
 
 
 class FetchSession:
-    """What one leader remembers of what it was asked for (KIP-227): a request names what is asked anew or no more, an
-    answer what has something new. A broker that keeps no session, which it may at any time, is asked for everything.
+    """Has what one leader remembers of what it was asked for (KIP-227): a request names what is asked anew or no more,
+    an answer what has something new. A broker that keeps no session, which it may at any time, is asked for everything.
     No call but the first request of a session takes time for partitions that nothing changes for.
     """
 
@@ -65,7 +65,7 @@ class FetchSession:
         return FetchRequest(version, named, max_wait_ms, max_bytes, session=session, forgotten=forgotten)
 
     def _changed(self) -> tuple[list[Ask], list[Ask]]:
-        """What the leader does not know, and what it knows and is asked for no more."""
+        """Find what the leader does not know, and what it knows and is asked for no more."""
         named, gone = list[Ask](), list[Ask]()
         for at in sorted(self._touched):
             ask, known = self.asks.get(at), self.asked.get(at)

@@ -189,7 +189,7 @@ class LogOnce:
 
 @dataclass(slots=True, eq=False)
 class Lasting(Generic[T]):
-    """What was logged at the last round of something, and is not logged again while it lasts."""
+    """Remembers what was logged at the last round of something, and is not logged again while it lasts."""
 
     _before: frozenset[T] = frozenset()
 

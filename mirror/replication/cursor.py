@@ -68,7 +68,7 @@ class Cursor:
 
     @property
     def seen_ms(self) -> int:
-        """When the source was asked last where it ends (Unix ms)."""
+        """Tell when the source was asked last where it ends (Unix ms)."""
         return max(self.named_ms, self.session.heard_ms if self.session is not None else 0)
 
     def leave(self) -> None:

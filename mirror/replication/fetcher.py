@@ -99,7 +99,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class Request(NamedTuple):
-    """What to ask a leader for, beside what its session asks for."""
+    """Says what to ask a leader for, beside what its session asks for."""
 
     session: FetchSession
     hurried: bool  # a partition had to be left out for a moment
@@ -108,7 +108,7 @@ class Request(NamedTuple):
 
 
 class Reading:
-    """What is read of one leader."""
+    """Keeps what is known of reading from one leader."""
 
     def __init__(self) -> None:
         self.session = FetchSession()
@@ -124,8 +124,8 @@ class Fetcher:
 
     `room` says how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
     `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
-    (R2). `took` has the seconds from a request to its answer, of answers with
-    records; `throttled_s` are those for which brokers muted us.
+    (R2). A leader that had something is not asked again for `max_delay_s`, so that more comes at once. `took` has the
+    seconds from a request to its answer, of answers with records; `throttled_s` are those for which brokers muted us.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class Fetcher:
         bucket: Bucket | None = None,
         memory: int = sys.maxsize,
         writers_hold: Callable[[], int] = lambda: 0,
+        max_delay_s: float = 0.0,
     ) -> None:
         self._source, self._bucket = source, bucket
         self._memory, self._writers_hold, self._reserved = memory, writers_hold, 0
@@ -152,8 +153,8 @@ class Fetcher:
         self._metadata = -1  # the source's metadata that these are of
         self._fetched = 0  # bytes of arrivals that wait
         self._finished = False
+        self._max_delay_s = max_delay_s
         self.took, self.throttled_s = Histogram(), 0.0
-        self.max_delay_s = 0.0  # for which a leader that had something is not asked again, so that more comes at once
 
     def start(self, cursor: Cursor) -> None:
         """Read a partition from the cursor on; replaces its former cursor, and what that had fetched is forgotten."""
@@ -284,7 +285,7 @@ class Fetcher:
             session.take_turns(parts)
             pause = self._left_out(unheard, sent_at, muted, backoff)
             if not reading.behind and not request.hurried:
-                pause = max(pause, self.max_delay_s - (clock.monotonic() - sent_at))
+                pause = max(pause, self._max_delay_s - (clock.monotonic() - sent_at))
             await asyncio.sleep(pause)
             if stale:
                 await self.refresh()
@@ -533,8 +534,8 @@ class Fetcher:
         return idle
 
     def _request(self, node: int, reading: Reading, only: Collection[TopicPartition] | None = None) -> Request:
-        """What to ask a leader for now; `only` of some partitions where they are given. Looks at those alone whose ask
-        may be another one: they were answered, or left out before.
+        """Return what to ask a leader for now; `only` of some partitions where they are given. Looks at those alone
+        whose ask may be another one: they were answered, or left out before.
         """
         session, hurried, now = reading.session, False, clock.monotonic()
         least, half = self._partition_bytes // 2, self._memory // 2

@@ -131,8 +131,9 @@ class Pipeline:
         bucket = Bucket(bytes_per_second) if bytes_per_second else None
         self._held = held = int(memory_bytes * _BATCHES)
         self._opens = opened_by(memory_bytes)
-        self._fetcher = Fetcher(source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds)
-        self._fetcher.max_delay_s = max_delay_ms / 1000
+        self._fetcher = Fetcher(
+            source, self._writer.room, self._spawn, share, bucket, held, self._writer.holds, max_delay_ms / 1000
+        )
 
     async def run(self, seconds: float) -> None:
         """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1).
@@ -238,8 +239,8 @@ class Pipeline:
             await self._fetcher.refresh()
 
     def touched(self) -> set[TopicPartition]:
-        """The source partitions that may stand elsewhere than at the last call: all but those that had all then, and of
-        which nothing was heard since.
+        """Return the source partitions that may stand elsewhere than at the last call: all but those that had all then,
+        and of which nothing was heard since.
         """
         touched, self._touched = self._touched, set()
         return touched | {at for at, one in self._partition_tasks.items() if not one.is_at_rest}
@@ -298,7 +299,7 @@ class Pipeline:
         return self._partition_tasks.keys()
 
     def figures(self, instance: str, partitions: Iterable[TopicPartition] | None = None) -> list[PartitionStatus]:
-        """Where source partitions stand now, or all of them."""
+        """Report where source partitions stand now, or all of them."""
         now, counters = clock.now_ms(), self._writer.all_counters
         return [
             self._partition_tasks[at].figures(self._flow, instance, now, counters.get(at) or PartitionCounters())

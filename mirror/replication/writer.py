@@ -126,7 +126,7 @@ class Channel:
 
     @property
     def window(self) -> int:
-        """How many requests may be in flight (W2)."""
+        """Tell how many requests may be in flight (W2)."""
         if self.is_alone:
             return 1
         far = self.round_trip_s * REQUESTS_A_SECOND if self.round_trip_s < float("inf") else 0

@@ -87,7 +87,7 @@ log = logs.get(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """What a flow copies, what it must make for that, and what preflight found."""
+    """Says what a flow copies, what it must make for that, and what preflight found."""
 
     #: What is copied.
     pairs: tuple[TopicPair, ...] = ()
@@ -374,7 +374,7 @@ def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a plan."""
+    """Says what became of a plan."""
 
     #: Target topics that were created.
     made: frozenset[str] = frozenset()

@@ -122,7 +122,7 @@ class History:
         return self.origins[topic].clusters if topic in self.origins else ()
 
     def chains(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """The same of each of these topics."""
+        """Return the chain of each of these topics."""
         return {topic: self.chain(topic) for topic in topics}
 
 

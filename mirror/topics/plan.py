@@ -154,7 +154,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowPlan:
-    """What a start of the flow would make, change and follow, and why it would be refused."""
+    """Says what a start of the flow would make, change and follow, and why it would be refused."""
 
     #: The flow's name.
     flow: str

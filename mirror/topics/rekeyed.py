@@ -58,7 +58,7 @@ class RekeyPlan:
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """What is known of both clusters."""
+    """Holds what is known of both clusters."""
 
     #: All topics, by name.
     source_topics: Mapping[str, TopicInfo]

@@ -281,7 +281,7 @@ class Judge(Memory):
         return report.state in {"CAUGHT_UP", "MIRRORING"} and report.next_offset == log.stable
 
     def _caught_up(self, recorded: Recorded, command: Command) -> None:
-        """What a command says to be caught up is equal, but for what a task that lasts need not see."""
+        """Ask that what a command says to be caught up is equal, but for what a task that lasts need not see."""
         if self._is_unseen:
             return
         said = {

@@ -27,7 +27,8 @@ from mirror.lab.bench.workloads import Shape, fill
 from mirror.lab.demo.producers import Ends
 from mirror.lab.embedded import Spec, start_many
 
-ROOT = Path(__file__).resolve().parents[2]
+from .trickle import ROOT, tree_of
+
 #: Copies two small topics first: one so that imports and connections are made, and one for what a start takes.
 CHILD = """
 import gc, importlib, json, sys, time
@@ -146,9 +147,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirror-against-")))
-        earlier = folder / "earlier"
-        subprocess.run(["git", "worktree", "add", "--detach", str(earlier), options.commit], cwd=ROOT, check=True)
-        stack.callback(subprocess.run, ["git", "worktree", "remove", "--force", str(earlier)], cwd=ROOT, check=False)
+        earlier = stack.enter_context(tree_of(options.commit))
         source, target = (
             stack.enter_context(cluster) for cluster in start_many([Spec(name="source"), Spec(name="target")])
         )

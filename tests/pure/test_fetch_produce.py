@@ -54,7 +54,7 @@ def read_back(request: HotRequest) -> Any:
 
 
 def fetch_answer(version: int, parts: Sequence[Part]) -> FetchAnswer:
-    """What is read of an answer that kio writes."""
+    """Read an answer that kio writes."""
     return FetchRequest(version, ASKS, 0, 0).read(memoryview(answer(fetched(version, parts))))
 
 
@@ -197,7 +197,7 @@ def test_plain_answers_need_no_schema() -> None:
 
 
 def agrees(version: int, frame: bytes, plain: Any, of: Any, api: Api) -> None:
-    """What is read by hand is what kio reads: bytes that kio refuses are nothing plain."""
+    """Ask that what is read by hand is what kio reads: bytes that kio refuses are nothing plain."""
     found = plain(version, memoryview(frame))
     if found is not None:
         assert found == of(decode(api.response(version), memoryview(frame)))

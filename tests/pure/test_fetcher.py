@@ -32,7 +32,7 @@ SOURCE: Any = SimpleNamespace(leader=lambda _: Leader(1, 0), learned=0)
 
 
 def asks_of(request: Request) -> Sequence[Ask]:
-    """What a request asks for, which is everything of a leader without sessions."""
+    """Return what a request asks for, which is everything of a leader without sessions."""
     return request.session.request(12, max_wait_ms=0, max_bytes=request.most).asks
 
 
@@ -214,8 +214,8 @@ async def test_what_trickles_in_is_waited_for_behind_an_answer_that_left_nothing
             pass
 
     async with asyncio.TaskGroup() as tasks:
-        reading = Trickle(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
-        reading.offsets, reading.max_delay_s = [], 0.005
+        reading = Trickle(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES, max_delay_s=0.005)
+        reading.offsets = []
         reading.start(Cursor(AT, None, 0))
         consuming = tasks.create_task(read())
         assert await settle() == [0], "the first comes at once"

@@ -54,7 +54,7 @@ def test_a_request_is_encoded_as_kio_encodes_it(request_type: Any, random: Rando
 
 
 def produced(payload: Any) -> list[Any]:
-    """What is sent of a Produce request for two partitions with the same records."""
+    """Return what is sent of a Produce request for two partitions with the same records."""
     batches = {TopicPartition("orders", number): (b"h" * 61, payload) for number in range(2)}
     return encode(ProduceRequest(9, batches, {}), 1, "mirror")
 

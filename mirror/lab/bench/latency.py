@@ -57,7 +57,7 @@ class Pace:
 
     @property
     def observed(self) -> int:
-        """How many partitions are read on both sides."""
+        """Tell how many partitions are read on both sides."""
         return min(self.read, self.partitions)
 
 

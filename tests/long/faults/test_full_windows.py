@@ -40,7 +40,7 @@ def topic(clusters: tuple[Cluster, Cluster]) -> str:
 
 @pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests were in flight, each time that one was sent."""
+    """Note how many requests were in flight, each time that one was sent."""
     found, send = list[int](), Writer._send
 
     def sent(self: Writer, channel: Channel, *more: Any) -> bool:
