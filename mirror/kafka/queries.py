@@ -229,7 +229,7 @@ async def replicated_end(cluster: Cluster, partition: TopicPartition) -> int:
 
 
 async def resting_end(cluster: Cluster, partition: TopicPartition) -> int:
-    """Return the same of a log once it has not grown for a moment: a broker still takes what it has of a connection
+    """Return the log end once it has not grown for a moment: a broker still takes what it has of a connection
     that is lost. Raises as `replicated_end` does.
     """
     end = await replicated_end(cluster, partition)
