@@ -23,7 +23,7 @@ from mirror.journal.journal import encode
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.produce import append
 from mirror.observability import logs
-from mirror.observability.status import PartitionStatus, Totals, read_fields
+from mirror.observability.status import Int64, PartitionStatus, Totals, reader
 
 INTERVAL_SECONDS: Final = 5.0
 #: As `mirror status` has it: tasks report every few seconds, also what has not changed.
@@ -41,12 +41,12 @@ class Heartbeat:
 
     flow: str
     instance: str
-    at_ms: int
-    partitions: int
-    stopped: int
-    lag_records: int | None
-    lag_ms: int | None
-    lag_unknown: int = 0
+    at_ms: Int64
+    partitions: Int64
+    stopped: Int64
+    lag_records: Int64 | None
+    lag_ms: Int64 | None
+    lag_unknown: Int64 = 0
 
     @classmethod
     def of(cls, flow: str, instance: str, figures: Iterable[PartitionStatus]) -> Heartbeat:
@@ -70,14 +70,10 @@ class Heartbeat:
     @classmethod
     def from_json(cls, data: bytes) -> Heartbeat:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        return cls(**read_fields(data, _KINDS, _KINDS.keys() - {"lag_unknown"}, "a heartbeat"))
+        return _read(data)
 
 
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("flow", "instance"), (str,)),
-    **dict.fromkeys(("at_ms", "partitions", "stopped", "lag_unknown"), (int,)),
-    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
-}
+_read: Final = reader(Heartbeat, "a heartbeat")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,10 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import psutil
+from pydantic import Field
 
 from mirror import clock
 from mirror.config import Settings
@@ -60,7 +61,7 @@ from mirror.journal.entries import FirstSeen, seen_in
 from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place, newest
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability import logs
-from mirror.observability.status import NOT_OURS, parsed, read_fields
+from mirror.observability.status import NOT_OURS, Int64, parsed, reader
 
 # --- Which process runs a flow, as the journal says (`owner`, `ended`) ------------------------------------------------
 
@@ -198,8 +199,6 @@ def ended_instance(value: bytes) -> str:
 KEY: Final = b"failover"
 #: What it reported.
 ACCOUNT: Final = b"failover/account"
-_NEEDED: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {**_NEEDED, "silent": (list,)}
 #: Milliseconds up to the year 9999, which is as far as a time can be shown.
 _LAST_MS: Final = 253_402_300_800_000
 
@@ -210,9 +209,9 @@ class FailedOver:
     they had ended.
     """
 
-    at_ms: int
+    at_ms: Annotated[int, Field(ge=0, lt=_LAST_MS)]
     host: str
-    pid: int
+    pid: Int64
     silent: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -225,32 +224,29 @@ class FailedOver:
         return cls(at_ms=clock.now_ms(), host=owner.host, pid=owner.pid, silent=tuple(silent))
 
     @classmethod
-    def read(cls, value: bytes) -> Self:
+    def read(cls, value: bytes) -> FailedOver:
         """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        fields = read_fields(value, _KINDS, _NEEDED, "a failover")
-        if not 0 <= fields["at_ms"] < _LAST_MS:
-            raise ValueError("a failover in a year that is not known")
-        silent = fields.pop("silent", [])
-        if not all(type(one) is str for one in silent):
-            raise ValueError("mirrors that are silent must have names")
-        return cls(**fields, silent=tuple(silent))
+        return _read_failover(value)
 
     def to_json(self) -> bytes:
         """For the journal."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def standing(cls, known: Mapping[bytes, bytes]) -> Self | Garbled | None:
+    def standing(cls, known: Mapping[bytes, bytes]) -> FailedOver | Garbled | None:
         """What the newest records of a journal say; None where the flow may run."""
         return None if (value := known.get(KEY)) is None else cls.read_or_garbled(value)
 
     @classmethod
-    def read_or_garbled(cls, value: bytes) -> Self | Garbled:
+    def read_or_garbled(cls, value: bytes) -> FailedOver | Garbled:
         """What the record says, whatever it holds."""
         try:
             return cls.read(value)
         except NOT_OURS as problem:
             return Garbled(repr(problem))
+
+
+_read_failover: Final = reader(FailedOver, "a failover")
 
 
 @dataclass(frozen=True, slots=True)

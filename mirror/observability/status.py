@@ -11,9 +11,11 @@ import builtins
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from mirror import clock
 from mirror.states import State
@@ -24,7 +26,9 @@ from mirror.states import State
 #: where a whole number should be.
 NOT_OURS: Final = (ValueError, KeyError, TypeError, OverflowError)
 #: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
-_LARGEST: Final = 1 << 63
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+T = TypeVar("T")
 
 
 def parsed(value: bytes) -> Any:
@@ -41,45 +45,42 @@ def parsed(value: bytes) -> Any:
         raise ValueError("JSON that is nested too deeply") from error
 
 
-def is_of(value: object, kinds: tuple[type, ...]) -> bool:
-    """Whether a value is of one of these types; to Python, but not to JSON, true is a number."""
-    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-
-
-def read_fields(
-    value: bytes, kinds: Mapping[str, tuple[type, ...]], required: Iterable[str], what: str
-) -> dict[str, Any]:
-    """The fields of a JSON object that `kinds` names, each with its types; others are ignored.
-
-    Raises ValueError, which begins with `what`, where the record is no object, a field is of another type or beyond 64
-    bits, or one of `required` is missing.
+def reader(kind: type[T], what: str) -> Callable[[bytes], T]:
+    """Return a function that reads a record as a dataclass, whose fields must have the types that are declared; keys
+    that it does not know are ignored. It raises ValueError, which begins with `what`.
     """
-    found = parsed(value)
-    if not isinstance(found, dict):
-        raise ValueError(f"{what} must be a JSON object")
-    fields = {name: found[name] for name in kinds if name in found}
-    for name, held in fields.items():
-        if not is_of(held, kinds[name]):
-            raise ValueError(f"{what}: {name} is {held!r}")
-        if isinstance(held, int) and not -_LARGEST <= held < _LARGEST:
-            raise ValueError(f"{what}: {name} is a number of more than 64 bits")
-    if absent := set(required) - fields.keys():
-        raise ValueError(f"{what} lack {', '.join(sorted(absent))}")
-    return fields
+    adapter = TypeAdapter(kind)
+
+    def read(value: bytes) -> T:
+        try:
+            return adapter.validate_json(value, strict=True)
+        except ValidationError as problem:
+            errors = problem.errors(include_url=False)
+        if absent := sorted(str(error["loc"][-1]) for error in errors if error["type"] == "missing"):
+            raise ValueError(f"{what} lack {', '.join(absent)}")
+        place = ".".join(map(str, errors[0]["loc"]))
+        raise ValueError(f"{what}: {place} is {errors[0]['input']!r}: {errors[0]['msg']}")
+
+    return read
 
 
 # --- How long things took, counted by size ----------------------------------------------------------------------------
 
 #: Upper bounds of the buckets in seconds, the bound itself included; a last bucket takes what is longer.
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_BUCKETS: Final = len(BOUNDS) + 1
 
 
 @dataclass(slots=True)
 class Histogram:
-    """`counts`: durations in each bucket, one more than `BOUNDS` has; `total`: their sum in seconds."""
+    """Durations, counted by size."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    total: float = 0.0
+    #: Durations in each bucket, one more than `BOUNDS` has.
+    counts: Annotated[list[_Count], Field(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
+        default_factory=lambda: [0] * _BUCKETS
+    )
+    #: Their sum in seconds.
+    total: Annotated[float, Field(gt=-(1 << 63), lt=1 << 63)] = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
@@ -101,18 +102,6 @@ class Histogram:
         """Count everything that `other` counted, too."""
         self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> Self:
-        """From JSON. Raises ValueError where it is no histogram, or one with other buckets."""
-        counts, total = value.get("counts"), value.get("total")
-        if not isinstance(counts, list) or len(counts) != len(BOUNDS) + 1:
-            raise ValueError("a histogram with other buckets")
-        if not all(is_of(count, (int,)) and 0 <= count < _LARGEST for count in counts):
-            raise ValueError("a histogram's counts must be counts")
-        if not (isinstance(total, int | float) and -_LARGEST < total < _LARGEST):
-            raise ValueError(f"a histogram's total is {total!r}")
-        return cls(counts, float(total))
 
 
 # --- The live figures of one partition, as a task reports them every second -------------------------------------------
@@ -168,27 +157,27 @@ class PartitionStatus:
     flow: str
     instance: str
     topic: str
-    partition: int
+    partition: Int64
     target_topic: str
     state: State
     detail: str = ""
-    next_offset: int
-    log_end: int
-    lag_records: int | None
-    lag_ms: int | None = None
-    records: int = 0
-    batches: int = 0
-    bytes: int = 0
-    filled: int = 0
-    lost: int = 0
-    target_lost: int = 0
+    next_offset: Int64
+    log_end: Int64
+    lag_records: Int64 | None
+    lag_ms: Int64 | None = None
+    records: Int64 = 0
+    batches: Int64 = 0
+    bytes: Int64 = 0
+    filled: Int64 = 0
+    lost: Int64 = 0
+    target_lost: Int64 = 0
     verdicts: Mapping[str, int] = field(default_factory=dict)
     verdict_bytes: Mapping[str, int] = field(default_factory=dict)
     latency: Histogram = field(default_factory=Histogram)
-    at_ms: int
-    caught_up_ms: int = 0
-    contact_ms: int = 0
-    tombstones_ms: int | None = None
+    at_ms: Int64
+    caught_up_ms: Int64 = 0
+    contact_ms: Int64 = 0
+    tombstones_ms: Int64 | None = None
     verified: bool = False
     presumed: bool = False
 
@@ -257,18 +246,16 @@ class PartitionStatus:
 
     def to_json(self) -> builtins.bytes:
         """The record value."""
-        counts = {name: dict(getattr(self, name)) for name in _BY_VERDICT}
-        return json.dumps({**asdict(self), **counts}, separators=(",", ":")).encode()
+        counts = {"verdicts": dict(self.verdicts), "verdict_bytes": dict(self.verdict_bytes)}
+        return json.dumps(asdict(self) | counts, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: builtins.bytes) -> PartitionStatus:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        values = read_fields(data, _KINDS, _REQUIRED, "figures")
-        if not all(is_of(count, (int,)) for name in _BY_VERDICT for count in values.get(name, {}).values()):
-            raise ValueError("figures: verdicts must be counts")
-        if "latency" in values:
-            values["latency"] = Histogram.read(values["latency"])
-        return cls(**{**values, "state": State(values["state"])})
+        return _read_partition(data)
+
+
+_read_partition: Final = reader(PartitionStatus, "figures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,20 +308,6 @@ class Totals:
 
 
 _SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
-_TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_PLACES = ("partition", "next_offset", "log_end", "at_ms", "caught_up_ms", "contact_ms")
-_BY_VERDICT = ("verdicts", "verdict_bytes")
-_COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(_TEXTS, (str,)),
-    **dict.fromkeys(_PLACES + _COUNTS, (int,)),
-    **dict.fromkeys(("lag_records", "lag_ms", "tombstones_ms"), (int, type(None))),
-    **dict.fromkeys(_BY_VERDICT, (dict,)),
-    "latency": (dict,),
-    **dict.fromkeys(("verified", "presumed"), (bool,)),
-}
-assert _KINDS.keys() == {one.name for one in fields(PartitionStatus)}, "a field that is not read"
-_REQUIRED = {one.name for one in fields(PartitionStatus) if one.default is MISSING and one.default_factory is MISSING}
 
 
 # --- What a task as a whole reports beside its partitions -------------------------------------------------------------
@@ -352,14 +325,14 @@ class TaskStatus:
     """
 
     instance: str
-    task: int
-    epoch: int
-    attempt: int = 0
-    at_ms: int
+    task: Int64
+    epoch: Int64
+    attempt: Int64 = 0
+    at_ms: Int64
     fetch: Histogram = field(default_factory=Histogram)
     produce: Histogram = field(default_factory=Histogram)
-    source_throttled_ms: int = 0
-    target_throttled_ms: int = 0
+    source_throttled_ms: Int64 = 0
+    target_throttled_ms: Int64 = 0
 
     def key(self) -> bytes:
         """The record key on the flow's topic: the newest report of a task replaces the older ones."""
@@ -372,20 +345,10 @@ class TaskStatus:
     @classmethod
     def from_json(cls, data: bytes) -> TaskStatus:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        values = read_fields(data, _TASK_KINDS, _TASK_REQUIRED, "figures of a task")
-        for name in _HISTOGRAMS & values.keys():
-            values[name] = Histogram.read(values[name])
-        return cls(**values)
+        return _read_task(data)
 
 
-_HISTOGRAMS: Final = {"fetch", "produce"}
-_TASK_REQUIRED: Final = ("instance", "task", "epoch", "at_ms")
-_TASK_COUNTS: Final = ("task", "epoch", "attempt", "at_ms", "source_throttled_ms", "target_throttled_ms")
-_TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "instance": (str,),
-    **dict.fromkeys(_TASK_COUNTS, (int,)),
-    **dict.fromkeys(_HISTOGRAMS, (dict,)),
-}
+_read_task: Final = reader(TaskStatus, "figures of a task")
 
 
 # --- How the consumer groups of a flow stand --------------------------------------------------------------------------
@@ -404,14 +367,14 @@ class GroupFigures:
     """
 
     instance: str
-    at_ms: int
-    groups: int = 0
-    synced: int = 0
-    held_back: int = 0
-    ahead: int = 0
-    active: int = 0
-    blocked: int = 0
-    expired: int = 0
+    at_ms: Int64
+    groups: Int64 = 0
+    synced: Int64 = 0
+    held_back: Int64 = 0
+    ahead: Int64 = 0
+    active: Int64 = 0
+    blocked: Int64 = 0
+    expired: Int64 = 0
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -425,7 +388,7 @@ class GroupFigures:
     @classmethod
     def from_json(cls, data: bytes) -> GroupFigures:
         """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        return cls(**read_fields(data, _GROUP_KINDS, {"instance", "at_ms"}, "figures of groups"))
+        return _read_groups(data)
 
 
-_GROUP_KINDS: Final = {one.name: (str,) if one.name == "instance" else (int,) for one in fields(GroupFigures)}
+_read_groups: Final = reader(GroupFigures, "figures of groups")
