@@ -51,11 +51,11 @@ COUNTED: Final = (
 FORMAT: Final = COUNTED[1:8]
 
 
-def framing(raw: RawBatch, cap: int = CAP) -> dict[str, int]:
+def framing(raw: RawBatch) -> dict[str, int]:
     """The bytes of a batch's records by what they are for, by the names of `COUNTED`; nothing for a marker and for a
     batch of magic 0 or 1.
 
-    Raises BadRecords where the payload does not decompress to at most `cap` bytes, or is not what the header says.
+    Raises BadRecords where the payload does not decompress to at most `CAP` bytes, or is not what the header says.
     """
     from mirror.records.codecs import decompress  # noqa: PLC0415 -- who only counts headers needs no codecs,
     from mirror.records.columns import decode  # noqa: PLC0415 -- nor the compiler
@@ -64,7 +64,7 @@ def framing(raw: RawBatch, cap: int = CAP) -> dict[str, int]:
     if header.magic != 2 or header.is_control or not header.count:
         return dict.fromkeys(COUNTED, 0)
     try:
-        section = decompress(header.codec, raw.records, cap)
+        section = decompress(header.codec, raw.records, CAP)
         records = decode(section, header.count, header.base_offset, header.base_timestamp, header.last_offset_delta)
     except BadRecords as problem:
         raise problem.at(header.base_offset) from None
