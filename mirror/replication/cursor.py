@@ -24,9 +24,9 @@ class Cursor:
     there, a reader of committed records gets what is below `readable_until`, which has not moved `held_since`
     (monotonic), None where none is open; it was asked for that at `named_ms` (Unix ms), 0 where it never was, and again
     by each request of the `session` that asks for the partition. `is_past_padding`: it came to a batch that is none
-    (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6). `epochless`: the
-    leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it out (monotonic, R8).
-    `hollow`: how many answers in a row held nothing though it ends further on (R9). `log_start`: where the source's log
+    (R5). `epochless`: the
+    leader of this epoch keeps no leader epochs (R6). `unheard_at`: since when answers leave it out (monotonic, R7).
+    `hollow`: how many answers in a row held nothing though it ends further on (R8). `log_start`: where the source's log
     began by its last answer.
     """
 
@@ -47,7 +47,6 @@ class Cursor:
     largest: int = 0
     skips: tuple[int, int] | None = None
     is_past_padding: bool = False
-    proved: int = -1
     epochless: int | None = None
     unheard_at: float | None = None
     hollow: int = 0

@@ -80,7 +80,6 @@ class Start:
             suspensions=suspensions,
             session=session,
             topic_id=partition_task.target_topic_id,
-            suspect=former.suspect if former is not None else None,
             cut_off=None if cut_off is None or cut_off.is_too_large else cut_off,
         )
         gone = await self._gone(partition_task, position)

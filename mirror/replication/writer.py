@@ -40,10 +40,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W14 what was in flight behind a batch that failed must not be in the log. A leader that forgot the producer in
         between took it, where the failed one belonged: the copy is spoilt, and that stop stands. The check of the last
         batch alone would not see it where batches are alike
-    W15 a batch that goes as it is stored, and that the target answers with an error which may be about its contents, is
-        read once before it is sent again, or refused. Where its records cannot be read, no setting lets the target take
-        them: it is damage of the source, and may be left out like any
-    W16 a broker closes a connection, and says nothing, over which a request comes that is larger than it takes
+    W15 a broker closes a connection, and says nothing, over which a request comes that is larger than it takes
         (`socket.request.max.bytes`). So a batch in a request that was on its way then, and is larger than any that this
         broker has answered, goes alone over a connection of its own, where it is nobody else's trouble; after
         `CLOSINGS` closings there the batch is what the target does not take. One that has several records is split
@@ -87,7 +84,6 @@ from mirror.replication.partition_writer import (
     PartitionCounters,
     PartitionWriter,
     PendingBatch,
-    Suspect,
     stamped,
 )
 from mirror.replication.position import MARKERS
@@ -174,8 +170,6 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 _INVALID_RECORD: Final = 87
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
-#: What a broker says, too, of records that are not what their batch's header says (Kafka `LogValidator`).
-_ABOUT_CONTENTS: Final = _DOUBTFUL | {42, _INVALID_RECORD}
 
 
 _SUSPENDED: Final = "this process was suspended, and the position is read again"
@@ -189,7 +183,7 @@ class Writer:
     to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs.
     """
 
-    #: By a broker's address, bytes of the smallest batch over which it closed connections (W16), for tasks to come.
+    #: By a broker's address, bytes of the smallest batch over which it closed connections (W15), for tasks to come.
     _cut: ClassVar[dict[tuple[str, int], int]] = {}
 
     def __init__(
@@ -266,10 +260,7 @@ class Writer:
         self.queue(partition_writer)
         match verdict.action:
             case Action.RESTAMP:
-                if partition_writer.suspect is None:
-                    partition_writer.append(raws[0], verdict)
-                else:
-                    yield from self._append_examined(raws[0], verdict, partition_writer, partition_writer.suspect)
+                partition_writer.append(raws[0], verdict)
             case Action.DROP:
                 self._drop(verdict, raws[0], partition_writer)
             case Action.REWRITE:
@@ -332,31 +323,6 @@ class Writer:
                     return
             raise _unreadable(partition_writer, raws[number], damage.detail) from damage
         partition_writer.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
-
-    def _append_examined(
-        self, raw: RawBatch, verdict: Verdict, partition_writer: PartitionWriter, suspect: Suspect
-    ) -> Iterator[None]:
-        """Queue a batch; the one that is suspect only once it was read, with a pause behind each portion (W15)."""
-        if raw.header.base_offset == suspect.offset:
-            yield from self._examined(raw, partition_writer, suspect)
-        if not partition_writer.in_doubt:
-            self.queue(partition_writer)
-            partition_writer.append(raw, verdict)
-
-    def _examined(self, raw: RawBatch, partition_writer: PartitionWriter, suspect: Suspect) -> Iterator[None]:
-        """Read a batch. Raises PartitionStop where it is damaged, or where the target will not take it all the same."""
-        from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler, seldom needed
-
-        try:
-            for _ in portions(raw, partition_writer.opens):
-                yield
-        except TooManyBytes:
-            pass  # a record that a task may not open shows nothing
-        except BadRecords as damage:
-            detail = f"the target answered {suspect.answer}, since the records are not what the batch says"
-            raise _unreadable(partition_writer, raw, f"{detail}: {damage.detail}") from damage
-        if suspect.refusal is not None:
-            raise suspect.refusal
 
     def flush(self) -> None:
         """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of partition
@@ -551,7 +517,7 @@ class Writer:
         return left + [partition_writer for partition_writer in sent if partition_writer.queue]
 
     def _closed(self, channel: Channel, connection: Connection, sent: Iterable[PartitionWriter], size: int) -> None:
-        """The broker closed the connection over which a request of `size` bytes was on its way (W16)."""
+        """The broker closed the connection over which a request of `size` bytes was on its way (W15)."""
         if size <= self._taken.pop(channel.node, ANY_TAKES):
             return
         for partition_writer in sent:
@@ -676,11 +642,7 @@ class Writer:
             keyless = partition_writer.rules.compacted and ack.error_code == _INVALID_RECORD
             remedy = Remedy.TAKE_KEYLESS if keyless else Remedy.FIT_TARGET
             refusal = partition_writer.refuse(header.base_offset, detail, remedy)
-            if _is_suspect(out, ack):  # W15
-                partition_writer.suspect = Suspect(header.base_offset, ack.error_code.name, refusal)
-                self._unsettle(partition_writer, detail)
-            else:
-                self._stopped(partition_writer, refusal)
+            self._stopped(partition_writer, refusal)
         elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
             right = grant(self._target.endpoint, partition_writer.target.topic, "WRITE")
@@ -693,8 +655,6 @@ class Writer:
             self._target.disowned(self._target.leader(at).node, ack.error_code, at)
             partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
-            if _is_suspect(out, ack):  # W15
-                partition_writer.suspect = Suspect(header.base_offset, ack.error_code.name)
             self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.target_offset:  # W4
             self._stopped(
@@ -754,11 +714,6 @@ def _has_its_time(partition_writer: PartitionWriter, ack: Ack, header: BatchHead
 def _has_own_time(partition_writer: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
     """Return True if the target gave a batch the time of its append, which the rules do not ask for (W12)."""
     return ack.append_time_ms not in (-1, max_timestamp) and not partition_writer.rules.target_append_time
-
-
-def _is_suspect(out: PendingBatch, ack: Ack) -> bool:
-    """Whether a batch may not be what its header says; one that was made here is."""
-    return ack.error_code in _ABOUT_CONTENTS and not out.is_rewritten
 
 
 def _unreadable(partition_writer: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:

@@ -393,7 +393,7 @@ async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target
 async def test_what_a_target_closes_the_connection_over_goes_alone(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has answered a request of that size closed the connection for another reason (W16)."""
+    """One that has answered a request of that size closed the connection for another reason (W15)."""
     monkeypatch.setattr(Writer, "_cut", {})
 
     async def closed(partition: PartitionWriter) -> str:
