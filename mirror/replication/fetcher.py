@@ -56,7 +56,7 @@ from mirror.errors import (
     PartitionStop,
     WireError,
 )
-from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.kafka.connection import throttled_seconds
 from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, Fetched, fetch_below
 from mirror.kafka.fetch_session import SESSION_ERRORS, FetchSession
@@ -67,7 +67,7 @@ from mirror.kafka.retry import Backoff
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding, padding_detail
-from mirror.records.header import MAGIC_AT, RawBatch, crc_holds, split
+from mirror.records.header import MAGIC_AT, RawBatch, crc_holds, plain, split
 from mirror.replication.both_logs import is_of_another
 from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.damage import (
@@ -98,6 +98,10 @@ DEBT_POLL: Final = 1.0
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
+#: Takes the next batches of a cursor, or refuses them.
+Carry = Callable[[Cursor, tuple[RawBatch, ...]], bool]
+
+
 class Request(NamedTuple):
     """Says what to ask a leader for, beside what its session asks for."""
 
@@ -123,6 +127,7 @@ class Fetcher:
     """Give it cursors with `start`; iterate to get arrivals until `finish`.
 
     `room` says how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    `carry` may take plain batches (`records/header.plain`) at once, which then are no arrival.
     `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
     (R2). A leader that had something is not asked again for `max_delay_s`, so that more comes at once. `took` has the
     seconds from a request to its answer, of answers with records; `throttled_s` are those for which brokers muted us.
@@ -138,18 +143,19 @@ class Fetcher:
         memory: int = sys.maxsize,
         writers_hold: Callable[[], int] = lambda: 0,
         max_delay_s: float = 0.0,
+        carry: Carry = lambda *_: False,
     ) -> None:
         self._source, self._bucket = source, bucket
         self._memory, self._writers_hold, self._reserved = memory, writers_hold, 0
         self._spawn = spawn
-        self._room = room
+        self._room, self._carry = room, carry
         self._partition_bytes = partition_bytes
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._arrivals: deque[Arrival] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         self._readings: dict[int, Reading] = {}
-        self._nodes: dict[TopicPartition, int] = {}  # whom each partition is read of
+        self._leaders: dict[TopicPartition, Leader] = {}  # whom each partition is read of
         self._metadata = -1  # the source's metadata that these are of
         self._fetched = 0  # bytes of arrivals that wait
         self._finished = False
@@ -213,7 +219,8 @@ class Fetcher:
 
     def _due(self, partition: TopicPartition) -> None:
         """Have the next request consider what is asked for a partition."""
-        if reading := self._readings.get(self._nodes.get(partition, -1)):
+        leader = self._leaders.get(partition)
+        if leader is not None and (reading := self._readings.get(leader.node)):
             reading.due.add(partition)
 
     def _assign(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -226,7 +233,8 @@ class Fetcher:
             self._metadata, partitions = self._source.learned, tuple(self._cursors)
         for partition in partitions:
             self._due(partition)  # of the leader until now, which is not asked any more where it is none
-            node = self._nodes[partition] = self._source.leader(partition).node
+            leader = self._leaders[partition] = self._source.leader(partition)
+            node = leader.node
             reading = self._readings.setdefault(node, Reading())
             reading.due.add(partition)
             if reading.task is None or reading.task.done():
@@ -541,10 +549,10 @@ class Fetcher:
         least, half = self._partition_bytes // 2, self._memory // 2
         if only is not None:
             reading.due.update(session.asks)
-        for partition in tuple(reading.due):
-            cursor, leader = self._cursors.get(partition), self._source.leader(partition)
+        due, reading.due = reading.due, set()
+        for partition in due:
+            cursor, leader = self._cursors.get(partition), self._leaders[partition]
             if cursor is None or leader.node != node or cursor.is_done:
-                reading.due.discard(partition)
                 reading.behind.discard(partition)
                 session.forget(partition)
                 continue
@@ -553,8 +561,8 @@ class Fetcher:
                 hurried = True
                 cursor.leave()
                 session.forget(partition)
+                reading.due.add(partition)
                 continue
-            reading.due.discard(partition)
             last_epoch = -1 if cursor.epochless == leader.epoch else cursor.last_epoch  # R7
             session.ask(Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, last_epoch, room))
         free = self._free()
@@ -618,6 +626,20 @@ class Fetcher:
         return False
 
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
+        until = fetched.high_watermark if cursor.until is None else min(cursor.until, fetched.high_watermark)
+        if batches := plain(fetched.records, cursor.next_offset, until):
+            last = batches[-1].header
+            cursor.next_offset, cursor.last_epoch = last.base_offset + last.count, last.partition_leader_epoch
+            cursor.is_past_padding, cursor.largest = True, max(len(raw.data) for raw in batches)
+            cursor.damaged = 0
+            cursor.backoff.reset()
+            is_behind = cursor.unrelayed or fetched.aborted or cursor.until is not None
+            if is_behind or not self._carry(cursor, batches):
+                self._deliver(Arrival(cursor, batches, len(fetched.records), fetched.aborted))
+        else:
+            self._cut_with_care(cursor, fetched)
+
+    def _cut_with_care(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
         damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.damaged
         largest, is_sound, lies, unproved = 0, True, False, None
@@ -668,7 +690,7 @@ class Fetcher:
             cursor.next_offset, cursor.last_epoch = due, epoch
             cursor.damaged = tries if due == before else 0
         cursor.largest = largest or cursor.largest
-        self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
+        self._deliver(Arrival(cursor, tuple(batches), sum(len(raw.data) for raw in batches), fetched.aborted))
         if damage:
             self._damaged(cursor, damage, lies=lies)
         elif unproved:

@@ -22,10 +22,10 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.observability.status import Histogram
 from mirror.policy.rules import Rules
-from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, passed, restamp
+from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, restamp
 from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
-from mirror.replication.classifier import Action, Verdict
+from mirror.replication.classifier import Verdict
 from mirror.replication.coalescer import Coalescer
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.position import FENCE, Position
@@ -95,6 +95,20 @@ class PartitionCounters:
     verdicts: Counter[str] = field(default_factory=Counter)
     verdict_bytes: Counter[str] = field(default_factory=Counter)
     latency: Histogram = field(default_factory=Histogram)
+
+    def add(self, out: PendingBatch, now_ms: int) -> None:
+        """Count a batch that is in the target's log by now (Unix ms)."""
+        size, verdict, newest = len(out.raw.data), out.verdict.name, out.raw.header.max_timestamp
+        self.records += out.raw.header.count
+        self.batches += 1
+        self.bytes += size
+        self.verdicts[verdict] += 1
+        self.verdict_bytes[verdict] += size
+        if newest < 0:
+            self.latency_ms = None
+        else:
+            self.latency_ms = max(0, now_ms - newest)
+            self.latency.add(self.latency_ms / 1000)
 
 
 class PendingBatch(NamedTuple):
@@ -223,6 +237,13 @@ class PartitionWriter:
         return self.is_quiet and (not self.queue or bool(self.in_doubt))
 
     @property
+    def takes_plain(self) -> bool:
+        """A batch that goes as it is stored may be queued at once: nothing waits for it, and nothing is to be read."""
+        return not (
+            self.in_doubt or self.suspect is not None or self.rules.coalesce_bytes or self.coalescer.next_offset
+        )
+
+    @property
     def may_send(self) -> bool:
         """There is something to send, and nothing speaks against sending it now (W3, W5, W8 in `writer.py`)."""
         if not self.queue or self.in_doubt or self.filling:
@@ -273,13 +294,11 @@ class PartitionWriter:
         """
         header = raw.header
         epoch = header.partition_leader_epoch if rewritten_from is None else rewritten_from
-        self.fill(header.base_offset, epoch=epoch)
+        if header.base_offset != self.next_offset or self.offset_map is not None:
+            self.fill(header.base_offset, epoch=epoch)
         assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
-        if verdict.action is Action.PASS:
-            head = passed(raw)
-        else:
-            head = restamp(raw, self.stamp)
-            self.stamp = self.stamp.after(header.last_offset_delta)
+        head = restamp(raw, self.stamp)
+        self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
         is_rewritten, until = rewritten_from is not None, self.next_offset

@@ -106,7 +106,7 @@ class Target:
 
     async def append(self, partition: PartitionWriter, offset: int, size: int = 100) -> None:
         partition.append(raw(batch(offset, count=10, payload=bytes(size), crc=0)), OWN_PRODUCER)
-        self.writer._queued[partition.target] = partition
+        self.writer.queue(partition)
         await self.flush()
 
     async def read_end(self, number: int, offset: int) -> None:
