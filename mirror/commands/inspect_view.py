@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # --- A batch as `mirror inspect` shows it -----------------------------------------------------------------------------
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_COLORS: Final = {Action.PASS: "green", Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
+_COLORS: Final = {Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
 #: Columns that a terminal of eighty columns holds. A CRC that fails is in the verdict, too.
 _FEW: Final = frozenset({"offsets", "records", "codec", "size, B", "ratio", "flags", "verdict"})
 
@@ -201,8 +201,6 @@ _BATCH: Final = (
 
 # --- What `mirror inspect` adds up ------------------------------------------------------------------------------------
 
-#: Verdicts that need no decompression.
-_AS_STORED: Final = (Action.PASS, Action.RESTAMP)
 #: Sums of batches, `records`, offsets that hold no record (`holes`) and bytes, by these names. `known` are the bytes of
 #: the records sections of which `uncompressed` is the size without compression. Records of compressed batches before
 #: magic 2 are not counted.
@@ -296,9 +294,9 @@ class LogTotals:
     @property
     def as_stored(self) -> tuple[int, int]:
         """Bytes that a mirror copies as stored, and bytes that it copies at all."""
-        copied = [(verdict.action, sums["bytes"]) for (_, verdict), sums in self.kinds.items()]
-        stored = sum(amount for action, amount in copied if action in _AS_STORED)
-        return stored, sum(amount for action, amount in copied if action is not Action.DROP)
+        amounts = [(verdict.action, sums["bytes"]) for (_, verdict), sums in self.kinds.items()]
+        stored = sum(amount for action, amount in amounts if action is Action.RESTAMP)
+        return stored, sum(amount for action, amount in amounts if action is not Action.DROP)
 
     def as_dict(self) -> dict[str, Any]:
         """The totals for `--json`; `as_stored` is the share of the copied bytes that need no decompression."""
