@@ -35,14 +35,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, Self, TypeVar
 from uuid import UUID
+
+from pydantic import BeforeValidator
 
 from mirror import clock
 from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset, replicated_end
-from mirror.observability.status import NOT_OURS, parsed
+from mirror.observability.status import NOT_OURS, Count, parsed, reader
 from mirror.replication.assignment import POSSIBLE, Assignment, Loss
 
 T = TypeVar("T")
@@ -64,6 +66,10 @@ def newest_of(journal: Mapping[bytes, bytes], prefix: bytes, read: Callable[[str
 def id_in(value: object) -> UUID | None:
     """Return the id of a topic in a record. Raises ValueError for what is none."""
     return UUID(str(value)) if value else None
+
+
+#: The id of a topic, which a record leaves empty where its cluster has none.
+_Id = Annotated[UUID | None, BeforeValidator(lambda value: value or None)]
 
 
 # --- As which topic a flow first saw a source topic, in its journal under `topic/<target topic>` ----------------------
@@ -94,16 +100,16 @@ class FirstSeen:
     """
 
     source_topic: str
-    topic_id: UUID | None
-    target_topic_id: UUID | None
+    topic_id: _Id
+    target_topic_id: _Id
     cluster_id: str | None
     made: bool = False
-    since: tuple[int, ...] = ()
+    since: tuple[Count, ...] = ()
     adopted: bool = False
     compared: bool = False
-    compared_ms: int = 0
+    compared_ms: Count = 0
     origins: tuple[str, ...] = ()
-    deleted_ms: int = 0
+    deleted_ms: Count = 0
 
     @staticmethod
     def key(target_topic: str) -> bytes:
@@ -121,24 +127,9 @@ class FirstSeen:
         return MAKING + target_topic.encode()
 
     @classmethod
-    def read(cls, value: bytes) -> Self:
+    def read(cls, value: bytes) -> FirstSeen:
         """From the journal. Raises one of `NOT_OURS` where it is not one of ours."""
-        fields = parsed(value)
-        if not isinstance(fields, dict):
-            raise ValueError("a topic as it was first seen must be a JSON object")
-        return cls(
-            source_topic=str(fields["source_topic"]),
-            topic_id=id_in(fields["topic_id"]),
-            target_topic_id=id_in(fields["target_topic_id"]),
-            cluster_id=fields["cluster_id"],
-            made=fields.get("made") is True,
-            since=_offsets(fields.get("since", [])),
-            adopted=fields.get("adopted") is True,
-            compared=fields.get("compared") is True,
-            compared_ms=_time(fields.get("compared_ms", 0)),
-            origins=_clusters(fields.get("origins", [])),
-            deleted_ms=_time(fields.get("deleted_ms", 0)),
-        )
+        return _read_first_seen(value)
 
     def to_json(self) -> bytes:
         """For the journal."""
@@ -196,6 +187,9 @@ class FirstSeen:
         return self.since[partition] if partition < len(self.since) else 0
 
 
+_read_first_seen: Final = reader(FirstSeen, "a topic as it was first seen")
+
+
 def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
     """Whether two ids of topics or clusters may be those of the same one: None is an id that is not known, and never
     another one.
@@ -238,20 +232,6 @@ def _offsets(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
         raise ValueError("since must be a list of offsets")
     return tuple(value)
-
-
-def _clusters(value: object) -> tuple[str, ...]:
-    """Raises ValueError for what are none."""
-    if not isinstance(value, list) or not all(type(one) is str for one in value):
-        raise ValueError("origins must be a list of cluster ids")
-    return tuple(value)
-
-
-def _time(value: object) -> int:
-    """Raises ValueError for what is none."""
-    if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError("a time must be in ms")
-    return value
 
 
 # --- Where a flow begins in its source, as `topics.start` asks for it -------------------------------------------------

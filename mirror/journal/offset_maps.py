@@ -25,13 +25,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import asdict
+from typing import Final, NamedTuple
 
 from mirror.journal.journal import Change, Entry, Journal
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability.logs import get
-from mirror.observability.status import NOT_OURS, parsed
+from mirror.observability.status import NOT_OURS, parsed, reader
 from mirror.replication.offset_map import Cut, OffsetMap, OffsetRangeIndex, OffsetRanges
 
 # --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
@@ -88,14 +89,8 @@ def cut_entry(target: TopicPartition, cut: Cut) -> Change:
     key = CUT + f"{target.topic}/{target.partition}".encode()
     if cut.groups is not None and not cut.groups:
         return key, None
-    fields = {
-        "begin": cut.begin,
-        "end": cut.end,
-        "source_end": cut.source_end,
-        "epoch": cut.epoch,
-        "groups": None if cut.groups is None else sorted(cut.groups),
-    }
-    return key, json.dumps(fields, separators=(",", ":")).encode()
+    groups = None if cut.groups is None else sorted(cut.groups)
+    return key, json.dumps(asdict(cut) | {"groups": groups}, separators=(",", ":")).encode()
 
 
 def read_cut(record: Entry) -> tuple[TopicPartition, Cut | None] | None:
@@ -108,17 +103,10 @@ def read_cut(record: Entry) -> tuple[TopicPartition, Cut | None] | None:
     target = TopicPartition(topic, int(partition))
     if record.value is None:
         return target, None
-    fields = parsed(record.value)
-    groups = fields["groups"]
-    if groups is not None and not isinstance(groups, list):
-        raise ValueError("groups must be a list")
-    return target, Cut(
-        begin=int(fields["begin"]),
-        end=int(fields["end"]),
-        source_end=int(fields["source_end"]),
-        epoch=int(fields["epoch"]),
-        groups=None if groups is None else frozenset(map(str, groups)),
-    )
+    return target, _read_cut(record.value)
+
+
+_read_cut: Final = reader(Cut, "a cut")
 
 
 def recorded_cuts(records: Iterable[Entry]) -> Iterator[tuple[TopicPartition, Cut | None]]:

@@ -67,7 +67,6 @@ from mirror.observability.status import NOT_OURS, Int64, parsed, reader
 
 #: What process ids and times in ms are below, on any machine: anybody may write to a topic.
 _PIDS: Final = 2**31
-_TIMES: Final = 2**63
 #: More claims than any flow sees. The bound leaves room for the next one.
 _CLAIMS: Final = 2**53
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -91,9 +90,9 @@ class Owner:
 
     instance: str
     host: str
-    pid: int
-    at_ms: int
-    claim: int | None = None
+    pid: Annotated[int, Field(ge=0, lt=_PIDS)]
+    at_ms: Int64
+    claim: Annotated[int, Field(ge=0, lt=_CLAIMS)] | None = None
     place: str = ""
 
     def __str__(self) -> str:
@@ -109,20 +108,7 @@ class Owner:
     @classmethod
     def read(cls, value: bytes) -> Owner:
         """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        fields = parsed(value)
-        instance = str(fields["instance"])  # which shows whether it is an object at all
-        claim = fields.get("claim")
-        found = cls(
-            instance=instance,
-            host=str(fields["host"]),
-            pid=int(fields["pid"]),
-            at_ms=int(fields["at_ms"]),
-            claim=None if claim is None else int(claim),
-            place=str(fields.get("place", "")),
-        )
-        if not 0 <= found.pid < _PIDS or abs(found.at_ms) >= _TIMES or not 0 <= (found.claim or 0) < _CLAIMS:
-            raise ValueError("numbers beyond any machine's")
-        return found
+        return _read_owner(value)
 
     def to_json(self) -> bytes:
         """For the journal."""
@@ -152,6 +138,9 @@ class Owner:
     def is_gone(self) -> bool:
         """Its process is known to have ended; ours may have its number by now."""
         return self.is_here and (self.pid == os.getpid() or not self.lives)
+
+
+_read_owner: Final = reader(Owner, "an owner")
 
 
 @dataclass(slots=True, eq=False)

@@ -27,7 +27,7 @@ from mirror.states import State
 NOT_OURS: Final = (ValueError, KeyError, TypeError, OverflowError)
 #: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 T = TypeVar("T")
 
 
@@ -76,7 +76,7 @@ class Histogram:
     """Durations, counted by size."""
 
     #: Durations in each bucket, one more than `BOUNDS` has.
-    counts: Annotated[list[_Count], Field(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
+    counts: Annotated[list[Count], Field(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
         default_factory=lambda: [0] * _BUCKETS
     )
     #: Their sum in seconds.
