@@ -74,7 +74,7 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "topics": [
             {"source": pair.source, "target": pair.target, "partitions": pair.partitions} for pair in topics.pairs
         ],
-        "rekey": [one.to_dict() for one in topics.rekeyed],
+        "rekey": [asdict(one) for one in topics.rekeyed],
         "create": [asdict(one) for one in topics.creations],
         "own_topics": [one.topic for one in found.own_topics],
         "add_partitions": [asdict(one) for one in topics.growths],
