@@ -84,12 +84,12 @@ def _fields(whole: Sums) -> tuple[Field, ...]:
 
 
 def _mean(name: str) -> Callable[[Framing], str]:
-    return lambda one: f"{getattr(one, name) / one.measured:.1f}" if one.measured else ""
+    return lambda framing: f"{getattr(framing, name) / framing.measured:.1f}" if framing.measured else ""
 
 
 #: What the records of a topic are made of: how many there are, and mean bytes of a record and of its parts.
 _PARTS: Final = (
-    Field("", lambda one: one.topic or "?", "bytes of a record"),
+    Field("", lambda framing: framing.topic or "?", "bytes of a record"),
     Field("measured", head="records", show=number),
     *(
         Field("", _mean(name), head, layout="right")

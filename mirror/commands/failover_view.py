@@ -87,22 +87,22 @@ class FailoverReport:
         return all(one.is_over for one in self.exposures) and not self.warnings
 
 
-def _missing(one: PartitionRpo, *, rehearsal: bool) -> Text:
-    style = "green" if one.is_whole else "yellow" if rehearsal else "red"
-    return Text(f"{'' if one.is_certain else 'at least '}{number(one.records)}", style)
+def _missing(partition: PartitionRpo, *, rehearsal: bool) -> Text:
+    style = "green" if partition.is_whole else "yellow" if rehearsal else "red"
+    return Text(f"{'' if partition.is_certain else 'at least '}{number(partition.records)}", style)
 
 
 def _fields(*, rehearsal: bool) -> tuple[Field, ...]:
     """Return what is said of a partition."""
     return (
         *keys("topic partition target_topic"),
-        Field("", lambda one: f"{one.topic}-{one.partition}", "partition"),
+        Field("", lambda partition: f"{partition.topic}-{partition.partition}", "partition"),
         Field("state", head="state", layout="no_wrap"),
         Field("position", head="holds\nup to", show=number, unknown="unknown"),
         Field("source_end", "end", "source\nends", number, "unknown"),
         *keys("open_transaction_from=open_from rpo_records=records"),
-        Field("", lambda one: _missing(one, rehearsal=rehearsal), "not got\nover", layout="right"),
-        Field("rpo_seconds", lambda one: _rounded(one.seconds)),
+        Field("", lambda partition: _missing(partition, rehearsal=rehearsal), "not got\nover", layout="right"),
+        Field("rpo_seconds", lambda partition: _rounded(partition.seconds)),
         Field("", "seconds", "reaches\nback", lambda seconds: duration(int(1000 * seconds)), "unknown", "right"),
         *keys("certain=is_certain whole=is_whole doubt"),
     )

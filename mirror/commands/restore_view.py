@@ -193,8 +193,8 @@ class Report:
                 Field("", self._target, "target topic"),
                 Field("", "start", "from", number),
                 Field("", "stable", "to", number),
-                Field("", lambda one: len(self.wanted[one.assignment.source]), "replicas", number),
-                Field("", lambda one: Text("\n".join(map(plain, self._replicas(one)))), "in"),
+                Field("", lambda result: len(self.wanted[result.assignment.source]), "replicas", number),
+                Field("", lambda result: Text("\n".join(map(plain, self._replicas(result)))), "in"),
             )
         else:
             columns = (
@@ -214,20 +214,20 @@ class Report:
             *(Field(name, _figure(name, 0)) for name in ("records", "batches", "bytes")),
             Field("state", _figure("state")),
             Field("detail", _figure("detail", "")),
-            Field("whole", lambda one: one.is_whole and not one.at_risk),
+            Field("whole", lambda result: result.is_whole and not result.at_risk),
             *keys("expired"),
-            Field("lost", lambda one: json_rows(_LOST, one.lost)),
+            Field("lost", lambda result: json_rows(_LOST, result.lost)),
             *keys("at_risk"),
-            Field("folders", lambda one: [*one.folders]),
-            Field("notes", lambda one: [*one.notes, *filter(None, [one.problem])]),
+            Field("folders", lambda result: [*result.folders]),
+            Field("notes", lambda result: [*result.notes, *filter(None, [result.problem])]),
         )
 
-    def _target(self, one: Restored) -> str:
-        topic = one.assignment.target.topic
+    def _target(self, result: Restored) -> str:
+        topic = result.assignment.target.topic
         return f"{topic} (to be created)" if topic in self.made else topic
 
-    def _replicas(self, one: Restored) -> list[str]:
-        return [*map(str, self.wanted[one.assignment.source])]
+    def _replicas(self, result: Restored) -> list[str]:
+        return [*map(str, self.wanted[result.assignment.source])]
 
 
 _LOST: Final = (
@@ -241,7 +241,7 @@ _SKIPS: Final = (*_PLACE, *keys("records"))
 
 
 def _figure(name: str, default: Any = None) -> Callable[[Restored], Any]:
-    return lambda one: getattr(one.figures, name, default)
+    return lambda result: getattr(result.figures, name, default)
 
 
 def _notes(one: Restored, *, dry_run: bool) -> list[str]:

@@ -223,20 +223,20 @@ _WIDE_ONLY: Final = frozenset({"behind", "records", "filled", "size", "batches b
 def _fields(found: Status) -> tuple[Field, ...]:
     """Return what is said of a partition."""
     return (
-        Field("age_ms", lambda one: found.age_of(one.at_ms)),
-        Field("", lambda one: f"{one.topic}-{one.partition}", "partition"),
-        Field("", lambda one: state_text(one.state, former=found.is_stale(one)), "state", layout="no_wrap"),
-        Field("", lambda one: one.next_offset if one.next_offset >= 0 else None, "position", number, "-"),
+        Field("age_ms", lambda row: found.age_of(row.at_ms)),
+        Field("", lambda row: f"{row.topic}-{row.partition}", "partition"),
+        Field("", lambda row: state_text(row.state, former=found.is_stale(row)), "state", layout="no_wrap"),
+        Field("", lambda row: row.next_offset if row.next_offset >= 0 else None, "position", number, "-"),
         Field("", "lag_records", "lag", number, "?"),
         Field("lag_bytes", head="behind", show=size, unknown="?"),
-        Field("lag_ms", lambda one: one.lag_ms if is_latency_known(one) else None, "latency", duration, "-"),
+        Field("lag_ms", lambda row: row.lag_ms if is_latency_known(row) else None, "latency", duration, "-"),
         Field("", "records", "records", number),
         Field("", "filled", "filled", number),
         Field("", "bytes", "size", size),
-        Field("", lambda one: _verdicts(_without_reasons(one.verdicts)), "batches by verdict"),
+        Field("", lambda row: _verdicts(_without_reasons(row.verdicts)), "batches by verdict"),
         Field("stale", found.is_stale),
         Field("stopped", "state.is_stop"),
-        Field("", lambda one: _age(found.age_of(one.at_ms), is_old=found.is_stale(one)), "age", layout="right"),
+        Field("", lambda row: _age(found.age_of(row.at_ms), is_old=found.is_stale(row)), "age", layout="right"),
     )
 
 

@@ -17,6 +17,7 @@ from mirror.rendering import (
     Field,
     count,
     document,
+    json_of,
     json_rows,
     keys,
     number,
@@ -119,7 +120,7 @@ _SHORTFALL: Final = (
     *keys("first next_offset"),
     Field(
         "",
-        lambda one: f"{one.first} to {one.next_offset - 1}" if one.next_offset > one.first >= 0 else None,
+        lambda row: f"{row.first} to {row.next_offset - 1}" if row.next_offset > row.first >= 0 else None,
         "which offsets",
     ),
     Field("offsets", head="how many", show=number),
@@ -140,12 +141,7 @@ _DIFFERENCE: Final = (
 def as_dict(report: VerifyReport) -> dict[str, Any]:
     """The report for `--json`."""
     return {
-        "flow": report.flow,
-        "source": report.source,
-        "target": report.target,
-        "equal": report.equal,
-        "whole": report.is_whole,
-        "different": report.different,
+        **json_of(keys("flow source target equal whole=is_whole different"), report),
         "offsets": "translate" if report.moved else "preserve",
         "sealed": facts(report),
         "spark": report.spark,
