@@ -44,7 +44,7 @@ from mirror import clock
 from mirror.journal.journal import Entry
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset, replicated_end
-from mirror.observability.status import NOT_OURS, Count, parsed, reader
+from mirror.observability.status import NOT_OURS, Count, Int64, parsed, reader
 from mirror.replication.assignment import POSSIBLE, Assignment, Loss
 
 T = TypeVar("T")
@@ -80,7 +80,6 @@ PREFIX: Final = b"topic/"
 REKEYED: Final = b"rekeyed/"
 #: The same before the target topic is created.
 MAKING: Final = b"making/"
-_LARGEST: Final = 2**63 - 1
 
 
 #: What a record does not name where there is nothing to say.
@@ -201,21 +200,17 @@ def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """By target topic, as what its source was first seen, as the newest records of a journal say; without topics that
     are re-keyed.
     """
-    return newest_of(journal, PREFIX, _first_seen)
+    return newest_of(journal, PREFIX, lambda _, value: FirstSeen.read(value))
 
 
 def rekeyed_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """The same of topics that are re-keyed."""
-    return newest_of(journal, REKEYED, _first_seen)
+    return newest_of(journal, REKEYED, lambda _, value: FirstSeen.read(value))
 
 
 def making_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
     """The same of topics that the flow was about to create."""
-    return newest_of(journal, MAKING, _first_seen)
-
-
-def _first_seen(_topic: str, value: bytes) -> FirstSeen:
-    return FirstSeen.read(value)
+    return newest_of(journal, MAKING, lambda _, value: FirstSeen.read(value))
 
 
 def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
@@ -225,13 +220,6 @@ def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
     seen = (*seen_in(journal).values(), *rekeyed_in(journal).values())
     ids = {one.cluster_id for one in seen if one.cluster_id and not one.deleted_ms}
     return ids.pop() if len(ids) == 1 else None
-
-
-def _offsets(value: object) -> tuple[int, ...]:
-    """Raises ValueError for what are none."""
-    if not isinstance(value, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
-        raise ValueError("since must be a list of offsets")
-    return tuple(value)
 
 
 # --- Where a flow begins in its source, as `topics.start` asks for it -------------------------------------------------
@@ -301,16 +289,22 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
 _START: Final = b"start/"
 
 
-class PendingStart(NamedTuple):
-    """Where a re-keyed topic begins that has no plan yet: the source topic of this id at `when`, as ListOffsets takes
-    it. `since`: by partition, which offset that was at the flow's first start, 0 for the log's start; empty where it
-    could not be asked.
-    """
+@dataclass(frozen=True, slots=True)
+class PendingStart:
+    """Where a re-keyed topic begins that has no plan yet."""
 
+    #: The source topic.
     source_topic: str
-    topic_id: UUID | None
-    when: int
-    since: tuple[int, ...] = ()
+    #: Its id.
+    topic_id: _Id
+    #: The time, as ListOffsets takes it.
+    when: Int64
+    #: By partition, which offset that was at the flow's first start, 0 for the log's start; empty where it could not be
+    #: asked.
+    since: tuple[Count, ...] = ()
+
+
+_read_start: Final = reader(PendingStart, "where a topic begins")
 
 
 def start_entry(target: str, start: PendingStart | None) -> tuple[bytes, bytes | None]:
@@ -318,18 +312,12 @@ def start_entry(target: str, start: PendingStart | None) -> tuple[bytes, bytes |
     key = _START + target.encode()
     if start is None:
         return key, None
-    return key, json.dumps({**start._asdict(), "topic_id": str(start.topic_id or "")}).encode()
+    return key, json.dumps(asdict(start) | {"topic_id": str(start.topic_id or "")}).encode()
 
 
 def pending_starts(known: Mapping[bytes, bytes]) -> dict[str, PendingStart]:
     """By target topic, the same as the newest records of a journal say."""
-    return newest_of(known, _START, _pending_start)
-
-
-def _pending_start(_topic: str, value: bytes) -> PendingStart:
-    fields = parsed(value)
-    ids = id_in(fields["topic_id"])
-    return PendingStart(str(fields["source_topic"]), ids, int(fields["when"]), _offsets(fields["since"]))
+    return newest_of(known, _START, lambda _, value: _read_start(value))
 
 
 # --- Records that the source lost before they were mirrored, as the journal names them --------------------------------
