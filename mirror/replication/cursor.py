@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from mirror.errors import PartitionStop
@@ -23,9 +24,9 @@ class Cursor:
     there, a reader of committed records gets what is below `readable_until`, which has not moved `held_since`
     (monotonic), None where none is open; it was asked for that at `named_ms` (Unix ms), 0 where it never was, and again
     by each request of the `session` that asks for the partition. `is_past_padding`: it came to a batch that is none
-    (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6). `epochless`: the
-    leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it out (monotonic, R8).
-    `hollow`: how many answers in a row held nothing though it ends further on (R9). `log_start`: where the source's log
+    (R5). `epochless`: the
+    leader of this epoch keeps no leader epochs (R6). `unheard_at`: since when answers leave it out (monotonic, R7).
+    `hollow`: how many answers in a row held nothing though it ends further on (R8). `log_start`: where the source's log
     began by its last answer.
     """
 
@@ -46,7 +47,6 @@ class Cursor:
     largest: int = 0
     skips: tuple[int, int] | None = None
     is_past_padding: bool = False
-    proved: int = -1
     epochless: int | None = None
     unheard_at: float | None = None
     hollow: int = 0
@@ -63,7 +63,8 @@ class Cursor:
         """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
         at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
         """
-        self.held_since = held_since(self.held_since, self.readable_until, stable, written)
+        is_held = stable < written
+        self.held_since = held_since(self.held_since, self.readable_until, stable, written) if is_held else None
         self.readable_until, self.written_until, self.named_ms = stable, written, asked_ms
 
     @property
@@ -81,22 +82,15 @@ class Cursor:
         return self.is_done or self.next_offset >= self.readable_until
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
-    passes by itself. `hole_until`: the source has nothing more below this offset, -1 where that is not known. `size` is
-    in bytes of the batches.
-    """
+class Arrival(NamedTuple):
+    """What one fetch answer holds for one partition."""
 
     cursor: Cursor
     batches: tuple[RawBatch, ...] = ()
-    aborted: tuple[tuple[int, int], ...] = ()
-    stop: PartitionStop | None = None
+    size: int = 0  # bytes of the record set that the batches were cut from
+    aborted: tuple[tuple[int, int], ...] = ()  # producer id and first offset of each aborted transaction
+    stop: PartitionStop | None = None  # comes after the batches that precede it
     lost: Damaged | None = None
-    trouble: str = ""
+    trouble: str = ""  # passes by itself
     astray: bool = False
-    hole_until: int = -1
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))
+    hole_until: int = -1  # the source has nothing more below this offset, -1 where that is not known

@@ -115,7 +115,7 @@ class PartitionTask:
         return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
 
     def cuts(self, batch: CutOff | None) -> Rules:
-        """The rules to go on by, once the target closed connections over a batch (W16 in `writer.py`)."""
+        """The rules to go on by, once the target closed connections over a batch (W15 in `writer.py`)."""
         if batch is not None and batch.is_too_large:
             self.cut_bytes = min(batch.size, self.cut_bytes or batch.size)
         return self.assignment.rules.below(self.cut_bytes) if self.cut_bytes else self.assignment.rules
@@ -137,17 +137,22 @@ class PartitionTask:
         """
         if not batches and until is None:
             return -1
-        hole, tombstones = -1, self.tombstones
-        read_until = max(self.read_until, batches[-1].header.next_offset if batches else -1)
-        self._acknowledged()
-        if tombstones.may_miss(clock.now_ms()):
-            hole = hole_in(batches, self.read_until)
-            if hole < 0 and until is not None and read_until < until:
-                hole = read_until
+        hole, read_until = -1, max(self.read_until, batches[-1].header.next_offset if batches else -1)
+        if self.tombstones.kept_ms is not None:
+            self._acknowledged()
+            if self.tombstones.may_miss(clock.now_ms()):
+                hole = hole_in(batches, self.read_until)
+                if hole < 0 and until is not None and read_until < until:
+                    hole = read_until
         self.read_until = max(read_until, until or -1)
-        if self.read_until >= cursor.readable_until >= 0:
-            tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
+        if self.tombstones.kept_ms is not None:
+            self._sees_end(cursor)
         return hole
+
+    def _sees_end(self, cursor: Cursor) -> None:
+        """Note what is to be acknowledged until the copy has all that the source has now, where all was read."""
+        if self.read_until >= cursor.readable_until >= 0:
+            self.tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
 
     def _acknowledged(self) -> None:
         """What was the source's end a moment ago may be on the target by now."""
@@ -242,6 +247,8 @@ class PartitionTask:
             end = cursor.written_until  # it is there, and not here
         if state is not State.CAUGHT_UP:
             self._acknowledged()
+            if cursor is not None:
+                self._sees_end(cursor)
         elif cursor is not None:  # also where nothing was written for long; a suspended process saw nothing meanwhile
             self.tombstones.had_all(cursor.seen_ms if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked

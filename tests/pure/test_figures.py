@@ -67,7 +67,7 @@ def test_round_trip(figures: PartitionStatus) -> None:
         {"lag_ms": 2**63},
         {"at_ms": -(2**63) - 1},
         {"verdicts": []},
-        {"verdicts": {"PASS/clean": "3"}},
+        {"verdicts": {"RESTAMP/own_producer": "3"}},
     ],
 )
 def test_values_of_the_wrong_kind_are_refused(change: dict[str, object]) -> None:
@@ -89,8 +89,8 @@ def test_unknown_keys_are_ignored_and_some_have_defaults() -> None:
 def test_totals() -> None:
     totals = Totals.of(
         [
-            one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"PASS/clean": 1}),
-            one(state=State.CORRUPT, lag_ms=None, verdicts={"PASS/clean": 2, "DROP/control": 1}),
+            one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"RESTAMP/own_producer": 1}),
+            one(state=State.CORRUPT, lag_ms=None, verdicts={"RESTAMP/own_producer": 2, "DROP/control": 1}),
             one(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3, filled=7, lost=2),
         ]
     )
@@ -106,7 +106,7 @@ def test_totals() -> None:
         bytes=103,
         filled=7,
         lost=2,
-        verdicts={"PASS/clean": 3, "DROP/control": 1},
+        verdicts={"RESTAMP/own_producer": 3, "DROP/control": 1},
     )
     assert (Totals.of([]).lag_ms, Totals.of([]).lag_records) == (None, None)
     partly = Totals.of([one(lag_records=4), one(state=State.PAUSED, lag_records=None)])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # --- What the demonstration found, as values, and whether it holds (pure) ---------------------------------------------
 
 #: Verdicts that append a batch's bytes as they are stored.
-AS_STORED: Final = ("PASS/", "RESTAMP/")
+AS_STORED: Final = "RESTAMP/"
 #: The verdict on what no reader gets.
 DROPPED: Final = "DROP/"
 #: What librdkafka makes of a batch that compression would not shrink, as small ones may be.

@@ -47,8 +47,8 @@ STATUS: Final = PartitionStatus(
     log_end=9,
     lag_records=4,
     lag_ms=20,
-    verdicts={"PASS": 1},
-    verdict_bytes={"PASS": 70},
+    verdicts={"RESTAMP": 1},
+    verdict_bytes={"RESTAMP": 70},
     **MADE,
 )
 TASK: Final = TaskStatus(task=0, epoch=0, **MADE)
