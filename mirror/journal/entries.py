@@ -256,7 +256,7 @@ class Accepted:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """From and to before."""
+        """Return the first offset, and the one behind the last."""
         return self.first, self.next_offset
 
     def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
@@ -297,14 +297,14 @@ LOSSES: Final = PlaceKind(b"loss/", Codec[Lost](Annotated[Lost, AfterValidator(_
 
 
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
-    """The record of a loss."""
+    """Return the record of a loss."""
     ids = loss.topic_id, loss.target_topic_id
     lost = Lost(loss.first, loss.next_offset, loss.reason, *ids, loss.source.topic, loss.detail)
     return LOSSES.entry(_loss_name(loss.target, lost), lost)
 
 
 def forgotten_entry(target: TopicPartition, lost: Lost) -> tuple[bytes, None]:
-    """The record that takes a loss back, of which nobody knows that it was one."""
+    """Return the tombstone of a loss of which nobody knows that it was one."""
     return LOSSES.tombstone(_loss_name(target, lost))
 
 
@@ -313,9 +313,9 @@ def _loss_name(target: TopicPartition, lost: Lost) -> tuple[TopicPartition, str]
 
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
-    """By target partition and in offset order, what the newest records of a journal say was lost of the source topics
-    and copies of now, re-keyed ones as well; records that are none of ours are passed over. A copy that was begun anew
-    began behind what the former one lacked, or has it.
+    """Return by target partition and in offset order what the newest records of a journal say was lost of the source
+    topics and copies of now, re-keyed ones as well. A copy that was begun anew began behind what the former one lacked,
+    or has it.
     """
     found: dict[TopicPartition, list[Lost]] = {}
     seen, rekeyed = COPIES.newest(known), REKEYED.newest(known)  # what was copied as it is once may have both records
@@ -327,7 +327,7 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
 
 
 def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
-    """The record that accepts a loss of the source topic with this id."""
+    """Return the record that accepts a loss of the source topic with this id."""
     return ACCEPTED.entry(loss.target, Accepted(loss.first, loss.next_offset, topic_id, loss.reason))
 
 
@@ -361,7 +361,7 @@ SETTINGS: Final = TopicKind(b"settings/", Codec[list[tuple[str, str, str, str]]]
 
 
 def unfollowed_in(known: Mapping[bytes, bytes]) -> dict[str, tuple[Unfollowed, ...]]:
-    """By target topic, what the newest records of a journal say."""
+    """Return by target topic what the newest records of a journal say."""
     every = SETTINGS.newest(known).items()
     return {topic: tuple(Unfollowed(topic, *fields) for fields in settings) for topic, settings in every}
 
@@ -369,7 +369,7 @@ def unfollowed_in(known: Mapping[bytes, bytes]) -> dict[str, tuple[Unfollowed, .
 def unfollowed_entries(
     before: Mapping[str, tuple[Unfollowed, ...]], now: Mapping[str, tuple[Unfollowed, ...]]
 ) -> list[Change]:
-    """The records by which the journal says what is so `now`, and not what was `before`."""
+    """Return the records by which the journal says what is so `now`, and not what was `before`."""
     return [
         SETTINGS.change(topic, [one[1:] for one in now[topic]] if topic in now else None)
         for topic in sorted(before.keys() | now.keys())
@@ -387,17 +387,17 @@ class Pause:
     at_ms: Int64
 
 
-#: A record pauses a source topic, whatever its value; a tombstone resumes the topic.
+#: By source topic. A record pauses the topic, whatever its value; a tombstone resumes it.
 PAUSES: Final = TopicKind(b"pause/", codec_of(Pause))
 
 
 def pause_entry(topic: str) -> tuple[bytes, bytes]:
-    """The record that pauses a topic."""
+    """Return the record that pauses a topic."""
     return PAUSES.entry(topic, Pause(clock.now_ms()))
 
 
 def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
-    """The paused source topics, as the newest records of a journal say."""
+    """Return the paused source topics, as the newest records of a journal say."""
     paused = set[str]()
     for key in known:
         with contextlib.suppress(*NOT_OURS):

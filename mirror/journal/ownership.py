@@ -86,7 +86,7 @@ class Owner(JsonRecord):
 
     instance: str
     host: str
-    #: What a process id is on any machine: anybody may write to a topic.
+    #: As large as on any machine: anybody may write to a topic.
     pid: Annotated[int, Field(ge=0, lt=2**31)]
     #: When, Unix time.
     at_ms: Int64
@@ -163,7 +163,7 @@ class Reporter(JsonRecord):
 
 
 def reporter(value: bytes | None) -> str | None:
-    """The instance that a record names, whatever it reports; None where it names none."""
+    """Return the instance that a record names; None where it names none."""
     if value is not None and b'"instance"' in value:
         with contextlib.suppress(*NOT_OURS):
             return Reporter.from_json(value).instance
