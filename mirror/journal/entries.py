@@ -231,7 +231,7 @@ class PendingStart:
     when: Int64
     #: By partition, which offset that was at the flow's first start, 0 for the log's start; empty where it could not be
     #: asked.
-    since: tuple[Offset, ...] = ()
+    since: tuple[Offset, ...]
 
 
 #: A tombstone: the plans of the topic say where it begins.

@@ -88,7 +88,7 @@ class Owner(JsonRecord):
     host: str
     #: As large as on any machine: anybody may write to a topic.
     pid: Annotated[int, Field(ge=0, lt=2**31)]
-    #: When, Unix time.
+    #: When, Unix ms.
     at_ms: Int64
     #: The number of its claim, None where the record has none.
     claim: Annotated[int, Field(ge=0, lt=_CLAIMS)] | None = None

@@ -88,7 +88,7 @@ class Story:
         nowhere: Any = None  # Spark is not asked
         made = Rekeyer(nowhere, flow or self.flow, self.rule, frozenset())
         if self.flow.start != EARLIEST:
-            made._side.start = PendingStart(self.topic, None, self.flow.start)
+            made._side.start = PendingStart(self.topic, None, self.flow.start, ())
         return made
 
     def stopped(self) -> PartitionStatus:
