@@ -61,7 +61,7 @@ from mirror.errors import (
     PreflightError,
     Throttled,
 )
-from mirror.journal.entries import FirstSeen, Unfollowed, same_id, seen_in, unfollowed_in
+from mirror.journal.entries import COPIES, FirstSeen, Unfollowed, same_id, unfollowed_in
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
 from mirror.kafka.admin import Admin
@@ -206,7 +206,7 @@ class Deletions:
             newest = await journal.newest()
             if not _may_delete(newest):
                 return ()
-            seen, failures = seen_in(newest), dict[str, MirrorError]()
+            seen, failures = COPIES.newest(newest), dict[str, MirrorError]()
             ours = sorted(await asyncio.to_thread(self._made, copies, seen))
             ids = {topic: topic_id for topic in ours if (topic_id := seen[topic].target_topic_id) is not None}
             gone = set[str]()
@@ -218,7 +218,7 @@ class Deletions:
                     break
                 if topic not in failures:
                     entry = replace(seen[topic], deleted_ms=clock.now_ms())
-                    await journal.append_all([(FirstSeen.key(topic), entry.to_json())])
+                    await journal.append_all([COPIES.entry(topic, entry)])
                     gone.add(topic)
         for topic, why in self._refused.new((topic, str(problem)) for topic, problem in failures.items()):
             advice = "grant DELETE on it, have delete.topic.enable=true on the brokers, or delete it by hand"
@@ -286,7 +286,7 @@ def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mappin
 def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
     """Whether the newest records of the journal name this process as the flow's owner, and no failover (D4)."""
     try:
-        owner = Owner.read(journal.get(OWNER, b""))
+        owner = Owner.from_json(journal.get(OWNER, b""))
     except NOT_OURS:  # there is none, or somebody else's record, which `mirror status` names
         return False
     return owner.is_this_process and FailedOver.standing(journal) is None

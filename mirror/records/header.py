@@ -52,6 +52,8 @@ from mirror.errors import BadRecords, MalformedBatch
 HEADER_BYTES: Final = 61
 #: Base offset and batch length: what precedes the bytes that the length counts.
 LENGTH_PREFIX: Final = 12
+#: Smallest batch length of magic 2.
+_SHORTEST: Final = HEADER_BYTES - LENGTH_PREFIX
 #: Smallest batch length of any magic: a magic 0 message with null key and null value (crc, magic, attributes, two
 #: lengths).
 SMALLEST_LENGTH: Final = 14
@@ -188,7 +190,7 @@ def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> Bat
     """
     base_offset, length, epoch, magic = _PREFIX.unpack_from(data, position)
     if magic == 2:
-        if length < HEADER_BYTES - LENGTH_PREFIX:
+        if length < _SHORTEST:
             raise MalformedBatch(f"batch length {length} is shorter than a header", position, base_offset)
         return BatchHeader._make(LAYOUT.unpack_from(data, position))
     if magic in (0, 1):
@@ -227,7 +229,10 @@ def split(records: memoryview) -> Iterator[RawBatch]:
         following = position + LENGTH_PREFIX + length
         if following > end:
             break
-        header = parse_header(records, position)
+        if magic == 2 and length >= _SHORTEST:
+            header = BatchHeader._make(LAYOUT.unpack_from(records, position))
+        else:
+            header = parse_header(records, position)
         if 0 <= magic <= 2:  # of another one nothing is known; the classifier refuses it
             if header.last_offset_delta < 0:
                 raise MalformedBatch(f"last offset delta {header.last_offset_delta}", position, base_offset)
@@ -254,7 +259,7 @@ def plain(records: memoryview, due: int, end: int) -> tuple[RawBatch, ...]:
         if following > size:  # a broker cuts its answer by size
             break
         is_dense = base_offset == due and 0 < count == delta + 1 and due + count <= end
-        if magic != 2 or not is_dense or attributes & CONTROL or length < HEADER_BYTES - LENGTH_PREFIX:
+        if magic != 2 or not is_dense or attributes & CONTROL or length < _SHORTEST:
             return ()
         data = records[position:following]
         if crc32c(data[CRC_FROM:]) != crc:

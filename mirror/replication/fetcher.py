@@ -602,10 +602,10 @@ class Fetcher:
 
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
         until = fetched.high_watermark if cursor.until is None else min(cursor.until, fetched.high_watermark)
-        if batches := plain(fetched.records, cursor.next_offset, until):
+        if cursor.is_past_padding and (batches := plain(fetched.records, cursor.next_offset, until)):
             last = batches[-1].header
             cursor.next_offset, cursor.last_epoch = last.base_offset + last.count, last.partition_leader_epoch
-            cursor.is_past_padding, cursor.largest = True, max(len(raw.data) for raw in batches)
+            cursor.largest = max([len(raw.data) for raw in batches])
             cursor.damaged = 0
             cursor.backoff.reset()
             is_behind = cursor.unrelayed or fetched.aborted or cursor.until is not None

@@ -356,7 +356,7 @@ class Writer:
                 leader = self._target.leader(partition_writer.target)
                 node = leader.node
                 if moved := self._moved(partition_writer, leader):  # W7, W11, W13
-                    self._unsettle(partition_writer, moved)
+                    self._mark_in_doubt(partition_writer, moved)
                     in_doubt.append(partition_writer)
                     continue
                 if not partition_writer.in_flight:  # W7
@@ -439,7 +439,7 @@ class Writer:
         for partition_writer in tuple(self._partition_writers.values()):
             leader = self._target.leader(partition_writer.target)
             if not partition_writer.in_doubt and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
-                self._lost((partition_writer,), moved)
+                self.doubt(partition_writer, moved)
 
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
         """No connection: every partition writer that waits for it must ask again where its leader is."""
@@ -448,11 +448,12 @@ class Writer:
                 partition_writer.may_send
                 and (self._target.leader(partition_writer.target).node, partition_writer.connection) == key
             ):
-                self._lost((partition_writer,), problem)
+                self.doubt(partition_writer, problem)
 
     def doubt(self, partition_writer: PartitionWriter, why: str) -> None:
         """Send nothing more through a partition writer until its position was read again."""
-        self._lost((partition_writer,), why)
+        self._mark_in_doubt(partition_writer, why)
+        self._on_change(partition_writer)
 
     def _send(
         self, channel: Channel, connection: Connection, partition_writers: Iterable[PartitionWriter]
@@ -494,7 +495,7 @@ class Writer:
             if problem := answer.exception():
                 if isinstance(problem, ClosedByPeer):
                     self._closed(channel, connection, sent, size)
-                self._lost(sent, str(problem), in_flight=True)
+                self._return_in_flight(sent, str(problem))
             else:
                 self._taken[channel.node] = max(size, self._taken.get(channel.node, ANY_TAKES))
                 if size > self._cut.get(connection.address, NO_LIMIT):
@@ -510,7 +511,7 @@ class Writer:
                 for ack in read_produce(answer.result(), topic_ids):
                     if partition_writer := by_target.pop(ack.partition, None):
                         self._acknowledged(partition_writer, ack, now, now_ms)
-                self._lost(tuple(by_target.values()), "an answer without the partition", in_flight=True)
+                self._return_in_flight(by_target.values(), "an answer without the partition")
             self.flush()
 
         future.add_done_callback(answered)
@@ -576,13 +577,13 @@ class Writer:
             partition_writer.doubtful = code in _DOUBTFUL
             code = code or (answer.error_code if answer else None)
             if problem or (asked and not answer):
-                self._unsettle(partition_writer, str(problem or "an answer without the partition"))
+                self._mark_in_doubt(partition_writer, str(problem or "an answer without the partition"))
             elif code or partition_writer.in_doubt:
-                self._unsettle(
+                self._mark_in_doubt(
                     partition_writer, f"the target answered {code.name}" if code else partition_writer.in_doubt
                 )
             elif answer and answer.offset != partition_writer.sent:
-                self._unsettle(
+                self._mark_in_doubt(
                     partition_writer,
                     f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}",
                 )
@@ -655,7 +656,7 @@ class Writer:
             self._target.disowned(self._target.leader(at).node, ack.error_code, at)
             partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
-            self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
+            self._mark_in_doubt(partition_writer, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.target_offset:  # W4
             self._stopped(
                 partition_writer,
@@ -663,27 +664,21 @@ class Writer:
             )
         elif _repeats_another(partition_writer, ack, header.max_timestamp):  # W10, or W12 where the log has this one
             partition_writer.mistimed = True
-            self._unsettle(partition_writer, f"the target has another batch at offset {ack.base_offset}")
+            self._mark_in_doubt(partition_writer, f"the target has another batch at offset {ack.base_offset}")
         elif _has_own_time(partition_writer, ack, header.max_timestamp):  # W12
             self._stopped(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
         else:  # W12
             self._stopped(partition_writer, unstamped(partition_writer.source, header.base_offset, ack.base_offset))
 
-    def _lost(
-        self,
-        partition_writers: tuple[PartitionWriter, ...] | list[PartitionWriter],
-        problem: str,
-        in_flight: bool = False,
-    ) -> None:
+    def _return_in_flight(self, partition_writers: Iterable[PartitionWriter], problem: str) -> None:
+        """Doubt what a request held that was not answered."""
         for partition_writer in partition_writers:
-            if in_flight:
-                out = partition_writer.in_flight.popleft()
-                partition_writer.held -= len(out.raw.data)
-                partition_writer.unconfirmed.append(out)
-            self._unsettle(partition_writer, problem)
-            self._on_change(partition_writer)
+            out = partition_writer.in_flight.popleft()
+            partition_writer.held -= len(out.raw.data)
+            partition_writer.unconfirmed.append(out)
+            self.doubt(partition_writer, problem)
 
-    def _unsettle(self, partition_writer: PartitionWriter, why: str) -> None:
+    def _mark_in_doubt(self, partition_writer: PartitionWriter, why: str) -> None:
         """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
         new one (W5).
         """
@@ -692,7 +687,7 @@ class Writer:
 
     def _stopped(self, partition_writer: PartitionWriter, stop: PartitionStop) -> None:
         partition_writer.stop = partition_writer.stop or stop
-        self._unsettle(partition_writer, stop.detail)
+        self._mark_in_doubt(partition_writer, stop.detail)
 
 
 def _reconnected(partition_writer: PartitionWriter, leader: Leader) -> str:

