@@ -23,7 +23,7 @@ from mirror.records.segment import SPAN, Walk
 from mirror.records.transactions import Aborted
 from mirror.segments.files import entries, history_of, largest_timestamp, log_start_of, topic_id_of
 from mirror.segments.replica import Replica, scan
-from mirror.segments.replica_sets import PartitionLog, merged
+from mirror.segments.replica_sets import taken
 
 #: In front of a partition's two files: base offset of each, where the log starts, and bytes of the first.
 FILES: Final = Struct(">QQQH")
@@ -52,24 +52,17 @@ def replica(data: bytes) -> None:
     sound = list(_sound(sorted(parts.items()), found.end))
     assert min(parts) <= found.start <= found.end
     _rising(found)
-    before = found.holes[0].first if found.holes else LAST_OFFSET + 1  # A3: what leapt over it is no batch of the log
-    due = [bytes(raw.data) for raw in sound if found.start < raw.header.next_offset <= before]
+    _ended_as_reported(found, sound)
+    due = [bytes(raw.data) for raw in sound if found.start < raw.header.next_offset]
     for most, count in ((1, _ALONE), (_LARGE, len(due) + 1)):
         read = [bytes(raw.data) for raw in islice(_read(found, found.start, most, found.end), count)]
-        until = len(due) if found.holes else count
-        assert read[:until] == due[:count][: len(read)]
+        assert read == due[:count]
         assert all(any(one in file for file in files) for one in read)
-    if not found.holes:
-        _merged(merged([found]), sound)
-    for log in (merged([found]), merged([other, found]), merged([other, found], skips_damage=True)):
-        assert log.start <= log.stable <= log.end
-        assert all(hole.first <= hole.next_offset <= log.end for hole in log.lost)
-        lost = [range(hole.first, hole.next_offset) for hole in log.lost]
-        for most, few in ((1, _ALONE), (_LARGE, len(data))):
-            headers = [raw.header for raw in islice(_read(log, log.start, most, log.stable), few)]
-            ends = [header.next_offset for header in headers]
-            assert ends == sorted(set(ends))
-            assert not any(header.base_offset in one for header in headers for one in lost)
+    log = taken([other, found])
+    assert log.start <= log.stable <= log.end
+    for most, few in ((1, _ALONE), (_LARGE, len(data))):
+        ends = [raw.header.next_offset for raw in islice(_read(log, log.start, most, log.stable), few)]
+        assert ends == sorted(set(ends))
 
 
 def sidecars(data: bytes) -> None:
@@ -150,7 +143,7 @@ def _sound(files: Iterable[tuple[int, bytes]], before: int) -> Iterator[RawBatch
         end = walk.next_offset
 
 
-def _read(log: Replica | PartitionLog, at: int, most: int, before: int) -> Iterator[RawBatch]:
+def _read(log: Replica, at: int, most: int, before: int) -> Iterator[RawBatch]:
     """As a fetcher reads: from the offset on that is due, and always further."""
     while data := log.read(at, most, before):
         walk = Walk(data)
@@ -164,13 +157,12 @@ def _read(log: Replica | PartitionLog, at: int, most: int, before: int) -> Itera
 
 def _rising(found: Replica) -> None:
     assert all(one[0] < other[0] and one[1] < other[1] for one, other in pairwise(found.epochs))
-    offsets = [turn.offset for turn in found.turns]
-    assert offsets == sorted(offsets)
-    assert all(offset < found.end for offset in (*offsets, *(first for _, first in found.epochs)))
-    assert all(first < until for first, until in found.gaps)
+    assert all(first < found.end for _, first in found.epochs)
+    markers = [marker for _, _, marker in found.aborted]
+    assert markers == sorted(markers)
 
 
-def _merged(log: PartitionLog, sound: Sequence[RawBatch]) -> None:
+def _ended_as_reported(log: Replica, sound: Sequence[RawBatch]) -> None:
     """What the log says of transactions is what its markers say."""
     aborted = Aborted((producer, first) for producer, first, _ in log.aborted)
     assert all(first < marker < log.end for _, first, marker in log.aborted)

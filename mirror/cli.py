@@ -140,9 +140,6 @@ def restore(
         list[Path],
         typer.Option("--from", metavar="DIR", help="Data folder of a broker; may be repeated.", show_default=False),
     ],
-    skip_damage: Annotated[
-        bool, typer.Option("--skip-damage", help="Skip damaged batches and continue after them.")
-    ] = False,
     with_settings: Annotated[
         bool, typer.Option("--settings/--no-settings", help="Restore topic configurations.")
     ] = True,
@@ -162,9 +159,7 @@ def restore(
     from mirror.commands.restore import restore as restore_flow
 
     logs.configure(json=as_json, level=log_level)
-    wanted = Wanted(
-        settings=with_settings, groups=with_groups, skip_damage=skip_damage, take_over=take_over, dry_run=dry_run
-    )
+    wanted = Wanted(settings=with_settings, groups=with_groups, take_over=take_over, dry_run=dry_run)
     raise typer.Exit(restore_flow(config.load(config_file), folders, wanted, as_json=as_json))
 
 

@@ -7,18 +7,18 @@ D2  folders of two clusters are refused: neither topics nor groups of one name a
 D3  a topic whose name the metadata log does not know is restored all the same: the log may end before it was made
 D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
     metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
-D5  a replica that had fallen behind does not show what it lacks: where the metadata log says that none of those in the
-    folders was in sync, the partition is not whole, whatever they hold; unless they saw a later leader than the log.
-    Nor is one whose other replicas may have gone on without it, of which logs of too few controllers say nothing; nor
-    one of which nobody knows the broker, or of a cluster whose metadata log is there and cannot be read. Without any,
-    as of ZooKeeper's clusters, that others may have had more is said once
+D5  a replica that had fallen behind does not show what it lacks: of those in the folders one is taken that was in sync
+    by the metadata log, and none where none was, or where nobody knows of which broker they are; unless they saw a
+    later leader than the log. A partition is not whole if its other replicas may have gone on without those in the
+    folders, of which logs of too few controllers say nothing, or if its cluster's metadata log is there and cannot be
+    read. Without any, as of ZooKeeper's clusters, that others may have had more is said once
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,12 +43,11 @@ from mirror.segments.cluster_logs import (
     METADATA,
     ClusterTopics,
     GroupOffsets,
-    InSync,
     offsets_in,
     topics_in,
 )
 from mirror.segments.file_cluster import Bounds
-from mirror.segments.files import cluster_id_of, folder_id_of, history_of, node_of, topic_id_of
+from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
 from mirror.segments.restore import (
@@ -76,30 +75,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """What the folders hold.
+    """What the folders hold."""
 
-    partitions: the folders of each partition.
-    topics: what a scan of the folders, and the metadata log, say of each topic.
-    cluster_id: the lost cluster's; None where no folder says it.
-    knows_settings: the metadata log was found and read.
-    offsets: what groups had committed; None where that was not asked for, or is not there.
-    notes: what was left out, and what could not be read.
-    left: by topic, what is to be said of folders that were left out.
-    lacking: topics of which no folder is here, with how many partitions they had (D4).
-    behind: partitions of which no replica that was in sync is here, and what is to be said of each (D5).
-    in_sync: the folders of each partition's replicas that were, where the metadata log says who was in the end.
-    """
-
+    #: The folders of each partition.
     partitions: Mapping[TopicPartition, Sequence[Path]]
+    #: What a scan of the folders, and the metadata log, say of each topic.
     topics: Mapping[str, Found]
+    #: The lost cluster's id; None if no folder says it.
     cluster_id: str | None
+    #: The metadata log was found and read.
     knows_settings: bool
+    #: What groups had committed; None if that was not asked for, or is not there.
     offsets: GroupOffsets | None
+    #: What was left out, and what could not be read.
     notes: Sequence[str]
+    #: By topic, what is to be said of folders that were left out.
     left: Mapping[str, Sequence[str]]
+    #: Topics of which no folder is here, with how many partitions they had (D4).
     lacking: Mapping[str, int]
-    behind: Mapping[TopicPartition, str]
+    #: The folders of replicas that were in sync, if the metadata log says who was (D5).
     in_sync: Mapping[TopicPartition, Sequence[Path]]
+    #: Why no replica of a partition is to be taken (D5).
+    refused: Mapping[TopicPartition, str]
+    #: Why nobody knows whether the replicas of a partition have all that was committed (D5).
+    unconfirmed: Mapping[TopicPartition, str]
 
 
 def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -125,36 +124,40 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
         found, left = _of_now(found, known)
         notes += (*(note for of in left.values() for note in of), *_unknown(found, known))
         counts = {name: topic.partitions for name, topic in known.topics.items()}
-    behind: dict[TopicPartition, str] = {}
-    in_sync: dict[TopicPartition, Sequence[Path]] = {}
+    sync = _InSync()
     if known is not None:
-        controllers = {node_of(path.parent) for path in paths}
-        behind, in_sync = dict(_behind(found, known, controllers)), dict(_in_sync(found, known, controllers))
+        sync = _in_sync(found, known, {node_of(path.parent) for path in paths})
     elif paths:
         why = "the metadata log in these folders cannot be read, and nobody knows which brokers were in sync"
-        behind = dict.fromkeys(found, f"{why}: records may be missing")
-    committed = {at.partition: paths for at, paths in found.items() if at.topic == OFFSETS_TOPIC}
+        sync.unconfirmed.update(dict.fromkeys(found, f"{why}: records may be missing"))
+    committed = {
+        at.partition: sync.folders.get(at, paths)
+        for at, paths in found.items()
+        if at.topic == OFFSETS_TOPIC and at not in sync.refused
+    }
     found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     for name, count in partition_counts(folders).items():
         if known is None or name not in known.gone | left.keys():  # it may count those of the other one by the name
             counts[name] = max(counts.get(name, 0), count)
     offsets: GroupOffsets | None = None
     if groups:
-        gone = [f"{OFFSETS_TOPIC}-{one}" for one in range(counts.get(OFFSETS_TOPIC, 0)) if one not in committed]
-        stale = sorted(at for at in behind if at.topic == OFFSETS_TOPIC)
+        refused, unconfirmed = (_of_offsets(reasons) for reasons in (sync.refused, sync.unconfirmed))
+        here = committed.keys() | {at.partition for at in refused}
+        gone = [f"{OFFSETS_TOPIC}-{one}" for one in range(counts.get(OFFSETS_TOPIC, 0)) if one not in here]
         if gone:
             notes.append(f"no replica in these folders of {first_of(gone)}: what its groups had committed is not known")
-        elif not committed:
+        elif not here:
             what = "what consumer groups had committed is not known"
             notes.append(f"no folder of {OFFSETS_TOPIC} is in these folders: {what}")
-        notes += (f"{at}: {behind[at]}; its groups may have committed further" for at in stale)
-        if committed or gone:
+        notes += (f"{at}: {why}" for at, why in refused.items())
+        notes += (f"{at}: {why}; its groups may have committed further" for at, why in unconfirmed.items())
+        if here or gone:
             offsets = offsets_in(committed)
-            offsets.is_whole &= not gone and not stale
+            offsets.is_whole &= not (gone or refused or unconfirmed)
     there = {at.topic for at in found}
     return Disks(
         partitions=found,
-        topics=_topics(found, known, counts),
+        topics=_topics(found, sync.folders, known, counts),
         cluster_id=cluster_id,
         knows_settings=known is not None,
         offsets=offsets,
@@ -165,76 +168,66 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             for name, count in sorted(counts.items())
             if name not in there and not name.startswith(INTERNAL_PREFIX)
         },
-        behind=behind,
-        in_sync=in_sync,
+        in_sync=sync.folders,
+        refused=sync.refused,
+        unconfirmed=sync.unconfirmed,
     )
 
 
-def _behind(
-    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
-) -> Iterator[tuple[TopicPartition, str]]:
-    """The partitions of which no replica here was in sync in the end, by the metadata log, or of which nobody knows it,
-    and which are (D5). `controllers`: the nodes whose metadata logs are here.
-    """
-    may_be_old = _may_be_old(known, controllers)
-    why = "the metadata logs here lack something, or do not say which controllers there were"
-    if others := sorted(known.voters.difference(controllers)):
-        why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
-    for at, paths in found.items():
-        topic = known.topics.get(at.topic)
-        in_sync = topic.in_sync.get(at.partition) if topic is not None else None
-        if topic is None or in_sync is None or not in_sync.brokers:
-            continue
-        nodes = {node_of(path.parent) for path in paths}
-        current = {node for path in paths if (node := _broker_of(path.parent, in_sync)) is not None}
-        nameless = [str(path) for path in paths if node_of(path.parent) is None]
-        if not current & in_sync.brokers and _seen(paths) <= in_sync.leader_epoch:
-            brokers = ", ".join(map(str, sorted(in_sync.brokers)))
-            where = " in other data folders than these" if nodes & in_sync.brokers else ""
-            what = f"no replica here was in sync in the end, those of brokers {brokers} were{where}"
-            if nameless:
-                what = (
-                    f"nobody knows of which broker {first_of(nameless)} is (no meta.properties beside it says it), and"
-                    f" those of brokers {brokers} were in sync in the end"
-                )
-            yield at, f"{what}: records may be missing"
-        elif may_be_old and (absent := in_sync.brokers - current):
-            brokers = ", ".join(map(str, sorted(absent)))
-            what = f"nobody knows whether brokers {brokers} went on without these replicas"
-            yield at, f"{what}; {why}: records may be missing"
+def _of_offsets(reasons: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
+    return {at: why for at, why in sorted(reasons.items()) if at.topic == OFFSETS_TOPIC}
+
+
+@dataclass(frozen=True, slots=True)
+class _InSync:
+    """Which replicas were in sync, as in `Disks`."""
+
+    folders: dict[TopicPartition, Sequence[Path]] = field(default_factory=dict)
+    refused: dict[TopicPartition, str] = field(default_factory=dict)
+    unconfirmed: dict[TopicPartition, str] = field(default_factory=dict)
 
 
 def _in_sync(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
-) -> Iterator[tuple[TopicPartition, Sequence[Path]]]:
-    """The folders of the replicas that were in sync in the end, where the metadata logs here say who was."""
-    if _may_be_old(known, controllers):
-        return
+) -> _InSync:
+    """Return which replicas were in sync in the end by the metadata log (D5). `controllers`: the nodes whose metadata
+    logs are in the folders.
+    """
+    may_be_old = known.may_lack({node for node in controllers if node is not None})
+    why = "the metadata logs here lack something, or do not say which controllers there were"
+    if others := sorted(known.voters.difference(controllers)):
+        why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
+    sync = _InSync()
     for at, paths in found.items():
         topic = known.topics.get(at.topic)
         in_sync = topic.in_sync.get(at.partition) if topic is not None else None
-        if in_sync is not None and _seen(paths) <= in_sync.leader_epoch:
-            brokers = in_sync.brokers - in_sync.former
-            yield at, [path for path in paths if _broker_of(path.parent, in_sync) in brokers]
+        if in_sync is None or not in_sync.brokers:
+            continue
+        brokers = {path: node_of(path.parent) for path in paths}
+        if max((epoch for path in paths for epoch, _ in history_of(path)), default=-1) <= in_sync.leader_epoch:
+            if not (here := [path for path in paths if brokers[path] in in_sync.brokers]):
+                sync.refused[at] = _refusal(in_sync.brokers, brokers)
+                continue
+            sync.folders[at] = here
+        if may_be_old and (absent := in_sync.brokers.difference(brokers.values())):
+            what = f"nobody knows whether brokers {', '.join(map(str, sorted(absent)))} went on without these replicas"
+            sync.unconfirmed[at] = f"{what}; {why}: records may be missing"
+    return sync
 
 
-def _may_be_old(known: ClusterTopics, controllers: Collection[int | None]) -> bool:
-    return known.may_lack({node for node in controllers if node is not None})
-
-
-def _seen(paths: Iterable[Path]) -> int:
-    """The newest leader epoch that replicas know of."""
-    return max((epoch for path in paths for epoch, _ in history_of(path)), default=-1)
-
-
-def _broker_of(data: Path, in_sync: InSync) -> int | None:
-    """The broker whose replica a data folder holds; None where that broker had it in another one, in the end: this one
-    was taken out of it, and others were committed since (T5).
-    """
-    node, folder = node_of(data), folder_id_of(data)
-    if node is None or folder is None:
-        return node
-    return node if in_sync.folders.get(node, folder) == folder else None
+def _refusal(in_sync: Collection[int], brokers: Mapping[Path, int | None]) -> str:
+    """Return why none of the replicas in these folders is taken."""
+    listed = ", ".join(map(str, sorted(in_sync)))
+    what = f"no replica here was in sync in the end, those of brokers {listed} were"
+    if nameless := [str(path) for path, node in brokers.items() if node is None]:
+        what = (
+            f"nobody knows of which broker {first_of(nameless)} is (no meta.properties beside it says it), and those of"
+            f" brokers {listed} were in sync in the end"
+        )
+    return (
+        f"{what}: records may be missing, and none is restored. Name the folders of these brokers, too; or"
+        f" --from {next(iter(brokers))} alone restores what is there"
+    )
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:
@@ -286,7 +279,10 @@ def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[
 
 
 def _topics(
-    found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics | None, counts: Mapping[str, int]
+    found: Mapping[TopicPartition, Sequence[Path]],
+    in_sync: Mapping[TopicPartition, Sequence[Path]],
+    known: ClusterTopics | None,
+    counts: Mapping[str, int],
 ) -> dict[str, Found]:
     """What the folders say of each topic, as far as a scan of its segments shows, with as many partitions as there
     were by `counts`.
@@ -295,13 +291,14 @@ def _topics(
     topics: dict[str, Found] = {}
     for at, paths in found.items():
         before = topics.get(at.topic, Found(partitions=0))
-        times = [before.oldest_ms, *map(oldest_of, paths)]
+        current = in_sync.get(at, paths)
+        times = [before.oldest_ms, *map(oldest_of, current)]
         source_topic = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
         topics[at.topic] = Found(
             partitions=max(before.partitions, at.partition + 1, counts.get(at.topic, 0)),
             oldest_ms=min((time for time in times if time is not None), default=None),
-            bytes=max(before.bytes, *map(bytes_of, paths)),
+            bytes=max(before.bytes, *map(bytes_of, current)),
             mixed=mixed.get(at.topic, ""),
             topic_id=topic_id,
             known=source_topic,
@@ -322,14 +319,12 @@ class Wanted:
 
     settings: set what the lost cluster had set on its topics.
     groups: commit what its groups had committed.
-    skip_damage: leave out what is damaged, and go on behind it.
     take_over: take the flow from a mirror that runs it.
     dry_run: look at everything and write nothing.
     """
 
     settings: bool = True
     groups: bool = True
-    skip_damage: bool = False
     take_over: bool = False
     dry_run: bool = False
 
@@ -338,10 +333,9 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
     """Copy the flow's topics from `folders` to the target, with their settings and their groups; the exit code.
 
     The flow writes as `mirror run` would, under its claim: what is there already is checked and not written again, and
-    a mirror that runs afterwards goes on behind it. Damage ends a partition, or is left out of it where that is wanted;
-    the flow's journal then has the offsets as a loss. A dry run reads every batch as well, and says what a real one
-    would find. Raises ConfigError for folders that hold no partition, PreflightError, ClusterUnreachable, AccessDenied,
-    EngineLost.
+    a mirror that runs afterwards goes on behind it. Damage ends a partition. A dry run reads every batch as well, and
+    says what a real one would find. Raises ConfigError for folders that hold no partition, PreflightError,
+    ClusterUnreachable, AccessDenied, EngineLost.
     """
     wanted = replace(wanted, groups=wanted.groups and bool(settings.groups.include))
     # Late, since a wrong folder should not wait for PySpark's import.
@@ -400,9 +394,9 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         wanted.dry_run,
         notes=disks.notes,
     )
-    results = _run(settings, report, owner, ids, disks.in_sync, skip_damage=wanted.skip_damage)
+    results = _run(settings, report, owner, ids, disks)
     others = _others(target, ids)
-    report.results += (_noted(one, disks.behind.get(one.assignment.source, ""), others) for one in results)
+    report.results += (_noted(one, disks.unconfirmed.get(one.assignment.source, ""), others) for one in results)
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
         report.unset = unset_in_part(report)
@@ -421,14 +415,14 @@ def _others(target: Admin, ids: _Ids) -> frozenset[str]:
     )
 
 
-def _noted(one: Restored, behind: str, others: Collection[str]) -> Restored:
+def _noted(one: Restored, doubt: str, others: Collection[str]) -> Restored:
     """What became of a partition, with what else is known: why its replicas may lack records, or that its copy went."""
     if one.assignment.target.topic in others:
         gone = f"the target topic {one.assignment.target.topic} was deleted, or made anew, since this restore began"
         problem = f"{one.problem}; {gone}" if one.problem else gone
         one = replace(one, at_risk=True, figures=None, problem=problem)
-    if behind:
-        one = replace(one, at_risk=True, notes=(*one.notes, f"{behind}; name the folders of these brokers, too"))
+    if doubt:
+        one = replace(one, at_risk=True, notes=(*one.notes, f"{doubt}; name the folders of these brokers, too"))
     return one
 
 
@@ -511,9 +505,7 @@ def _settings(target: Admin, plan: TopicPlan, disks: Disks, made: Collection[str
 def unset_in_part(report: Report) -> dict[str, str]:
     """Why what is to be set of a target topic is not, where the topic is not there whole, or would not be."""
     parted = {at.topic for at in report.missing} | {
-        one.assignment.source.topic
-        for one in report.results
-        if not (one.is_sound if report.dry_run else one.is_whole and not one.at_risk)
+        one.assignment.source.topic for one in report.results if not (one.is_sound if report.dry_run else one.is_whole)
     }
     targets = {pair.target for pair in report.plan.pairs if pair.source in parted}
     why = (
@@ -563,42 +555,37 @@ def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
     return made | {name: plain_values(configs) for name, configs in there.items()}
 
 
-def _run(
-    settings: Settings,
-    report: Report,
-    owner: Owner | None,
-    ids: _Ids,
-    in_sync: Mapping[TopicPartition, Sequence[Path]],
-    *,
-    skip_damage: bool,
-) -> list[Restored]:
+def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, disks: Disks) -> list[Restored]:
     from mirror.spark.compiled import ensure_compiled
-    from mirror.spark.restore import Portion, restore_on_spark
+    from mirror.spark.restore import Portion, Restored, restore_on_spark
 
     ensure_compiled()
     log = logs.get("mirror.restore")
     stopping = settings.topics.model_copy(update={"on_data_loss": "stop", "on_damage": "stop", "on_too_large": "stop"})
     rules = {name: rules_from(configs, stopping) for name, configs in report.configs.items()}
+    assignments = [one for one in assign(report.plan.pairs, {}, rules) if one.source in report.wanted]
     portions = [
         Portion(
             flow=settings.flow,
             alias=settings.source.alias,
             target=report.target,
             assignment=replace(one, target_topic_id=ids.get(one.target.topic)),
-            folders=tuple(map(str, report.wanted[one.source])),
-            in_sync=tuple(map(str, in_sync.get(one.source, ()))),
+            folders=tuple(map(str, disks.in_sync.get(one.source, report.wanted[one.source]))),
             configs=report.configs[one.target.topic],
             memory_bytes=settings.limits.memory_mb * _MEGABYTE,
             bytes_per_second=settings.limits.bytes_per_second,
-            skip_damage=skip_damage,
             dry_run=report.dry_run,
             is_there=one.target.topic in report.plan.target_topics,
             owner=owner,
         )
-        for one in assign(report.plan.pairs, {}, rules)
-        if one.source in report.wanted
+        for one in assignments
+        if one.source not in disks.refused
     ]
-    results: list[Restored] = []
+    results = [
+        Restored(assignment=one, at_risk=True, problem=disks.refused[one.source])
+        for one in assignments
+        if one.source in disks.refused
+    ]
 
     def done(one: Restored) -> None:
         results.append(one)

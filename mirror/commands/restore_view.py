@@ -152,7 +152,7 @@ class Report:
             style = "" if self.groups.is_whole else "yellow"
             yield from ((text, style) for text in _group_lines(self.groups, dry_run=self.dry_run))
         yield from ((text, "yellow") for text in self.notes)
-        whole = sum(one.is_sound if self.dry_run else one.is_whole and not one.at_risk for one in self.results)
+        whole = sum(one.is_sound if self.dry_run else one.is_whole for one in self.results)
         done = "would be restored whole" if self.dry_run else "restored whole"
         yield f"{number(whole)} of {count(len(self.results) + len(self.missing), 'partition')} {done}", ""
 
@@ -188,13 +188,13 @@ class Report:
 
     def _fields(self) -> tuple[Field, ...]:
         """Return what is said of a partition; the columns of a dry run are others."""
+        columns: tuple[Field, ...]
         if self.dry_run:
             columns = (
                 Field("", self._target, "target topic"),
                 Field("", "start", "from", number),
                 Field("", "stable", "to", number),
                 Field("", lambda result: len(self.wanted[result.assignment.source]), "replicas", number),
-                Field("", lambda result: Text("\n".join(map(plain, self._replicas(result)))), "in"),
             )
         else:
             columns = (
@@ -214,11 +214,9 @@ class Report:
             *(Field(name, _figure(name, 0)) for name in ("records", "batches", "bytes")),
             Field("state", _figure("state")),
             Field("detail", _figure("detail", "")),
-            Field("whole", lambda result: result.is_whole and not result.at_risk),
-            *keys("expired"),
-            Field("lost", lambda result: json_rows(_LOST, result.lost)),
-            *keys("at_risk"),
-            Field("folders", lambda result: [*result.folders]),
+            *keys("whole=is_whole"),
+            *keys("expired at_risk"),
+            Field("folders", lambda result: [*result.folders], "taken from", "\n".join),
             Field("notes", lambda result: [*result.notes, *filter(None, [result.problem])]),
         )
 
@@ -230,11 +228,6 @@ class Report:
         return [*map(str, self.wanted[result.assignment.source])]
 
 
-_LOST: Final = (
-    *keys("first_offset=first"),
-    Field("last_offset", lambda loss: loss.next_offset - 1),
-    *keys("reason"),
-)
 _PLACE: Final = keys("group topic=at.topic partition=at.partition")
 _BEYOND: Final = (*_PLACE, *keys("offset goes_on_at=end"))
 _SKIPS: Final = (*_PLACE, *keys("records"))

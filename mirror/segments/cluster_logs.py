@@ -9,7 +9,7 @@ The value of each record is a frame version (1), the number and the version of a
 the message (Kafka `AbstractApiMessageSerde`, `MetadataRecordSerde`). A snapshot `<end offset>-<epoch>.checkpoint` holds
 what all records below that offset amount to (KIP-630), and the log below it may be gone.
 
-T1  of several replicas of the log one is taken as of any partition's: what a later leader epoch cut off is left out
+T1  of several replicas of the log one is taken, as of any partition
 T2  of a metadata transaction (KIP-866) nothing counts unless its end is there
 T3  a removed topic takes its settings along, as in a controller (Kafka `ReplicationControlManager`); which ids were
     removed is known as far back as the log goes, and not from a snapshot
@@ -17,37 +17,33 @@ T4  a record that cannot be read is left out and reported. One of a kind that sa
     unread
 T5  which replicas have all that was committed, a controller writes down before anything is committed without the others
     (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
-    (Kafka `PartitionRegistration.merge`). In which of its folders a broker has its replica, it writes down as well
-    (KIP-858): what another folder of that broker holds, an old disk's, has stood still since
+    (Kafka `PartitionRegistration.merge`)
 T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`), below a snapshot as well, or the
     snapshot (KIP-853), or a node's `quorum-state` (before that). What was committed, a majority of them has: so many of
     their logs as meet any majority lack none of it, and fewer may; so may any where nobody says who votes, and where
     something of the log behind the snapshot is missing or cannot be read
 
-A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), 15 and 17 say that a
-group is a share group, and of which topics, or a streams group (KIP-932, KIP-1071); others say of members what nobody
-needs any more. A value begins with its version, 0 to 4, of which 4 is flexible; null deletes the key (Kafka
-`CoordinatorRecordSerde`, `OffsetCommitKey`, `OffsetCommitValue`, `LegacyOffsetCommitValue`).
+A key begins with its kind as an int16: 0 and 1 are offsets of a group (group, topic, partition), 17 says that a group
+is a streams group (KIP-1071); others say of members what nobody needs any more. A value begins with its version, 0 to
+4, of which 4 is flexible; null deletes the key (Kafka `CoordinatorRecordSerde`, `OffsetCommitKey`, `OffsetCommitValue`,
+`LegacyOffsetCommitValue`).
 
 C1  of each key the last record counts. Offsets of a transaction count from its marker on and only if that commits it,
     unless a later record than theirs counts already (KIP-98, Kafka `OffsetMetadataManager.replayEndTransactionMarker`)
-C2  a transaction without an end counts for nothing, and is reported; so does one that damage may have ended, or what is
-    missing
-C3  what is damaged is left out, so that an older offset may count: a group then reads some records again. What may
+C2  a transaction without an end counts for nothing, and is reported
+C3  a log ends at its first damage, so that an older offset may count: a group then reads some records again. What may
     lack anything is not whole, as a topic's partition, but for offsets that compaction leaves out
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
 from struct import Struct
-from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -58,7 +54,8 @@ from mirror.records.header import ABORT, COMMIT, RawBatch, marker_type
 from mirror.records.rewrite import read
 from mirror.records.segment import Walk
 from mirror.segments.files import MOST_PARTITIONS, Mapped, voters_of
-from mirror.segments.replica_sets import PartitionLog, load
+from mirror.segments.replica import Replica, scan
+from mirror.segments.replica_sets import load, taken
 
 # --- What brokers keep in logs of their own ---------------------------------------------------------------------------
 
@@ -78,7 +75,7 @@ class Pair(NamedTuple):
     value: bytes | None
 
 
-def batches_of(log: PartitionLog, begin: int = 0) -> Iterator[RawBatch]:
+def batches_of(log: Replica, begin: int = 0) -> Iterator[RawBatch]:
     """The sound batches of a log that reach beyond an offset, control batches and those of open and aborted
     transactions included. Raises ConfigError where a file changes meanwhile.
     """
@@ -167,10 +164,6 @@ class Fields:
         """An array of a flexible version; null counts as empty."""
         return tuple(self.int32() for _ in range(self.varint() - 1))
 
-    def uuids(self) -> tuple[UUID, ...]:
-        """The same of ids."""
-        return tuple(self.uuid() for _ in range(self.varint() - 1))
-
     def tags(self) -> dict[int, bytes]:
         """The tagged fields at the end of a flexible message, by their tags."""
         found: dict[int, bytes] = {}
@@ -221,9 +214,6 @@ _NEWEST: Final = {
 }
 #: Tagged fields of both messages about partitions.
 _MADE_ELIGIBLE, _CHANGED_ISR, _CHANGED_LEADER, _CHANGED_ELIGIBLE = 1, 0, 1, 6
-_CHANGED_REPLICAS, _CHANGED_FOLDERS = 2, 8
-#: Kafka `DirectoryId`: below this they are no folder's, but say that nobody knows which one it is, or will be.
-_FIRST_FOLDER: Final = 100
 #: Kafka `ConfigResource.Type.TOPIC`.
 _OF_TOPIC: Final = 2
 
@@ -237,8 +227,7 @@ class TopicMade(NamedTuple):
 
 class PartitionMade(NamedTuple):
     """A topic has this partition, or it was changed as a whole. `in_sync`: the brokers of replicas that have all that
-    was committed; `eligible`: those of others that have it as well (T5). `replicas`: all its brokers, and `folders` the
-    ids of the folders that these have it in, in their order, where the cluster knows folders (KIP-858).
+    was committed; `eligible`: those of others that have it as well (T5).
     """
 
     topic_id: UUID
@@ -246,8 +235,6 @@ class PartitionMade(NamedTuple):
     in_sync: tuple[int, ...] = ()
     eligible: tuple[int, ...] = ()
     leader_epoch: int = 0
-    replicas: tuple[int, ...] = ()
-    folders: tuple[UUID, ...] = ()
 
 
 class PartitionChanged(NamedTuple):
@@ -258,8 +245,6 @@ class PartitionChanged(NamedTuple):
     in_sync: tuple[int, ...] | None = None
     eligible: tuple[int, ...] | None = None
     elects: bool = False
-    replicas: tuple[int, ...] | None = None
-    folders: tuple[UUID, ...] | None = None
 
 
 class ConfigSet(NamedTuple):
@@ -309,13 +294,8 @@ def decode(value: bytes) -> Message | None:
             def brokers(tag: int) -> tuple[int, ...] | None:
                 return Fields(tags[tag]).int32s() if tag in tags else None
 
-            return found._replace(
-                in_sync=brokers(_CHANGED_ISR),
-                eligible=brokers(_CHANGED_ELIGIBLE),
-                elects=_CHANGED_LEADER in tags,
-                replicas=brokers(_CHANGED_REPLICAS),
-                folders=Fields(tags[_CHANGED_FOLDERS]).uuids() if _CHANGED_FOLDERS in tags else None,
-            )
+            elects = _CHANGED_LEADER in tags
+            return found._replace(in_sync=brokers(_CHANGED_ISR), eligible=brokers(_CHANGED_ELIGIBLE), elects=elects)
         case _:
             return found
 
@@ -326,12 +306,12 @@ def _message(kind: int, version: int, fields: Fields) -> Message | None:
             return TopicMade(fields.string(flexible=True), fields.uuid())
         case 3:
             partition, topic_id = _partition(fields)
-            replicas = fields.int32s()
-            in_sync = fields.int32s()
+            _, in_sync = fields.int32s(), fields.int32s()
             fields.int32s(), fields.int32s(), fields.int32()  # those that leave and come, the leader
             leader_epoch, _ = fields.int32(), fields.int32()
-            folders = fields.uuids() if version else ()
-            return PartitionMade(topic_id, partition, in_sync, (), leader_epoch, replicas, folders)
+            for _ in range(fields.varint() - 1 if version else 0):
+                fields.uuid()  # the folder of each replica (KIP-858)
+            return PartitionMade(topic_id, partition, in_sync, (), leader_epoch)
         case 4:
             of, resource = fields.int8(), fields.string(flexible=True)
             name, value = fields.string(flexible=True), fields.nullable_string(flexible=True)
@@ -353,15 +333,12 @@ def _partition(fields: Fields) -> tuple[int, UUID]:
 
 
 class InSync(NamedTuple):
-    """The brokers whose replicas of a partition have all that was committed (T5), as of a leader epoch. `folders`: by
-    broker, the id of the data folder that it has its replica in; one that is left out may have it in any. `former`:
-    those of `brokers` that were not in sync any more, and may lack what was deleted since.
-    """
+    """Who had all of a partition that was committed (T5)."""
 
+    #: The brokers whose replicas were in sync, or may be elected.
     brokers: frozenset[int]
+    #: The leader epoch as of which they were.
     leader_epoch: int
-    folders: Mapping[int, UUID] = MappingProxyType({})
-    former: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,8 +424,6 @@ class MetadataReplay:
                         in_sync=before.in_sync if message.in_sync is None else message.in_sync,
                         eligible=before.eligible if message.eligible is None else message.eligible,
                         leader_epoch=before.leader_epoch + message.elects,
-                        replicas=before.replicas if message.replicas is None else message.replicas,
-                        folders=before.folders if message.folders is None else message.folders,
                     )
             case ConfigSet(topic, name, None):
                 self._configs.get(topic, {}).pop(name, None)
@@ -471,7 +446,10 @@ class MetadataReplay:
                 topic_id=topic_id,
                 partitions=1 + max(self._partitions.get(topic_id, {}), default=-1),
                 configs=dict(sorted(self._configs.get(name, {}).items())),
-                in_sync={number: _in_sync(one) for number, one in sorted(self._partitions.get(topic_id, {}).items())},
+                in_sync={
+                    number: InSync(frozenset((*one.in_sync, *one.eligible)), one.leader_epoch)
+                    for number, one in sorted(self._partitions.get(topic_id, {}).items())
+                },
             )
             for name, topic_id in sorted(self._ids.items())
         }
@@ -486,17 +464,6 @@ class MetadataReplay:
         )
 
 
-def _in_sync(one: PartitionMade) -> InSync:
-    former = frozenset(one.eligible) - frozenset(one.in_sync)
-    return InSync(former.union(one.in_sync), one.leader_epoch, _folders(one), former)
-
-
-def _folders(one: PartitionMade) -> dict[int, UUID]:
-    """By broker, where it has its replica, as far as that is known."""
-    named = zip(one.replicas, one.folders, strict=True) if len(one.replicas) == len(one.folders) else ()
-    return {broker: folder for broker, folder in named if folder.int >= _FIRST_FOLDER}
-
-
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     """What the replicas of a cluster's metadata log say, each in one of these folders; None where they say nothing.
 
@@ -504,9 +471,11 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     first record. Raises ConfigError where a file changes meanwhile.
     """
     notes: list[str] = []
-    log: PartitionLog | None = None
+    log: Replica | None = None
+    is_whole = True
     try:
-        log = load(folders, skips_damage=True)
+        replicas = [scan(folder) for folder in folders]
+        log, is_whole = taken(replicas), all(one.is_torn or not one.damage for one in replicas)
         notes += log.notes
     except ConfigError as problem:
         notes.append(f"{_THE_LOG} cannot be read: {problem}")
@@ -525,7 +494,7 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     notes += _learn(replay, snapshot, where)
     if log is not None and log.start <= end:
         notes += _learn(replay, batches_of(log, end), _THE_LOG)
-        replay.is_whole &= not log.is_cut and all(hole.next_offset <= end for hole in log.lost)
+        replay.is_whole &= is_whole
         end = max(end, log.end)
     elif log is not None and end == 0:
         return None  # records below the log's start are in no file
@@ -600,7 +569,7 @@ def _voters(raw: RawBatch) -> frozenset[int]:
 
 # --- What consumer groups had committed to a lost cluster -------------------------------------------------------------
 
-_LEGACY, _OFFSETS, _SHARE, _STREAMS = 0, 1, 15, 17
+_LEGACY, _OFFSETS, _STREAMS = 0, 1, 17
 _FIRST_WITH_EPOCH, _WITH_EXPIRY, _FIRST_FLEXIBLE, _NEWEST_VALUE = 3, 1, 4, 4
 _TOPIC_ID_TAG: Final = 0
 _NO_ID: Final = UUID(int=0)
@@ -658,7 +627,6 @@ class GroupOffsets:
 
     groups: by group and partition.
     undecided: by group, the partitions for which a transaction without an end had offsets (C2).
-    share: by share group, the topics that it reads, and their ids: where it stands is not in this log.
     streams: those that are streams groups.
     notes: what was left out, in words.
     is_whole: nothing else that groups had committed is known to be missing, or may be (C3).
@@ -666,7 +634,6 @@ class GroupOffsets:
 
     groups: dict[str, dict[TopicPartition, Commit]] = field(default_factory=dict)
     undecided: dict[str, set[TopicPartition]] = field(default_factory=dict)
-    share: dict[str, dict[str, UUID]] = field(default_factory=dict)
     streams: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     is_whole: bool = True
@@ -707,12 +674,6 @@ class GroupReplay:
         except BadRecords as problem:
             self.problems.append(str(problem))
 
-    def forget_open(self) -> set[bytes]:
-        """What may have ended any transaction is missing here: the keys of those that are open (C2)."""
-        keys = {key for pending in self.open.values() for key in pending}
-        self.open.clear()
-        return keys
-
     def _end(self, producer_id: int, kind: int) -> None:
         if kind not in (ABORT, COMMIT):
             return
@@ -729,23 +690,17 @@ def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
     for number, folders in sorted(partitions.items()):
         where = f"{OFFSETS_TOPIC}-{number}"
         try:
-            log = load(folders, skips_damage=True)
+            log = load(folders)
         except ConfigError as problem:
             found.notes.append(f"{where} cannot be read: {problem}")
             found.is_whole = False
             continue
-        replay, undecided = GroupReplay(), set[bytes]()
-        doubts = deque(sorted({*log.doubts, *(hole.first for hole in log.lost)}))
+        replay = GroupReplay()
         for raw in batches_of(log):
-            while doubts and doubts[0] <= raw.header.base_offset:
-                doubts.popleft()
-                undecided |= replay.forget_open()
             replay.learn(raw)
-        undecided |= replay.forget_open()
-        notes = [*(note for note in log.notes if note not in log.asides), *replay.problems]
-        found.notes += (f"{where}: {note}" for note in notes)
+        found.notes += (f"{where}: {note}" for note in (*log.remarks, *log.lacks, *replay.problems))
         found.is_whole &= not log.lacks and not replay.problems
-        _add(found, where, replay.latest, undecided)
+        _add(found, where, replay.latest, {key for pending in replay.open.values() for key in pending})
     return found
 
 
@@ -755,9 +710,7 @@ def _add(found: GroupOffsets, where: str, latest: Mapping[bytes, _Stored], undec
         try:
             if (about := decode_key(key)) is not None:
                 found.groups.setdefault(about[0], {})[about[1]] = decode_value(stored.value)
-            elif (kind := (fields := Fields(key)).int16()) == _SHARE:
-                found.share[fields.string(flexible=False)] = _shared(stored.value)
-            elif kind == _STREAMS:
+            elif (fields := Fields(key)).int16() == _STREAMS:
                 found.streams.add(fields.string(flexible=False))
         except BadRecords:
             unread += 1
@@ -766,19 +719,6 @@ def _add(found: GroupOffsets, where: str, latest: Mapping[bytes, _Stored], undec
     if unread:
         found.is_whole = False
         found.notes.append(f"{where}: {unread} committed offsets cannot be read, and are left out")
-
-
-def _shared(value: bytes) -> dict[str, UUID]:
-    """The topics of a share group, and their ids (Kafka `ShareGroupStatePartitionMetadataValue`). Raises BadRecords."""
-    fields, found = Fields(value), dict[str, UUID]()
-    if version := fields.int16():
-        raise BadRecords(f"version {version} of a share group's topics, and 0 is the only one known here")
-    for _ in ("those that it begins with", "those that it reads"):
-        for _ in range(fields.varint() - 1):
-            topic_id, name = fields.uuid(), fields.string(flexible=True)
-            found[name] = topic_id
-            fields.int32s(), fields.tags()
-    return found
 
 
 def _keys(stored: Iterable[bytes]) -> Iterator[tuple[str, TopicPartition]]:

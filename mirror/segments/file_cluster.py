@@ -23,7 +23,7 @@ from mirror.kafka.fetch import FetchAnswer, FetchRequest, Part
 from mirror.kafka.groups import Committed
 from mirror.kafka.protocol import FETCH, FIND_COORDINATOR, LEADER_EPOCH, LIST_GROUPS, LIST_OFFSETS, OFFSET_FETCH, Api
 from mirror.kafka.queries import EARLIEST, EARLIEST_LOCAL, LATEST, READ_COMMITTED
-from mirror.segments.replica_sets import PartitionLog
+from mirror.segments.replica import Replica
 
 #: The last version that names topics: those of a broker without ids have none.
 _FETCH_VERSION: Final = 12
@@ -58,7 +58,7 @@ class Bounds:
 
 
 #: A partition in files, with its records or without.
-Log = PartitionLog | Bounds
+Log = Replica | Bounds
 
 
 class FileCluster(Cluster):

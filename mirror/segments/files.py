@@ -267,13 +267,6 @@ def node_of(folder: Path) -> int | None:
         return None
 
 
-def folder_id_of(folder: Path) -> UUID | None:
-    """The id of a data folder itself, by its `meta.properties` (KIP-858); None where that says nothing."""
-    values = _properties(folder, b"directory.id")
-    found = (UUID(bytes=base64.urlsafe_b64decode(value + b"==")) for value in values if _ID.fullmatch(value))
-    return next(found, None)
-
-
 def voters_of(folder: Path) -> tuple[int, frozenset[int]]:
     """The leader epoch in the `quorum-state` of a metadata log, and who votes by its node's own settings; -1 and nobody
     where it does not say (from KIP-853 on the log does).

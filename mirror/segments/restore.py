@@ -23,10 +23,9 @@ from uuid import UUID
 
 from mirror import clock
 from mirror.config import Settings
-from mirror.groups.gap import FURTHER, UNFOLLOWED_SHARE, UNFOLLOWED_STREAMS, OffsetGap
+from mirror.groups.gap import FURTHER, UNFOLLOWED_STREAMS, OffsetGap
 from mirror.groups.side import Blocker
 from mirror.groups.sync import Skip, sync_of
-from mirror.journal.entries import same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin, Creation, TopicInfo
@@ -352,10 +351,6 @@ def found_groups(
         )
         for group, of in streams.items()
     ]
-    for group, topics in sorted(stored.share.items()):
-        shared = [str(at) for at, one in by_source.items() if _reads(topics, at, one.assignment.topic_id)]
-        if shared and any(pattern.fullmatch(group) for pattern in include):
-            unfollowed.append(Blocker(UNFOLLOWED_SHARE, group, detail=f"it read {first_of(shared)}"))
     return GroupsReport(
         offsets=offsets,
         beyond=tuple(one for one in beyond if one.group not in streams),
@@ -365,11 +360,6 @@ def found_groups(
         notes=tuple(stored.notes),
         is_stored=stored.is_whole,
     )
-
-
-def _reads(topics: Mapping[str, UUID], at: TopicPartition, topic_id: UUID | None) -> bool:
-    """Whether a partition is of one of these topics, and not of a former one by the name."""
-    return at.topic in topics and same_id(topic_id, topics[at.topic])
 
 
 async def restore_groups(

@@ -4,8 +4,8 @@ A task reads its partition's files, and then mirrors with these files as its sou
 which numbers, is what a live task would. So a task may die and be tried again, a copy that was interrupted goes on, and
 a live mirror goes on behind it.
 
-A copy that is there is compared with the files first. Damage is a loss where the copy lacks those records alone, and
-what it lacks by the flow's journal, and the files have, is reported: nothing is put back behind what follows it.
+A copy that is there is compared with the files first. What it lacks by the flow's journal, and the files have, is
+reported: nothing is put back behind what follows it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirror import clock
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
 from mirror.errors import AccessDenied, ClusterError, ConfigError, EngineLost, MalformedBatch, PartitionStop, WireError
-from mirror.journal.entries import Lost, loss_entry, starts_in
+from mirror.journal.entries import loss_entry, starts_in
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import Owner, OwnershipCheck
@@ -34,12 +34,13 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
-from mirror.replication.assignment import STANDING, TOMBSTONES, Assignment, KnownStop, Loss, log_loss
+from mirror.replication.assignment import STANDING, TOMBSTONES, Assignment, KnownStop, Loss
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
-from mirror.segments.replica_sets import PartitionLog, load
+from mirror.segments.replica import Replica
+from mirror.segments.replica_sets import load
 from mirror.segments.restore import UNLIMITED, deletes_by_age
 from mirror.spark.compat import is_alive, rows_of
 from mirror.spark.session import Engine, close_context, failure_text, open_context, slots_of
@@ -54,64 +55,66 @@ _A_YEAR: Final = 365 * 86_400.0
 _TOMBSTONES_MS: Final = 86_400_000
 #: What is to be done where a copy is not joined by the files: the source, which a mirror's advice is about, is gone.
 _ANOTHER_COPY: Final = "Nothing was written. To restore all the same, name another copy in topics.naming"
+#: Why a copy lacks what the files have.
+_WENT_ON: Final = "the flow went on behind them (reason {})"
 _LACKS_MORE: Final = (
     "Nothing was written. Keep the copy: it may be all that is left of what these files lack. Name the folders of other"
-    " brokers, too, or, where damage ends these files, add --skip-damage"
+    " brokers, too"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portion:
-    """One partition to restore: where its replicas' folders are, and where it goes. `in_sync`: the folders of those
-    that were in sync in the end, where that is known.
-
-    `configs` are the target topic's. `bytes_per_second` bounds what all that are copied at a time read together; None
-    where the flow has no bound. `skip_damage`: leave out what is damaged, and go on behind it. `dry_run`: look at every
-    batch and write nothing. `is_there`: the target has the topic. `owner`: the claim under which it is written; nothing
-    more is once another one stands, or the flow was failed over.
-    """
+    """One partition to restore: where its replicas' folders are, and where it goes."""
 
     flow: str
+    #: The name of the source cluster in the configuration.
     alias: str
     target: Endpoint
     assignment: Assignment
+    #: Of the replicas of which one may be taken.
     folders: tuple[str, ...]
+    #: The target topic's configurations.
     configs: Mapping[str, str]
     memory_bytes: int
+    #: Bounds what all portions that are copied at a time read together; None if the flow has no bound.
     bytes_per_second: float | None = None
-    skip_damage: bool = False
+    #: Read every batch, and write nothing.
     dry_run: bool = False
+    #: The target has the topic.
     is_there: bool = False
+    #: The claim under which it is written: nothing more is once another one stands, or the flow was failed over.
     owner: Owner | None = None
-    in_sync: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of a partition. `start`, `stable` and `end` are offsets of what its files hold, `notes` what is
-    to be said of them; `figures` is None where there was nothing to begin with, and `problem` says why. `expired` are
-    offsets at the start of the copy that the target has deleted by the time the copy ended, `lost` those that are left
-    out for damage. `lacking`: from and to before, what the files have and the copy lacks, since the flow went on behind
-    it before.
-    """
+    """What became of a partition."""
 
     assignment: Assignment
+    #: The first offset that the replica holds.
     start: int = 0
+    #: Before this offset all is committed.
     stable: int = 0
+    #: Behind the last offset that the replica holds.
     end: int = 0
+    #: The folder of the replica that was taken; those of all if none could be read.
     folders: tuple[str, ...] = ()
+    #: What is to be said of the replica and of the copy.
     notes: tuple[str, ...] = ()
+    #: Something is missing, or may be.
     at_risk: bool = False
+    #: Offsets at the start of the copy that the target has deleted by the time the copy ended.
     expired: int = 0
-    lost: tuple[Loss, ...] = ()
-    lacking: tuple[tuple[int, int], ...] = ()
+    #: What the copy came to; None if there was nothing to begin with.
     figures: PartitionStatus | None = None
+    #: Why it was not copied, or not all of it.
     problem: str = ""
 
     @property
     def is_whole(self) -> bool:
-        """All that is readable as committed is on the target."""
-        return self.is_copied and not self.expired and not self.lacking
+        """All that is readable as committed is on the target, and nothing of it may be missing."""
+        return self.is_copied and not self.at_risk
 
     @property
     def is_sound(self) -> bool:
@@ -128,8 +131,7 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
     """For `RDD.mapPartitions`."""
     for portion in portions:
         try:
-            in_sync = frozenset(map(Path, portion.in_sync))
-            log = load(map(Path, portion.folders), in_sync=in_sync, skips_damage=portion.skip_damage)
+            log = load(map(Path, portion.folders))
         except ConfigError as problem:
             yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
             continue
@@ -139,31 +141,25 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
         yield found
 
 
-def _checked(portion: Portion, log: PartitionLog) -> Restored:
+def _checked(portion: Portion, log: Replica) -> Restored:
     """What the files say, before anything is written; `problem` says why nothing may be."""
     problem = ""
     if log.start < log.stable and (limit := deletes_by_age(portion.configs, log.oldest_ms)):
         command = set_configs(portion.target, portion.assignment.target.topic, UNLIMITED)
         problem = f"{portion.assignment.target.topic} {limit}; nothing was written. Keep them first: {command}"
-    mine = portion.assignment
     return Restored(
         assignment=replace(portion.assignment, topic_id=log.topic_id, until=log.stable),
         start=log.start,
         stable=log.stable,
         end=log.end,
-        folders=tuple(map(str, log.folders)),
+        folders=(str(log.folder),),
         notes=log.notes,
         at_risk=log.at_risk or bool(problem),
-        lost=tuple(
-            Loss(mine.source, mine.target, hole.first, hole.next_offset, "damage", hole.detail, log.topic_id)
-            for hole in log.lost
-            if hole.first < min(hole.next_offset, log.stable)
-        ),
         problem=problem,
     )
 
 
-async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
+async def _foreseen(portion: Portion, log: Replica, found: Restored) -> Restored:
     """What a copy that is on the target already would stop a restore for, and what it lacks."""
     at = found.assignment
     async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
@@ -176,11 +172,9 @@ async def _foreseen(portion: Portion, log: PartitionLog, found: Restored) -> Res
     return found
 
 
-async def _compared(
-    portion: Portion, log: PartitionLog, found: Restored, source: FileCluster, target: Cluster
-) -> Restored:
+async def _compared(portion: Portion, log: Replica, found: Restored, source: FileCluster, target: Cluster) -> Restored:
     """What is known once the copy was compared with the files: its assignment has the losses that the journal keeps of
-    it, and the `stop` that it would come to; then nothing is lost, since nothing is written. Raises as queries do.
+    it, and the `stop` that it would come to. Raises as queries do.
     """
     journal = Journal(target, portion.flow)
     await target.refresh([journal.partition.topic, found.assignment.target.topic])
@@ -188,19 +182,18 @@ async def _compared(
     standing, since = standing_in(records), starts_in(records, target).get(found.assignment.target, 0)
     mine = replace(standing.updated(found.assignment), since=since)
     ids = mine.topic_id, target.topic_id(mine.target.topic)
-    losses = tuple(sorted({*mine.losses, *((loss.first, loss.next_offset) for loss in found.lost)}))
     accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else None
     if mine.stop is not None and mine.stop.state in STANDING and mine.stop.concerns(ids[1]):
-        return replace(found, assignment=replace(mine, stop=replace(mine.stop, advice=_ANOTHER_COPY)), lost=())
+        return replace(found, assignment=replace(mine, stop=replace(mine.stop, advice=_ANOTHER_COPY)))
     last = mine.last if mine.last is not None and mine.last.is_of(*ids) else None
-    mine = replace(mine, last=last, stop=None, losses=losses)
+    mine = replace(mine, last=last, stop=None)
     logs = portion.flow, source, mine.source, target, mine.target
     try:
         if mine.rules.translates:
             recall = OffsetMapStore(journal, {}, None).recall
-            position = (await resume_translated(*logs, accepted, recall, since, last, losses))[0]
+            position = (await resume_translated(*logs, accepted, recall, since, last, mine.losses))[0]
         else:
-            position = await resume(*logs, accepted, since, last, losses, mine.way_back)
+            position = await resume(*logs, accepted, since, last, mine.losses, mine.way_back)
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,
@@ -210,60 +203,25 @@ async def _compared(
             source_topic_id=ids[0],
             target_topic_id=ids[1],
         )
-        return replace(found, assignment=replace(mine, stop=known), lost=())
+        return replace(found, assignment=replace(mine, stop=known))
     before = [lost for lost in standing.losses.get(mine.target, {}).values() if lost.concerns(*ids)]
-    named = tuple(replace(loss, target_topic_id=ids[1]) for loss in found.lost)
     if not position.is_empty:  # L4: what a copy has may have been deleted since
         kept_ms = _TOMBSTONES_MS if mine.tombstones_ms is None else mine.tombstones_ms
         mine = replace(mine, rules=replace(mine.rules, tombstones_ms=kept_ms))
-    found = _with_losses(replace(found, assignment=mine, lost=named), log, position.next_offset, before)
-    begins = position.last.begins if position.last is not None else 0
-    return _with_beginning(found, log, since, min(begins, position.next_offset))
-
-
-def _with_beginning(found: Restored, log: PartitionLog, since: int, begins: int) -> Restored:
-    """The same with what the files have before the copy, which begins at source offset `begins`, and was begun `since`
-    one: it is there already, and nothing can be put in front of it.
-    """
-    lacking: list[tuple[int, int]] = []
-    notes: list[str] = []
-    for first, until, why in (
+    begins = min(position.last.begins if position.last is not None else 0, position.next_offset)
+    ranges = [  # nothing can be put in front of a copy, nor into it
         (log.start, min(since, begins), f"the flow began at offset {since}"),
         (max(log.start, since), begins, "the target has deleted them"),
-    ):
-        if first < (until := min(until, log.stable)):
-            lacking.append((first, until))
-            notes.append(_lacks(first, until, why))
-    if not lacking:
-        return found
-    return replace(found, lacking=(*lacking, *found.lacking), notes=(*found.notes, *notes), at_risk=True)
-
-
-def _with_losses(found: Restored, log: PartitionLog, reached: int, before: Sequence[Lost]) -> Restored:
-    """The same with what a copy has that goes on at source offset `reached`, and lacks by the losses `before`."""
-    lost: list[Loss] = []
-    notes: list[str] = []
-    for loss in found.lost:
-        if loss.next_offset > reached:
-            lost.append(replace(loss, first=max(loss.first, reached)))
-        elif any(one.first <= loss.first and loss.next_offset <= one.next_offset for one in before):
-            lost.append(loss)
-        else:
-            notes.append(f"offsets {loss.first} to {loss.next_offset - 1} are on the target, and stay there")
-    lacking: list[tuple[int, int]] = []
-    for one in sorted(before, key=lambda each: each.first):
-        parts = [(max(one.first, log.start), min(one.next_offset, reached, log.stable))]
-        for loss in found.lost:
-            parts = [part for each in parts for part in _without(each, (loss.first, loss.next_offset))]
-        for first, until in parts:
-            if first < until:
-                lacking.append((first, until))
-                notes.append(_lacks(first, until, f"the flow went on behind them (reason {one.reason})"))
+        *(
+            (max(loss.first, log.start), min(loss.next_offset, position.next_offset), _WENT_ON.format(loss.reason))
+            for loss in sorted(before, key=lambda loss: loss.first)
+        ),
+    ]
+    lacking = [(first, min(until, log.stable), why) for first, until, why in ranges if first < min(until, log.stable)]
     return replace(
         found,
-        lost=tuple(lost),
-        lacking=tuple(lacking),
-        notes=(*found.notes, *notes),
+        assignment=mine,
+        notes=(*found.notes, *(_lacks(*one) for one in lacking)),
         at_risk=found.at_risk or bool(lacking),
     )
 
@@ -276,13 +234,8 @@ def _lacks(first: int, until: int, why: str) -> str:
     )
 
 
-def _without(part: tuple[int, int], hole: tuple[int, int]) -> list[tuple[int, int]]:
-    """What is left of a range of offsets, each from and to before."""
-    return [(part[0], min(part[1], hole[0])), (max(part[0], hole[1]), part[1])]
-
-
 async def _compared_in_time(
-    portion: Portion, log: PartitionLog, found: Restored, source: FileCluster, target: Cluster
+    portion: Portion, log: Replica, found: Restored, source: FileCluster, target: Cluster
 ) -> Restored:
     """The same, asked again for a while: a topic that was made a moment ago may have no leader yet. What cannot be
     read, or asked at all, its task reports.
@@ -291,17 +244,15 @@ async def _compared_in_time(
     while True:
         try:
             return await _compared(portion, log, found, source, target)
-        except MalformedBatch:
-            return replace(found, lost=())
-        except AccessDenied:
+        except (MalformedBatch, AccessDenied):
             return found
         except (ClusterError, WireError) as problem:
             if clock.monotonic() > deadline:
-                return replace(found, lost=(), at_risk=True, problem=f"the copy cannot be looked at: {problem}")
+                return replace(found, at_risk=True, problem=f"the copy cannot be looked at: {problem}")
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Restored:
+async def _copied(portion: Portion, log: Replica, found: Restored) -> Restored:
     at = found.assignment
     async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
@@ -338,9 +289,6 @@ async def _copied(portion: Portion, log: PartitionLog, found: Restored) -> Resto
         with contextlib.suppress(ClusterError, WireError):  # the pipeline waits for it, and says so
             await target.refresh([mine.target.topic])
         began = await _log_start(target, mine.target)
-        for loss in found.lost:  # before anything goes behind them
-            log_loss(loss)
-        await journal.append_all(map(loss_entry, found.lost))
         tending = asyncio.create_task(_tend(pipeline, offset_maps, ownership, journal))
         try:
             await pipeline.run(_A_YEAR)

@@ -42,20 +42,11 @@ from mirror.segments.cluster_logs import (
 IDS = [UUID(int=number) for number in range(1001, 1005)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
 replicas = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)
-numbers, folders = st.integers(0, 5), st.lists(ids, max_size=4).map(tuple)
+numbers = st.integers(0, 5)
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(TopicMade, names, ids),
-    st.builds(PartitionMade, ids, numbers, replicas, replicas, st.integers(0, 2**31 - 1), replicas, folders),
-    st.builds(
-        PartitionChanged,
-        ids,
-        numbers,
-        st.none() | replicas,
-        st.none() | replicas,
-        st.booleans(),
-        st.none() | replicas,
-        st.none() | folders,
-    ),
+    st.builds(PartitionMade, ids, numbers, replicas, replicas, st.integers(0, 2**31 - 1)),
+    st.builds(PartitionChanged, ids, numbers, st.none() | replicas, st.none() | replicas, st.booleans()),
     st.builds(ConfigSet, names, st.sampled_from(["retention.ms", "cleanup.policy"]), st.none() | st.text(max_size=200)),
     st.builds(TopicRemoved, ids),
     st.builds(Transaction, st.sampled_from([None, True, False])),
@@ -132,8 +123,7 @@ def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
         PartitionChanged(IDS[0], 1, in_sync=(9,)),
     ):
         replay.learn(message)
-    former = frozenset({1})
-    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6, former=former)}
+    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6)}
 
 
 @given(
@@ -223,14 +213,14 @@ def test_an_offset_of_a_transaction_counts_from_its_marker_on(tmp_path: Path) ->
 
 
 def test_a_transaction_that_has_no_end_counts_for_nothing_and_is_reported(tmp_path: Path) -> None:
-    """Nor does one whose marker may be among what is damaged, whatever marker comes behind that."""
+    """Nor does one whose marker is behind damage, where the log ends."""
     parts = [committed(0, "open", 5), committed(1, "open", 30, producer=1), committed(2, "other", 7)]
     found = offsets_of(replica(tmp_path / "a", (0, b"".join(parts)), name="__consumer_offsets-0"))
     assert found == ({"open": 5, "other": 7}, {"open"}, [])
     start = sum(map(len, parts[:2]))
     log = flipped(b"".join([*parts, marker(3, 1, COMMIT), committed(4, "last", 9)]), start + 70)
     groups, undecided, notes = offsets_of(replica(tmp_path / "b", (0, log), name="__consumer_offsets-0"))
-    assert (groups, undecided, len(notes)) == ({"open": 5, "last": 9}, {"open"}, 1)
+    assert (groups, undecided, len(notes)) == ({"open": 5}, {"open"}, 1)
 
 
 def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
@@ -281,7 +271,7 @@ QUORUM = """{"leaderId":3,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,
 @pytest.mark.parametrize("known_by", ["the log", "the log below the snapshot", "quorum-state", "nobody"])
 def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log(tmp_path: Path, known_by: str) -> None:
     """By its own log it was in sync with the others, which may have gone on without it."""
-    made = PartitionMade(TOPIC_ID, 0, (1, 2, 3), replicas=(1, 2, 3))
+    made = PartitionMade(TOPIC_ID, 0, (1, 2, 3))
     records = batch_of(1, metadata_record(TopicMade("orders", TOPIC_ID)), metadata_record(made))
     data = tmp_path / "node-1"
     more = batch_of(3, metadata_record(ConfigSet("orders", "retention.ms", "1")))
@@ -297,7 +287,7 @@ def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log
     found = topics_in([folder])
     assert found is not None
     assert found.voters == (set() if known_by == "nobody" else {1, 2, 3})
-    ((at, text),) = scan_folders([data], groups=False).behind.items()
+    ((at, text),) = scan_folders([data], groups=False).unconfirmed.items()
     assert at == READER
     assert "nobody knows whether brokers 2, 3 went on without these replicas" in text
     assert ("do not say which controllers there were" in text) is (known_by == "nobody")

@@ -1,4 +1,4 @@
-"""Replicas of a partition as broken brokers leave them: what is sound of each, and which one is believed."""
+"""Replicas of a partition as broken brokers leave them: what is sound of each, and which one is taken."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import TRANSACTIONAL, split
 from mirror.records.segment import Walk
-from mirror.segments.replica import GRAIN, scan
-from mirror.segments.replica_sets import PartitionLog, load, merged, partitions_in
+from mirror.segments.replica import GRAIN, Replica, scan
+from mirror.segments.replica_sets import load, partitions_in
 
 
 def batches(first: int, last: int, epoch: int = 0, payload: bytes = b"x" * 50) -> bytes:
@@ -38,7 +38,7 @@ def transactional(at: int, producer_id: int) -> bytes:
     return batch(at, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=0)
 
 
-def offsets(log: PartitionLog, most: int = 1) -> list[int]:
+def offsets(log: Replica, most: int = 1) -> list[int]:
     """The base offsets of all batches, read as a fetcher does, `most` bytes at a time."""
     found: list[int] = []
     at = log.start
@@ -74,15 +74,15 @@ def test_the_longest_replica_is_taken_and_of_several_that_which_lacks_least(tmp_
     other = replica(tmp_path / "c", (0, batches(0, 30)), (60, batches(60, 90, payload=b"y" * 50)))
     for folders in ([short, other, long], [long, other, short]):
         log = load(folders)
-        assert (log.end, log.folders, log.at_risk) == (90, (long,), False)
+        assert (log.end, log.folder, log.at_risk) == (90, long, False)
 
 
 def test_a_later_leader_cuts_an_older_ones_tail(tmp_path: Path) -> None:
     stale = replica(tmp_path / "a", (0, batches(0, 90, epoch=3)))
     newer = replica(tmp_path / "b", (0, batches(0, 40, epoch=3) + batches(40, 60, epoch=4)))
     log = load([stale, newer])
-    assert (log.end, log.folders) == (60, (newer,))
-    assert f"{stale}: offsets 40 to 89 are of an older leader epoch" in log.notes[0]
+    assert (log.end, log.folder) == (60, newer)
+    assert f"{stale}: offsets 60 to 89 are of an older leader epoch" in log.notes[0]
 
 
 def test_a_history_names_an_epoch_whose_records_are_damaged(tmp_path: Path) -> None:
@@ -90,7 +90,8 @@ def test_a_history_names_an_epoch_whose_records_are_damaged(tmp_path: Path) -> N
     newer = replica(tmp_path / "b", (0, batches(0, 20, epoch=3)))
     history(newer, (3, 0), (4, 40))
     log = load([stale, newer])
-    assert (log.end, log.folders, log.at_risk) == (40, (stale,), True)
+    assert (log.end, log.folder, log.at_risk) == (20, newer, True)
+    assert f"{newer}: offsets 20 to 39 were there, its leader-epoch-checkpoint says" in "".join(log.notes)
 
 
 def test_a_leader_that_died_before_anybody_followed_it_cuts_nobody_off(tmp_path: Path) -> None:
@@ -106,69 +107,46 @@ def test_a_leader_that_died_before_anybody_followed_it_cuts_nobody_off(tmp_path:
     assert f"{led}: offsets 100 to 499 are of an older leader epoch" in "".join(log.notes)
 
 
-def test_lost_first_files_are_lent_by_another_replica(tmp_path: Path) -> None:
-    longer = replica(tmp_path / "a", (40, batches(40, 90)))
-    lender = replica(tmp_path / "b", (0, batches(0, 60)))
-    log = load([longer, lender])
-    assert (log.start, log.end, log.folders) == (0, 90, (lender, longer))
-    assert offsets(log, 1 << 20) == [*range(0, 90, 10)]
-    assert log.at_risk
-    assert "offsets 0 to 39 are in older files alone" in log.notes[0], "no history says that they were not deleted"
-
-
-def test_another_log_lends_nothing_and_fills_no_damage(tmp_path: Path) -> None:
-    longer = replica(tmp_path / "a", (40, batches(40, 90)))
-    other = replica(tmp_path / "b", (0, batches(0, 60, payload=b"y" * 50)))
-    assert load([longer, other]).start == 40
-    damaged = replica(tmp_path / "c", (0, flipped(batches(0, 70), len(batches(0, 10)) + 70)))
-    assert [hole.first for hole in load([damaged, other], skips_damage=True).lost] == [10]
-
-
 def test_what_retention_deleted_stays_deleted(tmp_path: Path) -> None:
-    """Though a broker that died before has it: as one that others went on without, and as one that nobody needed to."""
+    """Though a broker that died before has it. Of followers that reach as far, one may have deleted more."""
     dead = replica(tmp_path / "a", (0, batches(0, 40)), (40, batches(40, 60)))
     current = replica(tmp_path / "b", (40, batches(40, 60) + batches(60, 90, epoch=1)))
-    history(dead, (0, 0))
-    history(current, (0, 40), (1, 60))
-    for folders in ([current, dead], [dead, current]):
+    ahead = replica(tmp_path / "c", (60, batches(60, 90, epoch=1)))
+    for folder, entries in ((dead, [(0, 0)]), (current, [(0, 40), (1, 60)]), (ahead, [(1, 60)])):
+        history(folder, *entries)
+    for folders in permutations([current, dead, ahead]):
         log = load(folders)
-        assert (log.start, log.folders, log.notes, log.at_risk) == (40, (current,), (), False)
-    idle = replica(tmp_path / "c", (0, batches(0, 90)))
-    asked = replica(tmp_path / "d", (60, batches(60, 90)))
-    history(idle, (0, 0))
-    history(asked, (0, 60))
-    for folders in ([idle, asked], [asked, idle]):
-        log = load(folders, in_sync=[asked])
-        assert (log.start, offsets(log), log.at_risk) == (60, [60, 70, 80], False)
-        assert f"{idle}: offsets 0 to 59 were deleted, a broker's checkpoint says" in log.notes[0]
+        assert (log.start, log.folder, log.notes, log.at_risk) == (40, current, (), False)
 
 
-def test_what_one_replica_alone_deleted_is_restored_and_reported(tmp_path: Path) -> None:
-    """Each broker runs retention by itself, and the leader served what a follower had deleted. Who was in sync has
-    deleted what the leader had, so that the least of these is the leader's; else the disks do not tell.
-    """
-    led = replica(tmp_path / "a", (40, batches(40, 90)))
-    ahead = replica(tmp_path / "b", (60, batches(60, 90)))
-    dead = replica(tmp_path / "c", (0, batches(0, 70)))
-    for folder, start in ((led, 40), (ahead, 60), (dead, 0)):
-        history(folder, (0, start))
-    for folders in permutations([led, ahead, dead]):
-        log = load(folders, in_sync=[led, ahead])
-        assert (log.start, log.end, log.folders, log.at_risk) == (40, 90, (led,), False)
-        log = load(folders)
-        assert (log.start, log.end, log.at_risk, log.lacks) == (0, 90, True, False)
-        assert f"{ahead}: offsets 0 to 59 were deleted there, its leader-epoch-checkpoint says" in log.notes[0]
-    log = load([ahead, dead], in_sync=[led])
-    assert (log.start, log.at_risk) == (0, True), "nobody here is known to be in sync"
+def test_what_a_history_alone_says_was_deleted_is_restored_and_reported(tmp_path: Path) -> None:
+    folder = replica(tmp_path / "a", (40, batches(40, 90)))
+    history(folder, (0, 60))
+    log = load([folder])
+    assert (log.start, log.end, log.at_risk, log.lacks) == (40, 90, True, [])
+    assert "offsets 40 to 59 were deleted, its leader-epoch-checkpoint alone says" in log.notes[0]
+    start_at(tmp_path / "a", 60)
+    assert (load([folder]).start, load([folder]).notes) == (60, ())
 
 
 def test_transactions(tmp_path: Path) -> None:
     data = [transactional(0, 1), transactional(1, 2), marker(2, 1, ABORT), marker(3, 2, COMMIT), transactional(4, 1)]
     log = load([replica(tmp_path, (0, b"".join(data) + batch(5)))])
-    assert log.aborted == ((1, 0, 2),)
+    assert log.aborted == [(1, 0, 2)]
     assert (log.stable, log.end, log.at_risk) == (4, 6, True)
     assert "a transaction that begins at offset 4 has no end: 2 offsets are left out" in log.notes[0]
     assert offsets(log) == [0, 1, 2, 3]
+
+
+def test_a_transaction_whose_marker_may_be_missing_ends_the_copy(tmp_path: Path) -> None:
+    """A damaged marker may have committed or aborted what precedes it, and so may one in a lost file."""
+    parts = [transactional(0, 1), marker(1, 1, COMMIT), transactional(2, 1), marker(3, 1, ABORT), batches(4, 14)]
+    damaged = flipped(b"".join(parts), len(parts[0]) + 70)
+    assert (log := load([replica(tmp_path / "damaged", (0, damaged))])).stable == 0
+    assert (log.end, log.at_risk) == (1, True)
+    log = load([replica(tmp_path / "lost", (0, parts[0]), (2, b"".join(parts[2:])))])
+    assert (log.stable, log.end) == (0, 14)
+    assert "may have its end among what is missing" in "".join(log.lacks)
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
@@ -183,72 +161,46 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("at", [0, 5, 7, 8, 11, 16, 17, 22, 26, 60, 61, 100])
-def test_one_flipped_bit_takes_one_batch(tmp_path: Path, at: int) -> None:
+def test_one_flipped_bit_ends_the_log_before_its_batch(tmp_path: Path, at: int) -> None:
     """Wherever in a batch it is: in its offset, length, magic, CRC, another field or its records."""
     size = len(batches(0, 10))
     for number in range(4):
         files = (0, flipped(batches(0, 50), number * size + at)), (50, batches(50, 90))
         folder = replica(tmp_path / str(number), *files)
         first = 10 * number
-        stops, goes_on = load([folder]), load([folder], skips_damage=True)
-        assert (stops.end, stops.at_risk) == (first, True)
-        assert f"--skip-damage leaves out offsets {first} to {first + 9} alone" in "".join(stops.notes)
-        assert offsets(goes_on) == [at for at in range(0, 90, 10) if at != first]
-        assert [(hole.first, hole.next_offset) for hole in goes_on.lost] == [(first, first + 10)]
-        assert (goes_on.start, goes_on.end, goes_on.at_risk) == (0, 90, True)
+        log = load([folder])
+        assert (log.end, log.at_risk, offsets(log)) == (first, True, [*range(0, first, 10)])
+        assert f"damaged behind offset {first - 1}" in log.notes[0]
+        assert f"`mirror inspect {folder}` shows what lies behind" in log.notes[0]
 
 
 def test_what_a_disk_does_not_give_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sector of one replica: another replica has it, or that batch is lost, at a file's end as well."""
+    """One sector of one replica: another replica is taken, or the log ends there, at a file's end as well."""
     data = batches(0, 300, payload=b"x" * 500)
     at, size = 2 * mmap.PAGESIZE, len(data) // 30
     bad, good = (replica(tmp_path / name, (0, data)) for name in "ab")
     fail_at(monkeypatch, bad / f"{0:020}.log", lambda: at)
     log = load([bad, good])
-    assert (offsets(log), log.at_risk) == ([*range(0, 300, 10)], False)
-    log = load([bad], skips_damage=True)
-    lost = range(at // size * 10, -(-(at + mmap.PAGESIZE) // size) * 10, 10)
-    assert (offsets(log), log.at_risk) == ([one for one in range(0, 300, 10) if one not in lost], True)
+    assert (offsets(log), log.folder, log.at_risk) == ([*range(0, 300, 10)], good, False)
+    log = load([bad])
+    assert (offsets(log), log.at_risk) == ([*range(0, at // size * 10, 10)], True)
     assert f"{mmap.PAGESIZE:,} bytes cannot be read in this file" in "".join(log.notes)
     at = len(data) - 10
     assert load([bad]).at_risk, "no crash leaves that"
 
 
-def test_damage_that_goes_on_from_file_to_file(tmp_path: Path) -> None:
-    folder = replica(tmp_path, (0, batches(0, 20) + b"?" * 90), (30, bytes(5000)), (50, b"!" * 500 + batches(60, 90)))
-    log = load([folder], skips_damage=True)
-    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(20, 60)]
-    assert offsets(log) == [0, 10, 60, 70, 80]
-    end = replica(tmp_path / "end", (0, batches(0, 20) + b"?" * 90), (30, b"!" * 500))
-    log = load([end], skips_damage=True)
-    assert (log.end, log.lost, log.at_risk) == (20, (), True)
+def test_what_is_cut_before_the_last_file_is_damage(tmp_path: Path) -> None:
+    log = load([replica(tmp_path, (0, batches(0, 20) + b"?" * 90), (30, batches(30, 60)))])
+    assert (log.end, log.at_risk) == (20, True)
 
 
-def test_what_is_damaged_in_one_replica_is_taken_from_another(tmp_path: Path) -> None:
+def test_of_damaged_replicas_that_which_reaches_furthest_is_taken(tmp_path: Path) -> None:
     size = len(batches(0, 10))
-    one = replica(tmp_path / "a", (0, flipped(flipped(batches(0, 90), size + 70), 5 * size + 70)))
-    two = replica(tmp_path / "b", (0, flipped(batches(0, 80), 3 * size + 70)))
-    log = load([one, two])
-    assert (offsets(log), log.at_risk, log.lost) == ([*range(0, 90, 10)], False, ())
-    assert set(log.folders) == {one, two}
-    three = replica(tmp_path / "c", (0, flipped(batches(0, 80), size + 70)))
-    assert load([one, three]).end == 10
-    log = load([one, three], skips_damage=True)
-    assert offsets(log) == [0, *range(20, 90, 10)]
-    assert [(hole.first, hole.next_offset) for hole in log.lost] == [(10, 20)]
-
-
-def test_damage_among_transactions(tmp_path: Path) -> None:
-    """A damaged marker may have committed or aborted what precedes it; damaged data has no such doubt."""
-    parts = [transactional(0, 1), marker(1, 1, COMMIT), transactional(2, 1), marker(3, 1, ABORT), batches(4, 14)]
-    starts = [sum(map(len, parts[:number])) for number in range(5)]
-    data = b"".join(parts)
-    cut = load([replica(tmp_path / "marker", (0, flipped(data, starts[1] + 70)))], skips_damage=True)
-    assert (cut.stable, cut.end) == (0, 14)
-    assert "may have its end among what is damaged" in "".join(cut.notes)
-    large = [batch(0, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, payload=b"x" * 90), *parts[1:]]
-    log = load([replica(tmp_path / "data", (0, flipped(b"".join(large), 70)))], skips_damage=True)
-    assert (log.stable, log.aborted) == (14, ((1, 2, 3),))
+    first = replica(tmp_path / "a", (0, flipped(batches(0, 90), size + 70)))
+    second = replica(tmp_path / "b", (0, flipped(batches(0, 80), 3 * size + 70)))
+    log = load([first, second])
+    assert (offsets(log), log.folder, log.at_risk) == ([0, 10, 20], second, True)
+    assert "damaged behind offset 29" in log.notes[0]
 
 
 def test_what_was_committed_and_is_in_no_file_is_reported(tmp_path: Path) -> None:
@@ -276,8 +228,6 @@ def test_a_first_file_that_is_missing_is_reported(tmp_path: Path) -> None:
     log = load([folder])
     assert (log.start, log.end, log.at_risk) == (40, 90, True)
     assert "offsets 10 to 39 were not deleted" in log.notes[0]
-    lender = replica(tmp_path / "b", (0, batches(0, 60)))
-    assert (load([folder, lender]).start, load([folder, lender]).at_risk) == (10, False)
     start_at(tmp_path / "a", 40)
     assert (load([folder]).notes, load([folder]).at_risk) == ((), False), "deleted, which the history was to show"
 
@@ -289,8 +239,8 @@ def test_a_last_offset_that_leaps_is_a_lie_where_it_is_not_known_as_committed(tm
     honest = replica(tmp_path / "b", (0, batches(0, 40)))
     folders = [lying] if alone else [lying, honest]
     log = load([lying])
-    assert (log.end, log.at_risk) == (1040, True)
-    assert "offsets 30 to 1029 are in no file" in log.notes[0]
+    assert (log.end, log.at_risk) == (30, True)
+    assert "the last batch says 1030 for its offset, which is not known to be committed" in log.notes[0]
     for broker in ("a", "b"):
         (tmp_path / broker / "replication-offset-checkpoint").write_text("0\n1\norders 0 40\n")
     log = load(folders)
@@ -313,35 +263,16 @@ def test_what_a_cleaner_was_putting_in_place_is_read(tmp_path: Path, left: int) 
 
 
 @pytest.mark.parametrize("end", [90, 100])
-def test_a_file_that_one_replica_lost_is_taken_from_another(tmp_path: Path, end: int) -> None:
-    """Whichever is named first, and also where that which lost it is longer."""
+def test_a_replica_that_lost_a_file_is_taken_where_it_reaches_further_alone(tmp_path: Path, end: int) -> None:
+    """Whichever is named first. What it lacks is named."""
     holed = replica(tmp_path / "a", (0, batches(0, 30)), (60, batches(60, end)))
     whole = replica(tmp_path / "b", (0, batches(0, 30)), (30, batches(30, 60)), (60, batches(60, 90)))
     for folders in ([holed, whole], [whole, holed]):
         log = load(folders)
-        assert (log.start, log.end, log.notes, log.at_risk) == (0, end, (), False)
-        assert offsets(log) == [*range(0, end, 10)]
+        assert (log.folder, log.end, log.at_risk) == ((whole, 90, False) if end == 90 else (holed, 100, True))
     alone = load([holed])
+    assert offsets(alone) == [0, 10, 20, *range(60, end, 10)]
     assert (alone.at_risk, "offsets 30 to 59" in alone.notes[0]) == (True, True)
-
-
-@pytest.mark.parametrize("end", [90, 100])
-def test_a_file_that_a_cleaned_replica_lost_is_taken_from_one_that_is_not(tmp_path: Path, end: int) -> None:
-    """Each replica is cleaned at its own time: around the gap their batches differ, in records and bytes. The whole one
-    is taken where it reaches as far; what is lent may have been deleted since, and is named.
-    """
-
-    def cleaned(first: int, last: int) -> bytes:
-        return b"".join(batch(at, count=7, delta=9, payload=b"z" * 30) for at in range(first, last, 10))
-
-    holed = replica(tmp_path / "a", (0, cleaned(0, 30)), (60, cleaned(60, end)))
-    whole = replica(tmp_path / "b", (0, batches(0, 30)), (30, batches(30, 60)), (60, batches(60, 90)))
-    for folders in ([holed, whole], [whole, holed]):
-        log = load(folders)
-        assert (log.start, log.end, log.at_risk) == (0, end, end == 100), log.notes
-        assert end == 90 or "offsets 30 to 59 are from there" in log.notes[0]
-        assert log.folders == ((whole,) if end == 90 else (holed, whole))
-        assert offsets(log) == [*range(0, end, 10)]
 
 
 def test_folders_of_one_broker_and_of_many(tmp_path: Path) -> None:
@@ -372,7 +303,7 @@ def test_every_offset_is_found(
     raws = [batch(3 * number, count=2, delta=2, payload=bytes(size)) for number, size in enumerate(sizes)]
     cut = data.draw(st.integers(0, len(raws)))
     files = [(base, b"".join(part)) for base, part in ((0, raws[:cut]), (3 * cut, raws[cut:])) if part]
-    log = merged([scan(replica(tmp_path_factory.mktemp("any"), *files))])
+    log = load([replica(tmp_path_factory.mktemp("any"), *files)])
     assert offsets(log, most) == [*range(0, 3 * len(raws), 3)]
     at, before = data.draw(st.integers(0, log.end - 1)), data.draw(st.integers(1, log.end))
     found = log.read(at, most, before)

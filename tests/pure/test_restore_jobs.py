@@ -95,11 +95,8 @@ def test_ctrl_c_begins_no_partition_more(monkeypatch: pytest.MonkeyPatch) -> Non
     assert set(jobs.began) <= {0, 1, 2}
 
 
-def test_a_partition_begins_where_those_in_sync_say(tmp_path: Path) -> None:
-    folders = tuple(str(replica(tmp_path / name, (0, batch(0, count=10)), (10, batch(10, count=10)))) for name in "ab")
-    for folder, start in zip(folders, (0, 10), strict=True):
-        (Path(folder) / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {start}\n")
-        (Path(folder).parent / "log-start-offset-checkpoint").write_text(f"0\n1\norders 0 {start}\n")
-    portion = replace(PORTIONS[0], folders=folders, dry_run=True)
-    asked = [portion, *(replace(portion, in_sync=(folder,)) for folder in folders)]
-    assert [(one.start, one.at_risk) for one in restored(asked)] == [(10, False), (0, False), (10, False)]
+def test_a_partition_names_the_replica_that_was_taken(tmp_path: Path) -> None:
+    folders = [str(replica(tmp_path / f"{end}", (0, batch(0, count=end)))) for end in (10, 20)]
+    for named in (folders, folders[::-1]):
+        (found,) = restored([replace(PORTIONS[0], folders=tuple(named), dry_run=True)])
+        assert (found.folders, found.stable, found.at_risk) == ((folders[1],), 20, False)

@@ -61,18 +61,15 @@ def test_what_the_files_lack_of_groups_is_not_whole() -> None:
     one = RestoredPartition(assignment=Assignment(at, at, topic_id, Rules()), bounds=Bounds(topic_id, 0, 14, 14))
     commits = {at: Commit(Committed(5), None)}
     stored = {
-        "whole": GroupOffsets(
-            {"readers": commits}, share={"shared": {"clicks": uuid4()}, "former": {"orders": uuid4()}}
-        ),
+        "whole": GroupOffsets({"readers": commits}),
         "lacking": GroupOffsets({"readers": commits}, is_whole=False),
         "undecided": GroupOffsets({"readers": commits}, undecided={"readers": {at}}),
-        "share": GroupOffsets({"readers": commits}, share={"shared": {"orders": topic_id}}),
         "streams": GroupOffsets({"readers": commits, "flow": {at: Commit(Committed(20), None)}}, streams={"flow"}),
     }
     for name, of in stored.items():
         report = found_groups(of, [re.compile(".*")], [one])
         assert report.is_whole is (name == "whole"), name
         assert report.offsets == {"readers": {at: Committed(5)}}
-        named = {"share": [("shared", "it read orders-0")], "streams": [("flow", "it read orders-0 at offset 20")]}
+        named = {"streams": [("flow", "it read orders-0 at offset 20")]}
         assert [(blocker.group, blocker.detail) for blocker in report.blockers] == named.get(name, [])
-    assert found_groups(stored["share"], [re.compile("readers")], [one]).is_whole
+    assert found_groups(stored["streams"], [re.compile("readers")], [one]).is_whole

@@ -44,11 +44,6 @@ def brokers(ids: Sequence[int]) -> bytes:
     return varint(len(ids) + 1) + struct.pack(f">{len(ids)}i", *ids)
 
 
-def folders(ids: Sequence[UUID]) -> bytes:
-    """The same of ids."""
-    return varint(len(ids) + 1) + b"".join(one.bytes for one in ids)
-
-
 def tagged(fields: Mapping[int, bytes]) -> bytes:
     """The tagged fields at the end of a message."""
     output = b"".join(varint(tag) + varint(len(value)) + value for tag, value in sorted(fields.items()))
@@ -60,14 +55,12 @@ def metadata_record(message: Message) -> bytes:
     match message:
         case TopicMade(name, topic_id):
             kind, version, body = 2, 0, compact(name) + topic_id.bytes
-        case PartitionMade(topic_id, partition, in_sync, eligible, leader_epoch, replicas, ids):
-            body = struct.pack(">i", partition) + topic_id.bytes + brokers(replicas) + brokers(in_sync) + b"\1\1"
-            body += struct.pack(">iii", 1, leader_epoch, 9) + folders(ids)
+        case PartitionMade(topic_id, partition, in_sync, eligible, leader_epoch):
+            body = struct.pack(">i", partition) + topic_id.bytes + brokers(in_sync) * 2 + b"\1\1"
+            body += struct.pack(">iii", 1, leader_epoch, 9) + varint(len(in_sync) + 1) + bytes(16 * len(in_sync))
             return varint(1) + varint(3) + varint(2) + body + tagged({1: brokers(eligible)} if eligible else {})
-        case PartitionChanged(topic_id, partition, in_sync, eligible, elects, replicas, ids):
-            tags = {} if in_sync is None else {0: brokers(in_sync)}
-            tags |= {} if replicas is None else {2: brokers(replicas)}
-            tags |= {} if ids is None else {8: folders(ids)}
+        case PartitionChanged(topic_id, partition, in_sync, eligible, elects):
+            tags = {} if in_sync is None else {0: brokers(in_sync), 2: brokers(in_sync)}
             tags |= {1: struct.pack(">i", 1)} if elects else {}
             tags |= {} if eligible is None else {6: brokers(eligible)}
             body = struct.pack(">i", partition) + topic_id.bytes

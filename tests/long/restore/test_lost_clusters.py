@@ -126,11 +126,11 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
     assert again["settings"][topics["orders"]]["applied"] == {}, "what is set is not set again"
 
 
-def test_a_replica_that_had_fallen_behind_is_not_whole(
+def test_a_replica_that_had_fallen_behind_is_not_taken(
     own_target: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Records were committed without it: the metadata log of another node knows who was in sync, and its own does not.
-    With the disk of one that was, everything is there.
+    With the disk of one that was, everything is there; named alone, the replica is restored as it is.
     """
     with Cluster.start(nodes=3, name="behind", folder=tmp_path / "behind") as lost:
         first, other, behind = (node.id for node in lost.nodes)
@@ -146,20 +146,27 @@ def test_a_replica_that_had_fallen_behind_is_not_whole(
     disks = {node.id: node.data for node in lost.nodes}
 
     def restore(*nodes: int, dry_run: bool = False) -> tuple[int, Any]:
+        return restore_from(*(disks[node] for node in nodes), dry_run=dry_run)
+
+    def restore_from(*folders: Path, dry_run: bool = False) -> tuple[int, Any]:
         capsys.readouterr()
-        folders = [disks[node] for node in nodes]
         code = command.restore(config, folders, command.Wanted(dry_run=dry_run), as_json=True)
         (found,) = json.loads(capsys.readouterr().out)["partitions"]
         return code, found
 
     code, found = restore(first, behind)
-    assert (code, found["at_risk"], found["committed_end"]) == (ExitCode.DATA_AT_RISK, True, 20)
+    assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DATA_AT_RISK, True, None)
     assert f"those of brokers {other} were" in str(found["notes"])
+    alone = disks[behind] / f"{topic_name}-0"
+    assert f"--from {alone} alone restores what is there" in str(found["notes"])
+    code, found = restore_from(alone)
+    assert (code, found["next_offset"]) == (ExitCode.DONE, 20)
     code, found = restore(behind, dry_run=True)  # its own metadata log ends before that
     assert (code, found["at_risk"]) == (ExitCode.DATA_AT_RISK, True)
     assert f"the metadata logs of controllers {first}, {other}: records may be missing" in str(found["notes"])
     code, found = restore(first, behind, other)
     assert (code, found["at_risk"], found["next_offset"]) == (ExitCode.DONE, False, 30)
+    assert found["folders"] == [str(disks[other] / f"{topic_name}-0")]
 
 
 def test_a_group_that_cannot_be_put_where_it_stood_is_named(
