@@ -6,10 +6,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
-from brokerlogs import metadata_record, offset_key, offset_value
+from brokerlogs import metadata_record, offset_key, offset_value, partition_record
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch
@@ -22,39 +23,48 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.records.header import CONTROL, TRANSACTIONAL
 from mirror.segments import cluster_logs
-from mirror.segments.cluster_logs import (
-    METADATA,
+from mirror.segments.broker_messages import (
+    TOPIC_RESOURCE,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     Commit,
-    ConfigSet,
-    InSync,
-    Message,
-    MetadataReplay,
-    PartitionChanged,
-    PartitionMade,
-    TopicMade,
-    TopicRemoved,
-    Transaction,
+    ConfigRecord,
+    EndTransactionRecord,
+    PartitionChangeRecord,
+    PartitionRecord1,
+    RemoveTopicRecord,
+    TopicRecord,
     decode,
-    offsets_in,
-    topics_in,
+    decode_key,
+    decode_value,
 )
+from mirror.segments.cluster_logs import METADATA, InSync, MetadataReplay, offsets_in, topics_in
 
 IDS = [UUID(int=number) for number in range(1001, 1005)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
 replicas = st.lists(st.integers(0, 2**31 - 1), max_size=4, unique=True).map(tuple)
-numbers = st.integers(0, 5)
-messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(TopicMade, names, ids),
-    st.builds(PartitionMade, ids, numbers, replicas, replicas, st.integers(0, 2**31 - 1)),
-    st.builds(PartitionChanged, ids, numbers, st.none() | replicas, st.none() | replicas, st.booleans()),
-    st.builds(ConfigSet, names, st.sampled_from(["retention.ms", "cleanup.policy"]), st.none() | st.text(max_size=200)),
-    st.builds(TopicRemoved, ids),
-    st.builds(Transaction, st.sampled_from([None, True, False])),
+numbers, epochs, folders = st.integers(0, 5), st.integers(0, 2**31 - 1), st.lists(ids, max_size=4).map(tuple)
+lists, maybe = (replicas,) * 4, st.none() | replicas
+values = st.none() | st.text(max_size=200)
+messages: st.SearchStrategy[Any] = st.one_of(
+    st.builds(TopicRecord, names, ids),
+    st.builds(PartitionRecord1, numbers, ids, *lists, epochs, epochs, epochs, maybe, folders),
+    st.builds(PartitionChangeRecord, numbers, ids, maybe, st.sampled_from([-2, -1, 3]), maybe),
+    st.builds(
+        ConfigRecord, st.just(TOPIC_RESOURCE), names, st.sampled_from(["retention.ms", "cleanup.policy"]), values
+    ),
+    st.builds(RemoveTopicRecord, ids),
+    st.sampled_from([BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()]),
 )
+TRANSACTIONS = BeginTransactionRecord | EndTransactionRecord | AbortTransactionRecord
+
+
+def setting(topic: str, name: str, value: str | None) -> ConfigRecord:
+    return ConfigRecord(TOPIC_RESOURCE, topic, name, value)
 
 
 @given(messages)
-def test_a_message_is_read_as_it_was_written_and_not_when_it_is_cut(message: Message) -> None:
+def test_a_message_is_read_as_it_was_written_and_not_when_it_is_cut(message: Any) -> None:
     stored = metadata_record(message)
     assert decode(stored) == message
     for size in range(len(stored)):
@@ -66,8 +76,8 @@ def test_a_message_is_read_as_it_was_written_and_not_when_it_is_cut(message: Mes
     "stored",
     [
         b"\0\2\0\1",  # the frame of a preview
-        b"\1\2\1" + metadata_record(TopicMade("orders", IDS[0]))[3:],  # a version that is not known yet
-        metadata_record(TopicMade("orders", IDS[0])) + b"\0",
+        b"\1\2\1" + metadata_record(TopicRecord("orders", IDS[0]))[3:],  # a version that is not known yet
+        metadata_record(TopicRecord("orders", IDS[0])) + b"\0",
         b"\1\x04\0\2\x02\xff\1\0\0",  # no UTF-8
         b"\xff\xff\xff\xff\x7f",
     ],
@@ -78,7 +88,7 @@ def test_what_no_controller_wrote_is_refused(stored: bytes) -> None:
 
 
 @given(st.lists(messages, max_size=30))
-def test_a_replay_keeps_what_stands(log: Sequence[Message]) -> None:
+def test_a_replay_keeps_what_stands(log: Sequence[Any]) -> None:
     """Names and ids are those of the log, a removed id has no topic, and what a transaction took back left nothing."""
     replay = MetadataReplay()
     for message in log:
@@ -86,7 +96,8 @@ def test_a_replay_keeps_what_stands(log: Sequence[Message]) -> None:
     found = replay.found()
     assert not found.removed & {one.topic_id for one in found.topics.values()}
     aborted = MetadataReplay()
-    for message in [Transaction(None), *(one for one in log if not isinstance(one, Transaction)), Transaction(False)]:
+    inside = [one for one in log if not isinstance(one, TRANSACTIONS)]
+    for message in [BeginTransactionRecord(), *inside, AbortTransactionRecord()]:
         aborted.learn(message)
     assert aborted.found() == MetadataReplay().found()
 
@@ -94,33 +105,33 @@ def test_a_replay_keeps_what_stands(log: Sequence[Message]) -> None:
 def test_a_topic_that_is_made_again_has_no_setting_of_the_one_before() -> None:
     replay = MetadataReplay()
     for message in (
-        TopicMade("orders", IDS[0]),
-        ConfigSet("orders", "retention.ms", "1"),
-        PartitionMade(IDS[0], 3),
-        TopicRemoved(IDS[0]),
-        TopicMade("orders", IDS[1]),
-        PartitionMade(IDS[1], 0),
-        Transaction(None),
-        ConfigSet("orders", "retention.ms", "2"),
+        TopicRecord("orders", IDS[0]),
+        setting("orders", "retention.ms", "1"),
+        partition_record(IDS[0], 3),
+        RemoveTopicRecord(IDS[0]),
+        TopicRecord("orders", IDS[1]),
+        partition_record(IDS[1], 0),
+        BeginTransactionRecord(),
+        setting("orders", "retention.ms", "2"),
     ):
         replay.learn(message)
     found = replay.found()
     assert (found.topics["orders"].partitions, found.topics["orders"].configs) == (1, {})
     assert found.removed == {IDS[0]}
-    replay.learn(Transaction(True))
+    replay.learn(EndTransactionRecord())
     assert replay.found().topics["orders"].configs == {"retention.ms": "2"}
 
 
 def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
     replay = MetadataReplay()
     for message in (
-        TopicMade("orders", IDS[0]),
-        PartitionMade(IDS[0], 0, (1, 2, 3), leader_epoch=4),
-        PartitionChanged(IDS[0], 0, in_sync=(1, 2)),
-        PartitionChanged(IDS[0], 0, in_sync=(2,), elects=True),
-        PartitionChanged(IDS[0], 0, eligible=(1,)),
-        PartitionChanged(IDS[0], 0, elects=True),
-        PartitionChanged(IDS[0], 1, in_sync=(9,)),
+        TopicRecord("orders", IDS[0]),
+        partition_record(IDS[0], 0, (1, 2, 3), leader_epoch=4),
+        PartitionChangeRecord(0, IDS[0], isr=(1, 2)),
+        PartitionChangeRecord(0, IDS[0], isr=(2,), leader=2),
+        PartitionChangeRecord(0, IDS[0], eligible=(1,)),
+        PartitionChangeRecord(0, IDS[0], leader=-1),
+        PartitionChangeRecord(1, IDS[0], isr=(9,)),
     ):
         replay.learn(message)
     assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6)}
@@ -139,9 +150,9 @@ def test_an_offset_is_read_as_it_was_written(
     group: str, topic: str, partition: int, offset: int, text: str, version: int, topic_id: UUID | None
 ) -> None:
     key, value = offset_key(group, topic, partition), offset_value(offset, text, version, topic_id)
-    assert cluster_logs.decode_key(key) == (group, TopicPartition(topic, partition))
-    assert cluster_logs.decode_value(value) == Commit(Committed(offset, text), topic_id if version == 4 else None)
-    for stored, read in ((key, cluster_logs.decode_key), (value, cluster_logs.decode_value)):
+    assert decode_key(key) == (group, TopicPartition(topic, partition))
+    assert decode_value(value) == Commit(Committed(offset, text), topic_id if version == 4 else None)
+    for stored, read in ((key, decode_key), (value, decode_value)):
         for size in range(len(stored)):
             with pytest.raises(BadRecords):
                 read(stored[:size])
@@ -156,7 +167,7 @@ def batch_of(at: int, *values: bytes, epoch: int = 0) -> bytes:
 def test_what_a_later_controller_cut_off_is_no_metadata(tmp_path: Path) -> None:
     """The stale replica is the longer one, and holds a topic that was never committed."""
     orders, late, clicks = (
-        metadata_record(TopicMade(name, IDS[number])) for number, name in enumerate(("orders", "late", "clicks"))
+        metadata_record(TopicRecord(name, IDS[number])) for number, name in enumerate(("orders", "late", "clicks"))
     )
     more = batch_of(2, late, epoch=3) + batch_of(3, late, epoch=3)
     common = batch_of(0, orders, epoch=3)
@@ -170,8 +181,8 @@ def test_what_a_later_controller_cut_off_is_no_metadata(tmp_path: Path) -> None:
 
 def test_a_record_that_cannot_be_read_is_left_out_and_reported(tmp_path: Path) -> None:
     """One of a kind that says nothing of topics may hold whatever it likes."""
-    values = [metadata_record(TopicMade("orders", IDS[0])), b"\0\2\0\1", b"\1\x0c\x7f whatever"]
-    values.append(metadata_record(PartitionMade(IDS[0], 2)))
+    values = [metadata_record(TopicRecord("orders", IDS[0])), b"\0\2\0\1", b"\1\x0c\x7f whatever"]
+    values.append(metadata_record(partition_record(IDS[0], 2)))
     found = topics_in([replica(tmp_path, (0, batch_of(0, *values)), name="__cluster_metadata-0")])
     assert found is not None
     assert found.topics["orders"].partitions == 3
@@ -271,10 +282,10 @@ QUORUM = """{"leaderId":3,"leaderEpoch":1,"votedId":-1,"appliedOffset":0,
 @pytest.mark.parametrize("known_by", ["the log", "the log below the snapshot", "quorum-state", "nobody"])
 def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log(tmp_path: Path, known_by: str) -> None:
     """By its own log it was in sync with the others, which may have gone on without it."""
-    made = PartitionMade(TOPIC_ID, 0, (1, 2, 3))
-    records = batch_of(1, metadata_record(TopicMade("orders", TOPIC_ID)), metadata_record(made))
+    made = partition_record(TOPIC_ID, 0, (1, 2, 3))
+    records = batch_of(1, metadata_record(TopicRecord("orders", TOPIC_ID)), metadata_record(made))
     data = tmp_path / "node-1"
-    more = batch_of(3, metadata_record(ConfigSet("orders", "retention.ms", "1")))
+    more = batch_of(3, metadata_record(setting("orders", "retention.ms", "1")))
     log = (0, control(0, 2, ELECTED) + records + more) if "log" in known_by else (3, more)
     folder = replica(data, log, name=str(METADATA), topic_id=None)
     if known_by != "the log":

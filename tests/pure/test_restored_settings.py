@@ -10,7 +10,8 @@ from mirror.kafka.groups import Committed
 from mirror.kafka.topic_configs import ConfigValue
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
-from mirror.segments.cluster_logs import Commit, GroupOffsets
+from mirror.segments.broker_messages import Commit
+from mirror.segments.cluster_logs import GroupOffsets
 from mirror.segments.file_cluster import Bounds
 from mirror.segments.restore import KEEPING, RestoredPartition, found_groups
 from mirror.topics.configs import plan_settings

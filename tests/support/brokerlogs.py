@@ -5,19 +5,29 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 from pair import AnyCluster, Shared
 
-from mirror.segments.cluster_logs import (
-    ConfigSet,
-    Message,
-    PartitionChanged,
-    PartitionMade,
-    TopicMade,
-    TopicRemoved,
-    Transaction,
+from mirror.segments.broker_messages import (
+    NO_LEADER_CHANGE,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    PartitionChangeRecord,
+    PartitionRecord1,
+    RemoveTopicRecord,
+    TopicRecord,
 )
+
+
+def partition_record(topic_id: UUID, number: int, isr: Sequence[int] = (), **more: Any) -> PartitionRecord1:
+    """A partition of which all replicas are in sync."""
+    brokers = tuple(isr)
+    return PartitionRecord1(number, topic_id, brokers, brokers, directories=(topic_id,) * len(brokers), **more)
 
 
 def varint(number: int) -> bytes:
@@ -50,28 +60,39 @@ def tagged(fields: Mapping[int, bytes]) -> bytes:
     return varint(len(fields)) + output
 
 
-def metadata_record(message: Message) -> bytes:
+def metadata_record(message: Any) -> bytes:
     """The value of a record of the metadata log."""
     match message:
-        case TopicMade(name, topic_id):
-            kind, version, body = 2, 0, compact(name) + topic_id.bytes
-        case PartitionMade(topic_id, partition, in_sync, eligible, leader_epoch):
-            body = struct.pack(">i", partition) + topic_id.bytes + brokers(in_sync) * 2 + b"\1\1"
-            body += struct.pack(">iii", 1, leader_epoch, 9) + varint(len(in_sync) + 1) + bytes(16 * len(in_sync))
-            return varint(1) + varint(3) + varint(2) + body + tagged({1: brokers(eligible)} if eligible else {})
-        case PartitionChanged(topic_id, partition, in_sync, eligible, elects):
-            tags = {} if in_sync is None else {0: brokers(in_sync), 2: brokers(in_sync)}
-            tags |= {1: struct.pack(">i", 1)} if elects else {}
+        case TopicRecord(name, topic_id):
+            return record(2, compact(name) + id_bytes(topic_id))
+        case PartitionRecord1():
+            body = struct.pack(">i", message.partition_id) + id_bytes(message.topic_id)
+            lists = (message.replicas, message.isr, message.removing_replicas, message.adding_replicas)
+            body += b"".join(map(brokers, lists))
+            body += struct.pack(">iii", message.leader, message.leader_epoch, message.partition_epoch)
+            body += varint(len(message.directories) + 1) + b"".join(map(id_bytes, message.directories))
+            return record(3, body, {} if message.eligible is None else {1: brokers(message.eligible)}, version=2)
+        case PartitionChangeRecord(partition, topic_id, isr, leader, eligible):
+            tags = {2: brokers(()), **({} if isr is None else {0: brokers(isr)})}
+            tags |= {} if leader == NO_LEADER_CHANGE else {1: struct.pack(">i", leader)}
             tags |= {} if eligible is None else {6: brokers(eligible)}
-            body = struct.pack(">i", partition) + topic_id.bytes
-            return varint(1) + varint(5) + varint(2) + body + tagged(tags)
-        case ConfigSet(topic, name, value):
-            kind, version, body = 4, 0, b"\2" + compact(topic) + compact(name) + compact(value)
-        case TopicRemoved(topic_id):
-            kind, version, body = 9, 0, topic_id.bytes
-        case Transaction(ended):
-            kind, version, body = 23 if ended is None else 24 if ended else 25, 0, b""
-    return varint(1) + varint(kind) + varint(version) + body + b"\0"
+            return record(5, struct.pack(">i", partition) + id_bytes(topic_id), tags, version=2)
+        case ConfigRecord(kind, topic, name, value):
+            return record(4, struct.pack(">b", kind) + compact(topic) + compact(name) + compact(value))
+        case RemoveTopicRecord(topic_id):
+            return record(9, id_bytes(topic_id))
+    kinds = {BeginTransactionRecord: 23, EndTransactionRecord: 24, AbortTransactionRecord: 25}
+    return record(kinds[type(message)], b"")
+
+
+def record(kind: int, body: bytes, tags: Mapping[int, bytes] = MappingProxyType({}), version: int = 0) -> bytes:
+    """A message of a kind, in its frame."""
+    return varint(1) + varint(kind) + varint(version) + body + tagged(tags)
+
+
+def id_bytes(topic_id: UUID | None) -> bytes:
+    """An id, of zeros where there is none."""
+    return bytes(16) if topic_id is None else topic_id.bytes
 
 
 def offset_key(group: str, topic: str, partition: int, kind: int = 1) -> bytes:
