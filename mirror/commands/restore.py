@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from mirror.commands.restore_view import Report
@@ -46,7 +46,6 @@ from mirror.segments.cluster_logs import (
     offsets_in,
     topics_in,
 )
-from mirror.segments.file_cluster import Bounds
 from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
@@ -54,7 +53,7 @@ from mirror.segments.restore import (
     KEEPING,
     Found,
     GroupsReport,
-    RestoredPartition,
+    Restored,
     as_made,
     found_groups,
     plan_restoration,
@@ -65,10 +64,6 @@ from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_from,
 from mirror.topics.configs import SettingsPlan, plan_settings
 from mirror.topics.fitting import fit_changes
 from mirror.topics.history import read_history, read_own
-
-if TYPE_CHECKING:
-    from mirror.spark.restore import Restored
-
 
 # --- The disks of a lost cluster as `mirror restore` finds them -------------------------------------------------------
 
@@ -532,20 +527,12 @@ def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
 
 
 def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsReport:
-    partitions = [
-        RestoredPartition(
-            assignment=one.assignment,
-            bounds=Bounds(one.assignment.topic_id, one.start, one.stable, one.end),
-            figures=one.figures,
-        )
-        for one in report.results
-    ]
     include = settings.groups.include
-    found = found_groups(stored, include, partitions)
+    found = found_groups(stored, include, report.results)
     if report.dry_run or not found.offsets:
         return found
     where = settings.source.alias, report.target
-    return asyncio.run(restore_groups(settings.flow, *where, include, found, partitions))
+    return asyncio.run(restore_groups(settings.flow, *where, include, found, report.results))
 
 
 def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
@@ -557,7 +544,7 @@ def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
 
 def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, disks: Disks) -> list[Restored]:
     from mirror.spark.compiled import ensure_compiled
-    from mirror.spark.restore import Portion, Restored, restore_on_spark
+    from mirror.spark.restore import Portion, restore_on_spark
 
     ensure_compiled()
     log = logs.get("mirror.restore")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -16,12 +16,9 @@ from mirror.names import first_of
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import Finding, Severity
 from mirror.rendering import Field, console, count, json_rows, keys, number, plain, state_text, table_of
-from mirror.segments.restore import UNLIMITED, GroupsReport
+from mirror.segments.restore import UNLIMITED, GroupsReport, Restored
 from mirror.topics.apply import TopicPlan
 from mirror.topics.configs import SettingsPlan
-
-if TYPE_CHECKING:
-    from mirror.spark.restore import Restored
 
 #: Groups of which each is named, to a person.
 _NAMED: Final = 50

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from types import SimpleNamespace
@@ -39,32 +38,10 @@ _UNDEFINED: Final = -1
 GroupCommits = Mapping[str, Mapping[TopicPartition, Committed]]
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where a partition in files begins, up to where it is committed, and where it ends: all of it but the records."""
-
-    topic_id: UUID | None
-    start: int
-    stable: int
-    end: int
-    aborted: tuple[tuple[int, int, int], ...] = ()
-    epochs: tuple[tuple[int, int], ...] = ()
-
-    def read(self, offset: int, most: int, before: int) -> memoryview:
-        """Raises ConfigError: records are not here."""
-        raise ConfigError(
-            f"offsets {offset} to {before - 1} are asked for ({most:,} bytes), where only bounds are known"
-        )
-
-
-#: A partition in files, with its records or without.
-Log = Replica | Bounds
-
-
 class FileCluster(Cluster):
     """A source of logs in files. Use as an async context manager, like any other."""
 
-    def __init__(self, alias: str, logs: Mapping[TopicPartition, Log], groups: GroupCommits | None = None) -> None:
+    def __init__(self, alias: str, logs: Mapping[TopicPartition, Replica], groups: GroupCommits | None = None) -> None:
         """`groups`: what consumer groups have committed."""
         super().__init__(Endpoint(alias, ()))
         self._desk = _Desk(logs, groups or {})
@@ -104,7 +81,7 @@ class _Desk:
 
     is_open, request_timeout = True, None
 
-    def __init__(self, logs: Mapping[TopicPartition, Log], groups: GroupCommits) -> None:
+    def __init__(self, logs: Mapping[TopicPartition, Replica], groups: GroupCommits) -> None:
         self._logs, self._groups = logs, groups
 
     def version(self, api: Api) -> int:
@@ -201,7 +178,7 @@ class _Desk:
         return FetchAnswer(timedelta(0), _NONE, 0, parts)
 
 
-def _epoch_end(log: Log, asked: int) -> tuple[int, int]:
+def _epoch_end(log: Replica, asked: int) -> tuple[int, int]:
     """The newest leader epoch that is not above the one asked for, and where it ends, as Kafka's `LeaderEpochFileCache`
     has it.
     """

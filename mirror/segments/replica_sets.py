@@ -97,17 +97,12 @@ def mixed_in(found: Mapping[TopicPartition, Sequence[Path]]) -> dict[str, str]:
 
 
 def load(folders: Iterable[Path]) -> Replica:
-    """Read all replicas of a partition, and return the one to take. Raises ConfigError as `scan` and `taken` do."""
+    """Read all replicas of a partition, and return the one to take. Raises ConfigError as `scan` does."""
     return taken([scan(folder) for folder in folders])
 
 
 def taken(replicas: Sequence[Replica]) -> Replica:
-    """Return the replica to take (M1), with notes on what it lacks (M2). Raises ConfigError where the replicas are not
-    of the same topic.
-    """
-    if len({replica.topic_id for replica in replicas if replica.topic_id}) > 1:
-        text = ", ".join(f"{replica.folder} of id {replica.topic_id}" for replica in replicas)
-        raise ConfigError(f"replicas of different topics by one name: {text}. Name the folders of one of them")
+    """Return the replica to take (M1), with notes on what it lacks (M2)."""
     found = max(replicas, key=lambda replica: (replica.newest_epoch, replica.end, -replica.start - replica.gaps))
     known = [replica.committed for replica in replicas if replica.committed is not None]
     if not known:

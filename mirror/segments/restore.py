@@ -18,6 +18,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -39,7 +40,8 @@ from mirror.policy.rules import NO_LIMIT, Finding, Rules, advised, refused
 from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import GroupOffsets, KnownTopic
-from mirror.segments.file_cluster import Bounds, FileCluster
+from mirror.segments.file_cluster import FileCluster
+from mirror.segments.replica import Replica
 from mirror.topics.adoption import Standing, is_empty, standing_of
 from mirror.topics.apply import NO_HISTORY, TopicPlan, broker_defaults
 from mirror.topics.configs import any_time
@@ -261,17 +263,49 @@ _AGAIN_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredPartition:
-    """A partition that was restored, or would be.
-
-    assignment: where it is from and where it goes, with its topic's id.
-    bounds: what its files hold.
-    figures: what its copy came to; None where nothing is written.
-    """
+class Restored:
+    """What became of a partition."""
 
     assignment: Assignment
-    bounds: Bounds
+    #: The first offset that the replica holds.
+    start: int = 0
+    #: Before this offset all is committed.
+    stable: int = 0
+    #: Behind the last offset that the replica holds.
+    end: int = 0
+    #: The folder of the replica that was taken; those of all if none could be read.
+    folders: tuple[str, ...] = ()
+    #: What is to be said of the replica and of the copy.
+    notes: tuple[str, ...] = ()
+    #: Something is missing, or may be.
+    at_risk: bool = False
+    #: Offsets at the start of the copy that the target has deleted by the time the copy ended.
+    expired: int = 0
+    #: What the copy came to; None if there was nothing to begin with.
     figures: PartitionStatus | None = None
+    #: Why it was not copied, or not all of it.
+    problem: str = ""
+
+    @property
+    def bounds(self) -> Replica:
+        """What the files hold, without their records."""
+        topic_id = self.assignment.topic_id
+        return Replica(folder=Path(), topic_id=topic_id, start=self.start, stable=self.stable, end=self.end)
+
+    @property
+    def is_whole(self) -> bool:
+        """All that is readable as committed is on the target, and nothing of it may be missing."""
+        return self.is_copied and not self.at_risk
+
+    @property
+    def is_sound(self) -> bool:
+        """Nothing of the files is missing or damaged, as far as they say themselves."""
+        return not self.at_risk and not self.problem
+
+    @property
+    def is_copied(self) -> bool:
+        """All that is readable as committed was appended to the target."""
+        return self.figures is not None and not self.figures.state.is_stop and self.figures.next_offset >= self.stable
 
 
 class Beyond(NamedTuple):
@@ -319,7 +353,7 @@ class GroupsReport:
 
 
 def found_groups(
-    stored: GroupOffsets, include: Sequence[re.Pattern[str]], partitions: Sequence[RestoredPartition]
+    stored: GroupOffsets, include: Sequence[re.Pattern[str]], partitions: Sequence[Restored]
 ) -> GroupsReport:
     """What the files say of the groups that `include` matches, before anything is committed (pure)."""
     by_source = {one.assignment.source: one for one in partitions}
@@ -337,8 +371,8 @@ def found_groups(
                 former += 1
                 continue
             offsets.setdefault(group, {})[at] = commit.committed
-            if commit.committed.offset > one.bounds.stable:
-                beyond.append(Beyond(group, at, commit.committed.offset, one.bounds.stable))
+            if commit.committed.offset > one.stable:
+                beyond.append(Beyond(group, at, commit.committed.offset, one.stable))
     undecided = {
         group: here
         for group, of in sorted(stored.undecided.items())
@@ -368,12 +402,12 @@ async def restore_groups(
     target: Endpoint,
     include: Sequence[re.Pattern[str]],
     report: GroupsReport,
-    partitions: Sequence[RestoredPartition],
+    partitions: Sequence[Restored],
 ) -> GroupsReport:
     """Commit what was found, and ask the target what came of it. Raises ClusterError where it cannot be reached."""
     copied = [one for one in partitions if one.figures is not None]
-    bounds = {one.assignment.source: one.bounds for one in copied}
     figures = {one.assignment.source: one.figures for one in copied if one.figures is not None}
+    bounds = {one.assignment.source: one.bounds for one in copied}
     async with FileCluster(alias, bounds, report.offsets) as source, Cluster(target) as cluster:
         journal = Journal(cluster, flow)
         await cluster.refresh({one.assignment.target.topic for one in copied} | {journal.partition.topic})

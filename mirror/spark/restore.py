@@ -31,7 +31,6 @@ from mirror.journal.ownership import Owner, OwnershipCheck
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
-from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import STANDING, TOMBSTONES, Assignment, KnownStop, Loss
@@ -41,7 +40,7 @@ from mirror.replication.position import resume
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica import Replica
 from mirror.segments.replica_sets import load
-from mirror.segments.restore import UNLIMITED, deletes_by_age
+from mirror.segments.restore import UNLIMITED, Restored, deletes_by_age
 from mirror.spark.compat import is_alive, rows_of
 from mirror.spark.session import Engine, close_context, failure_text, open_context, slots_of
 from mirror.states import State
@@ -87,46 +86,6 @@ class Portion:
     owner: Owner | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What became of a partition."""
-
-    assignment: Assignment
-    #: The first offset that the replica holds.
-    start: int = 0
-    #: Before this offset all is committed.
-    stable: int = 0
-    #: Behind the last offset that the replica holds.
-    end: int = 0
-    #: The folder of the replica that was taken; those of all if none could be read.
-    folders: tuple[str, ...] = ()
-    #: What is to be said of the replica and of the copy.
-    notes: tuple[str, ...] = ()
-    #: Something is missing, or may be.
-    at_risk: bool = False
-    #: Offsets at the start of the copy that the target has deleted by the time the copy ended.
-    expired: int = 0
-    #: What the copy came to; None if there was nothing to begin with.
-    figures: PartitionStatus | None = None
-    #: Why it was not copied, or not all of it.
-    problem: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """All that is readable as committed is on the target, and nothing of it may be missing."""
-        return self.is_copied and not self.at_risk
-
-    @property
-    def is_sound(self) -> bool:
-        """Nothing of the files is missing or damaged, as far as they say themselves."""
-        return not self.at_risk and not self.problem
-
-    @property
-    def is_copied(self) -> bool:
-        """All that is readable as committed was appended to the target."""
-        return self.figures is not None and not self.figures.state.is_stop and self.figures.next_offset >= self.stable
-
-
 def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
     """For `RDD.mapPartitions`."""
     for portion in portions:
@@ -161,8 +120,8 @@ def _checked(portion: Portion, log: Replica) -> Restored:
 
 async def _foreseen(portion: Portion, log: Replica, found: Restored) -> Restored:
     """What a copy that is on the target already would stop a restore for, and what it lacks."""
-    at = found.assignment
-    async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
+    logs = {found.assignment.source: log}
+    async with FileCluster(portion.alias, logs) as source, Cluster(portion.target) as target:
         try:
             found = await _compared(portion, log, found, source, target)
         except (ClusterError, WireError, MalformedBatch) as problem:

@@ -19,8 +19,9 @@ from mirror.errors import EngineLost
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
+from mirror.segments.restore import Restored
 from mirror.spark import restore
-from mirror.spark.restore import Portion, Restored, restore_on_spark, restored
+from mirror.spark.restore import Portion, restore_on_spark, restored
 
 AT = [TopicPartition("orders", number) for number in range(6)]
 PORTIONS = [

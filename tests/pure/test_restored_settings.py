@@ -12,8 +12,7 @@ from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
 from mirror.segments.broker_messages import Commit
 from mirror.segments.cluster_logs import GroupOffsets
-from mirror.segments.file_cluster import Bounds
-from mirror.segments.restore import KEEPING, RestoredPartition, found_groups
+from mirror.segments.restore import KEEPING, Restored, found_groups
 from mirror.topics.configs import plan_settings
 
 
@@ -49,7 +48,7 @@ def test_what_is_set_held_and_left() -> None:
 def test_files_that_end_before_what_a_group_had_read_are_not_whole() -> None:
     """The records were committed, whatever a checkpoint of the high watermark, which may be older, says."""
     at = TopicPartition("orders", 0)
-    one = RestoredPartition(assignment=Assignment(at, at, None, Rules()), bounds=Bounds(None, 0, 14, 14))
+    one = Restored(assignment=Assignment(at, at, None, Rules()), stable=14, end=14)
     for offset, is_whole in ((14, True), (15, False)):
         stored = GroupOffsets({"readers": {at: Commit(Committed(offset), None)}})
         report = found_groups(stored, [re.compile(".*")], [one])
@@ -59,7 +58,7 @@ def test_files_that_end_before_what_a_group_had_read_are_not_whole() -> None:
 def test_what_the_files_lack_of_groups_is_not_whole() -> None:
     """Offsets that nobody can read, those of a transaction without an end, and groups that no commit puts anywhere."""
     at, topic_id = TopicPartition("orders", 0), uuid4()
-    one = RestoredPartition(assignment=Assignment(at, at, topic_id, Rules()), bounds=Bounds(topic_id, 0, 14, 14))
+    one = Restored(assignment=Assignment(at, at, topic_id, Rules()), stable=14, end=14)
     commits = {at: Commit(Committed(5), None)}
     stored = {
         "whole": GroupOffsets({"readers": commits}),
