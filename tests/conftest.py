@@ -219,7 +219,8 @@ def _logs_as_in_a_new_process() -> None:
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of a restore run here, one after another."""
-    from mirror.spark.restore import Portion, Restored, restored
+    from mirror.segments.restore import Restored
+    from mirror.spark.restore import Portion, restored
 
     def here(_: object, __: str, portions: Sequence[Portion], done: Callable[[Restored], None]) -> None:
         for one in restored(portions):

@@ -68,6 +68,18 @@ from mirror.topics.history import read_history, read_own
 # --- The disks of a lost cluster as `mirror restore` finds them -------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Which replicas of each partition may be taken (D5)."""
+
+    #: The folders of those that were in sync; all where nobody knows it, or none of them was.
+    folders: dict[TopicPartition, Sequence[Path]] = field(default_factory=dict)
+    #: Why no replica of a partition is to be taken.
+    refused: dict[TopicPartition, str] = field(default_factory=dict)
+    #: Why nobody knows whether the replicas of a partition have all that was committed.
+    unconfirmed: dict[TopicPartition, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
     """What the folders hold."""
@@ -88,12 +100,7 @@ class Disks:
     left: Mapping[str, Sequence[str]]
     #: Topics of which no folder is here, with how many partitions they had (D4).
     lacking: Mapping[str, int]
-    #: The folders of replicas that were in sync, if the metadata log says who was (D5).
-    in_sync: Mapping[TopicPartition, Sequence[Path]]
-    #: Why no replica of a partition is to be taken (D5).
-    refused: Mapping[TopicPartition, str]
-    #: Why nobody knows whether the replicas of a partition have all that was committed (D5).
-    unconfirmed: Mapping[TopicPartition, str]
+    replicas: Replicas
 
 
 def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -102,10 +109,16 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
     """
     found: dict[TopicPartition, Sequence[Path]] = {**partitions_in(folders)}
     cluster_id = _cluster_id(path for paths in found.values() for path in paths)
+    paths = found.pop(METADATA, ())
+    known = topics_in(paths) if paths else None
     notes: list[str] = []
-    known = topics_in(paths) if (paths := found.pop(METADATA, ())) else None
+    counts: dict[str, int] = {}
+    left: Mapping[str, Sequence[str]] = {}
     if known is not None:
-        notes += known.notes
+        found, left = _of_now(found, known)
+        notes += (*known.notes, *(note for of in left.values() for note in of), *_unknown(found, known))
+        counts = {name: topic.partitions for name, topic in known.topics.items()}
+        replicas = _replicas(found, known, {node_of(path.parent) for path in paths})
     else:
         what = "could not be read" if paths else "is not in these folders"
         notes.append(
@@ -113,46 +126,17 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             " replicas were in sync, so that others may have had more records than these. It lies in the"
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
-    counts: dict[str, int] = {}
-    left: Mapping[str, Sequence[str]] = {}
-    if known is not None:
-        found, left = _of_now(found, known)
-        notes += (*(note for of in left.values() for note in of), *_unknown(found, known))
-        counts = {name: topic.partitions for name, topic in known.topics.items()}
-    sync = _InSync()
-    if known is not None:
-        sync = _in_sync(found, known, {node_of(path.parent) for path in paths})
-    elif paths:
         why = "the metadata log in these folders cannot be read, and nobody knows which brokers were in sync"
-        sync.unconfirmed.update(dict.fromkeys(found, f"{why}: records may be missing"))
-    committed = {
-        at.partition: sync.folders.get(at, paths)
-        for at, paths in found.items()
-        if at.topic == OFFSETS_TOPIC and at not in sync.refused
-    }
-    found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
+        replicas = Replicas({**found}, {}, dict.fromkeys(found if paths else (), f"{why}: records may be missing"))
     for name, count in partition_counts(folders).items():
         if known is None or name not in known.gone | left.keys():  # it may count those of the other one by the name
             counts[name] = max(counts.get(name, 0), count)
-    offsets: GroupOffsets | None = None
-    if groups:
-        refused, unconfirmed = (_of_offsets(reasons) for reasons in (sync.refused, sync.unconfirmed))
-        here = committed.keys() | {at.partition for at in refused}
-        gone = [f"{OFFSETS_TOPIC}-{one}" for one in range(counts.get(OFFSETS_TOPIC, 0)) if one not in here]
-        if gone:
-            notes.append(f"no replica in these folders of {first_of(gone)}: what its groups had committed is not known")
-        elif not here:
-            what = "what consumer groups had committed is not known"
-            notes.append(f"no folder of {OFFSETS_TOPIC} is in these folders: {what}")
-        notes += (f"{at}: {why}" for at, why in refused.items())
-        notes += (f"{at}: {why}; its groups may have committed further" for at, why in unconfirmed.items())
-        if here or gone:
-            offsets = offsets_in(committed)
-            offsets.is_whole &= not (gone or refused or unconfirmed)
+    offsets = _offsets(found, replicas, counts.get(OFFSETS_TOPIC, 0), notes) if groups else None
+    found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
     there = {at.topic for at in found}
     return Disks(
         partitions=found,
-        topics=_topics(found, sync.folders, known, counts),
+        topics=_topics(found, replicas, known, counts),
         cluster_id=cluster_id,
         knows_settings=known is not None,
         offsets=offsets,
@@ -163,36 +147,45 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             for name, count in sorted(counts.items())
             if name not in there and not name.startswith(INTERNAL_PREFIX)
         },
-        in_sync=sync.folders,
-        refused=sync.refused,
-        unconfirmed=sync.unconfirmed,
+        replicas=replicas,
     )
 
 
-def _of_offsets(reasons: Mapping[TopicPartition, str]) -> dict[TopicPartition, str]:
-    return {at: why for at, why in sorted(reasons.items()) if at.topic == OFFSETS_TOPIC}
+def _offsets(
+    found: Iterable[TopicPartition], replicas: Replicas, partitions: int, notes: list[str]
+) -> GroupOffsets | None:
+    """Return what groups had committed; None if nothing is here of it. `notes` get what is missing."""
+    here = {at.partition: at for at in found if at.topic == OFFSETS_TOPIC}
+    gone = [f"{OFFSETS_TOPIC}-{number}" for number in range(partitions) if number not in here]
+    if gone:
+        notes.append(f"no replica in these folders of {first_of(gone)}: what its groups had committed is not known")
+    elif not here:
+        what = "what consumer groups had committed is not known"
+        notes.append(f"no folder of {OFFSETS_TOPIC} is in these folders: {what}")
+        return None
+    refused = [f"{at}: {why}" for at in here.values() if (why := replicas.refused.get(at))]
+    further = [
+        f"{at}: {why}; its groups may have committed further"
+        for at in here.values()
+        if (why := replicas.unconfirmed.get(at))
+    ]
+    notes += (*refused, *further)
+    offsets = offsets_in({number: replicas.folders[at] for number, at in here.items() if at not in replicas.refused})
+    offsets.is_whole &= not (gone or refused or further)
+    return offsets
 
 
-@dataclass(frozen=True, slots=True)
-class _InSync:
-    """Which replicas were in sync, as in `Disks`."""
-
-    folders: dict[TopicPartition, Sequence[Path]] = field(default_factory=dict)
-    refused: dict[TopicPartition, str] = field(default_factory=dict)
-    unconfirmed: dict[TopicPartition, str] = field(default_factory=dict)
-
-
-def _in_sync(
+def _replicas(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
-) -> _InSync:
-    """Return which replicas were in sync in the end by the metadata log (D5). `controllers`: the nodes whose metadata
-    logs are in the folders.
+) -> Replicas:
+    """Return which replicas may be taken by the metadata log (D5). `controllers`: the nodes whose metadata logs are in
+    the folders.
     """
     may_be_old = known.may_lack({node for node in controllers if node is not None})
     why = "the metadata logs here lack something, or do not say which controllers there were"
     if others := sorted(known.voters.difference(controllers)):
         why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
-    sync = _InSync()
+    replicas = Replicas({**found})
     for at, paths in found.items():
         topic = known.topics.get(at.topic)
         in_sync = topic.in_sync.get(at.partition) if topic is not None else None
@@ -201,13 +194,13 @@ def _in_sync(
         brokers = {path: node_of(path.parent) for path in paths}
         if max((epoch for path in paths for epoch, _ in history_of(path)), default=-1) <= in_sync.leader_epoch:
             if not (here := [path for path in paths if brokers[path] in in_sync.brokers]):
-                sync.refused[at] = _refusal(in_sync.brokers, brokers)
+                replicas.refused[at] = _refusal(in_sync.brokers, brokers)
                 continue
-            sync.folders[at] = here
+            replicas.folders[at] = here
         if may_be_old and (absent := in_sync.brokers.difference(brokers.values())):
             what = f"nobody knows whether brokers {', '.join(map(str, sorted(absent)))} went on without these replicas"
-            sync.unconfirmed[at] = f"{what}; {why}: records may be missing"
-    return sync
+            replicas.unconfirmed[at] = f"{what}; {why}: records may be missing"
+    return replicas
 
 
 def _refusal(in_sync: Collection[int], brokers: Mapping[Path, int | None]) -> str:
@@ -275,7 +268,7 @@ def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[
 
 def _topics(
     found: Mapping[TopicPartition, Sequence[Path]],
-    in_sync: Mapping[TopicPartition, Sequence[Path]],
+    replicas: Replicas,
     known: ClusterTopics | None,
     counts: Mapping[str, int],
 ) -> dict[str, Found]:
@@ -286,14 +279,13 @@ def _topics(
     topics: dict[str, Found] = {}
     for at, paths in found.items():
         before = topics.get(at.topic, Found(partitions=0))
-        current = in_sync.get(at, paths)
-        times = [before.oldest_ms, *map(oldest_of, current)]
+        times = [before.oldest_ms, *map(oldest_of, replicas.folders[at])]
         source_topic = known.topics.get(at.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
         topics[at.topic] = Found(
             partitions=max(before.partitions, at.partition + 1, counts.get(at.topic, 0)),
             oldest_ms=min((time for time in times if time is not None), default=None),
-            bytes=max(before.bytes, *map(bytes_of, current)),
+            bytes=max(before.bytes, *map(bytes_of, replicas.folders[at])),
             mixed=mixed.get(at.topic, ""),
             topic_id=topic_id,
             known=source_topic,
@@ -391,7 +383,9 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     )
     results = _run(settings, report, owner, ids, disks)
     others = _others(target, ids)
-    report.results += (_noted(one, disks.unconfirmed.get(one.assignment.source, ""), others) for one in results)
+    report.results += (
+        _noted(one, disks.replicas.unconfirmed.get(one.assignment.source, ""), others) for one in results
+    )
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
         report.unset = unset_in_part(report)
@@ -557,7 +551,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
             alias=settings.source.alias,
             target=report.target,
             assignment=replace(one, target_topic_id=ids.get(one.target.topic)),
-            folders=tuple(map(str, disks.in_sync.get(one.source, report.wanted[one.source]))),
+            folders=tuple(map(str, disks.replicas.folders[one.source])),
             configs=report.configs[one.target.topic],
             memory_bytes=settings.limits.memory_mb * _MEGABYTE,
             bytes_per_second=settings.limits.bytes_per_second,
@@ -566,12 +560,12 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
             owner=owner,
         )
         for one in assignments
-        if one.source not in disks.refused
+        if one.source not in disks.replicas.refused
     ]
     results = [
-        Restored(assignment=one, at_risk=True, problem=disks.refused[one.source])
+        Restored(assignment=one, at_risk=True, problem=disks.replicas.refused[one.source])
         for one in assignments
-        if one.source in disks.refused
+        if one.source in disks.replicas.refused
     ]
 
     def done(one: Restored) -> None:

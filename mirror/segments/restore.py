@@ -27,6 +27,7 @@ from mirror.config import Settings
 from mirror.groups.gap import FURTHER, UNFOLLOWED_STREAMS, OffsetGap
 from mirror.groups.side import Blocker
 from mirror.groups.sync import Skip, sync_of
+from mirror.journal.entries import same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.admin import Admin, Creation, TopicInfo
@@ -51,6 +52,7 @@ from mirror.topics.naming import naming_findings, reserved_findings
 
 # --- What a restore needs on the target -------------------------------------------------------------------------------
 
+_NO_FILES: Final = "there are no files of it in these folders"
 #: Of a topic that is made here, where the target has as many brokers.
 _REPLICAS: Final = 3
 #: What keeps each record that is restored, however old, large or often its key (K1).
@@ -66,17 +68,18 @@ KEEPING: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What files hold of a topic: its number of partitions, the oldest timestamp in ms since 1970 (None where records
-    have none), and the bytes of its largest partition. `mixed`: words for folders of different topics by this name.
-    `topic_id`: the topic's, None where its brokers had no ids. `known`: what the lost cluster's metadata log says of
-    it.
-    """
+    """What files hold of a topic."""
 
     partitions: int
+    #: The oldest timestamp, in ms since 1970; None if records have none.
     oldest_ms: int | None = None
+    #: Of the largest partition.
     bytes: int = 0
+    #: Folders of different topics by this name, in words.
     mixed: str = ""
+    #: None if the topic's brokers had no ids.
     topic_id: UUID | None = None
+    #: What the lost cluster's metadata log says of the topic.
     known: KnownTopic | None = None
 
 
@@ -96,64 +99,39 @@ def plan_restoration(
     existing = target.describe(wanted)
     configs = target.topic_configs(existing)
     defaults = broker_defaults(target)
-    replicas = min(_REPLICAS, target.brokers())
     findings = [
-        *(
-            refused(
-                name, "; ".join(left.get(name, ["there are no files of it in these folders"])), Fix.SELF_EXPLANATORY
-            )
-            for name in selection.missing
-        ),
+        *(_refused(name, "; ".join(left.get(name, [_NO_FILES]))) for name in selection.missing),
         *naming_findings(selection),
         *reserved_findings(wanted),
-        *(
-            refused(
-                pair.target,
-                f"different topics by one name: {mixed}; name the folders of one of them",
-                Fix.SELF_EXPLANATORY,
-            )
-            for pair in selection.pairs
-            if (mixed := topics[pair.source].mixed)
-        ),
-        *(
-            _too_few(pair, len(found.partitions))
-            for pair in selection.pairs
-            if (found := existing.get(pair.target)) and len(found.partitions) < pair.partitions
-        ),
     ]
-    findings += [
-        refused(
-            pair.target,
-            "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic",
-            Fix.SELF_EXPLANATORY,
-        )
-        for pair in selection.pairs
-        if pair.rekeying is not None
-    ]
+    for pair in selection.pairs:
+        if mixed := topics[pair.source].mixed:
+            text = f"different topics by one name: {mixed}; name the folders of one of them"
+            findings.append(_refused(pair.target, text))
+        if (there := existing.get(pair.target)) and len(there.partitions) < pair.partitions:
+            text = f"{len(there.partitions):,} of the {pair.partitions:,} partitions in the files are on the target"
+            findings.append(_refused(pair.target, f"{text}: add the others there"))
+        if pair.rekeying is not None:
+            text = "is re-keyed by its rule, and files are copied as they are; leave the rule out, or the topic"
+            findings.append(_refused(pair.target, text))
     findings += _foreign(target, selection.pairs, topics, existing, history, cluster_id or "")
     if not selection.pairs and not selection.missing:
-        findings.append(
-            refused(
-                "", "no topic in these folders matches topics.include and escapes topics.exclude", Fix.SELECT_TOPICS
-            )
-        )
+        text = "no topic in these folders matches topics.include and escapes topics.exclude"
+        findings.append(refused("", text, Fix.SELECT_TOPICS))
     for pair in selection.pairs:
         if pair.target in configs:
             findings += _findings(pair.target, configs[pair.target], topics[pair.source], Endpoint.of(target.settings))
-    fit = fit_creations(
-        target,
-        [
-            Creation(
-                topic=pair.target,
-                partitions=pair.partitions,
-                replication_factor=replicas,
-                configs={**KEEPING, **any_time(defaults)},
-            )
-            for pair in selection.pairs
-            if pair.target not in existing
-        ],
-        settings.topics.replication_factor,
-    )
+    creations = [
+        Creation(
+            topic=pair.target,
+            partitions=pair.partitions,
+            replication_factor=min(_REPLICAS, target.brokers()),
+            configs={**KEEPING, **any_time(defaults)},
+        )
+        for pair in selection.pairs
+        if pair.target not in existing
+    ]
+    fit = fit_creations(target, creations, settings.topics.replication_factor)
     return TopicPlan(
         pairs=tuple(selection.pairs),
         creations=fit.made,
@@ -162,6 +140,10 @@ def plan_restoration(
         target_topics=existing,
         target_configs=configs,
     )
+
+
+def _refused(topic: str, text: str) -> Finding:
+    return refused(topic, text, Fix.SELF_EXPLANATORY)
 
 
 def as_made(target: Admin, creation: Creation, found: Iterable[str]) -> dict[str, ConfigValue]:
@@ -201,32 +183,26 @@ def _foreign(
                 )
             case _:
                 continue
-        yield refused(pair.target, f"{text}; or give the copy another name (topics.naming)", Fix.SELF_EXPLANATORY)
-
-
-def _too_few(pair: TopicPair, partitions: int) -> Finding:
-    text = f"{partitions:,} of the {pair.partitions:,} partitions in the files are on the target: add the others there"
-    return refused(pair.target, text, Fix.SELF_EXPLANATORY)
+        yield _refused(pair.target, f"{text}; or give the copy another name (topics.naming)")
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
     """What an existing topic would do to the records of files (K3)."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
-        yield refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.SELF_EXPLANATORY)
+        yield _refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}")
     kept = int(plain.get("retention.bytes", -1))
     if _deletes(plain) and 0 <= kept < found.bytes:
         text = f"keeps {kept:,} bytes of a partition, and the files have {found.bytes:,}: the oldest would be deleted"
-        yield refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}", Fix.SELF_EXPLANATORY)
+        yield _refused(topic, f"{text}; keep them first: {set_configs(target, topic, UNLIMITED)}")
     rules = Rules.from_configs(plain)
     age = _age_ms(found.oldest_ms)
     if not rules.target_append_time and age > rules.timestamp_before_max_ms:
         text = f"refuses records that are older than {rules.timestamp_before_max_ms:,} ms, and the files have such"
         command = set_configs(target, topic, {"message.timestamp.before.max.ms": str(NO_LIMIT)})
-        yield refused(topic, f"{text}; take them: {command}", Fix.SELF_EXPLANATORY)
+        yield _refused(topic, f"{text}; take them: {command}")
     if rules.compacted:
-        text = "is compacted: of each key it keeps the newest record alone, whatever its source did"
-        yield advised(topic, text)
+        yield advised(topic, "is compacted: of each key it keeps the newest record alone, whatever its source did")
     if rules.target_append_time:
         text = "stamps records itself, so their times are lost; message.timestamp.type=CreateTime keeps them"
         yield advised(topic, text)
@@ -238,9 +214,8 @@ def deletes_by_age(configs: Mapping[str, str], oldest_ms: int | None) -> str:
     stamps = configs.get("message.timestamp.type") == "LogAppendTime"
     if not _deletes(configs) or kept < 0 or stamps or _age_ms(oldest_ms) <= kept:
         return ""
-    return (
-        f"deletes records after retention.ms={kept}, and the files have some that are {_days(_age_ms(oldest_ms))} old"
-    )
+    days = f"{_age_ms(oldest_ms) / 86_400_000:.1f} days"
+    return f"deletes records after retention.ms={kept}, and the files have some that are {days} old"
 
 
 def _deletes(configs: Mapping[str, str]) -> bool:
@@ -249,10 +224,6 @@ def _deletes(configs: Mapping[str, str]) -> bool:
 
 def _age_ms(timestamp: int | None) -> int:
     return 0 if timestamp is None else max(0, clock.now_ms() - timestamp)
-
-
-def _days(milliseconds: int) -> str:
-    return f"{milliseconds / 86_400_000:.1f} days"
 
 
 # --- Groups of a lost cluster on the target ---------------------------------------------------------------------------
@@ -309,37 +280,35 @@ class Restored:
 
 
 class Beyond(NamedTuple):
-    """A group had read further than the files go: it stood at `offset`, and goes on at `end`."""
+    """A group had read further than the files go."""
 
     group: str
     at: TopicPartition
-    offset: int
-    end: int
+    offset: int  # where it stood
+    end: int  # where it goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsReport:
-    """What becomes of the groups.
+    """What becomes of the groups."""
 
-    offsets: by group, what it had committed for partitions that are restored, by source partition.
-    beyond: who had read what is not in the files.
-    undecided: by group, partitions for which a transaction without an end had offsets: what was there before counts.
-    former: offsets that were committed for former topics of the same names, which count for nothing.
-    gaps: who does not go on at the target where it stood, and why.
-    blockers: what kept groups from being put anywhere.
-    skips: who passes over records that the target has deleted.
-    notes: what of the files could not be read.
-    is_stored: the files have all that groups had committed, for all that is known.
-    """
-
+    #: By group, what it had committed for partitions that are restored, by source partition.
     offsets: Mapping[str, Mapping[TopicPartition, Committed]]
+    #: Who had read what is not in the files.
     beyond: tuple[Beyond, ...] = ()
+    #: By group, partitions for which a transaction without an end had offsets: what was there before counts.
     undecided: Mapping[str, Sequence[TopicPartition]]
+    #: How many offsets were committed for former topics of the same names; they count for nothing.
     former: int = 0
+    #: Who does not go on at the target where it stood, and why.
     gaps: tuple[OffsetGap, ...] = ()
+    #: What kept groups from being put anywhere.
     blockers: tuple[Blocker, ...] = ()
+    #: Who passes over records that the target has deleted.
     skips: tuple[Skip, ...] = ()
+    #: What of the files could not be read.
     notes: tuple[str, ...] = ()
+    #: The files have all that groups had committed, for all that is known.
     is_stored: bool = True
 
     @property
@@ -357,40 +326,43 @@ def found_groups(
 ) -> GroupsReport:
     """What the files say of the groups that `include` matches, before anything is committed (pure)."""
     by_source = {one.assignment.source: one for one in partitions}
+
+    def is_included(group: str) -> bool:
+        return any(pattern.fullmatch(group) for pattern in include)
+
     offsets: dict[str, dict[TopicPartition, Committed]] = {}
-    beyond: list[Beyond] = []
     former = 0
-    for group, of in sorted(stored.groups.items()):
-        if not any(pattern.fullmatch(group) for pattern in include):
-            continue
-        for at, commit in sorted(of.items()):
+    for group in filter(is_included, sorted(stored.groups)):
+        for at, commit in sorted(stored.groups[group].items()):
             if (one := by_source.get(at)) is None:
                 continue
-            known = one.assignment.topic_id
-            if commit.topic_id is not None and known is not None and commit.topic_id != known:
+            if same_id(commit.topic_id, one.assignment.topic_id):
+                offsets.setdefault(group, {})[at] = commit.committed
+            else:
                 former += 1
-                continue
-            offsets.setdefault(group, {})[at] = commit.committed
-            if commit.committed.offset > one.stable:
-                beyond.append(Beyond(group, at, commit.committed.offset, one.stable))
-    undecided = {
-        group: here
-        for group, of in sorted(stored.undecided.items())
-        if (here := sorted(of & by_source.keys())) and any(pattern.fullmatch(group) for pattern in include)
-    }
     streams = {group: offsets.pop(group) for group in sorted(offsets.keys() & stored.streams)}
-    unfollowed = [
-        Blocker(
-            UNFOLLOWED_STREAMS, group, detail=f"it read {first_of([f'{at} at offset {of[at].offset}' for at in of])}"
-        )
-        for group, of in streams.items()
-    ]
     return GroupsReport(
         offsets=offsets,
-        beyond=tuple(one for one in beyond if one.group not in streams),
-        undecided=undecided,
+        beyond=tuple(
+            Beyond(group, at, committed.offset, by_source[at].stable)
+            for group, of in offsets.items()
+            for at, committed in of.items()
+            if committed.offset > by_source[at].stable
+        ),
+        undecided={
+            group: here
+            for group in filter(is_included, sorted(stored.undecided))
+            if (here := sorted(stored.undecided[group] & by_source.keys()))
+        },
         former=former,
-        blockers=tuple(unfollowed),
+        blockers=tuple(
+            Blocker(
+                UNFOLLOWED_STREAMS,
+                group,
+                detail=f"it read {first_of([f'{at} at offset {of[at].offset}' for at in of])}",
+            )
+            for group, of in streams.items()
+        ),
         notes=tuple(stored.notes),
         is_stored=stored.is_whole,
     )

@@ -298,7 +298,7 @@ def test_the_node_that_died_first_is_known_whatever_a_snapshot_leaves_of_the_log
     found = topics_in([folder])
     assert found is not None
     assert found.voters == (set() if known_by == "nobody" else {1, 2, 3})
-    ((at, text),) = scan_folders([data], groups=False).unconfirmed.items()
+    ((at, text),) = scan_folders([data], groups=False).replicas.unconfirmed.items()
     assert at == READER
     assert "nobody knows whether brokers 2, 3 went on without these replicas" in text
     assert ("do not say which controllers there were" in text) is (known_by == "nobody")

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from replicas import TOPIC_ID, replica
 
-from mirror.commands.restore import scan_folders
+from mirror.commands.restore import Replicas, scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.segments.cluster_logs import ClusterTopics, InSync, KnownTopic
@@ -121,22 +121,21 @@ def test_a_replica_of_which_nobody_knows_the_broker_is_in_sync_by_no_guess(
     known = KnownTopic(topic_id=TOPIC_ID, partitions=1, configs={}, in_sync={0: InSync(frozenset({2}), 0)})
     reported = ClusterTopics(topics={"orders": known}, voters=frozenset({2}))
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
-    ((at, text),) = scan_folders([metadata, nameless], groups=False).refused.items()
+    ((at, text),) = scan_folders([metadata, nameless], groups=False).replicas.refused.items()
     assert at == TopicPartition("orders", 0)
     assert f"nobody knows of which broker {nameless} is" in text
     assert "those of brokers 2 were in sync" in text
     there = replica(tmp_path / "node-2", (0, b""))
     disks = scan_folders([tmp_path / "node-2", nameless], groups=False)
-    assert (disks.refused, disks.unconfirmed, disks.in_sync) == ({}, {}, {at: [there]})
+    assert disks.replicas == Replicas({at: [there]})
 
 
 def test_a_metadata_log_that_cannot_be_read_is_reported_and_one_that_is_not_there_is_said(tmp_path: Path) -> None:
     """The first is of a cluster that wrote down who was in sync; others have none (ZooKeeper)."""
     replica(tmp_path, (0, b""))
     disks = scan_folders([tmp_path], groups=False)
-    assert (disks.unconfirmed, len(disks.notes)) == ({}, 1)
+    assert (disks.replicas.unconfirmed, len(disks.notes)) == ({}, 1)
     assert "others may have had more records than these" in disks.notes[0]
     replica(tmp_path, (7, b""), name="__cluster_metadata-0", topic_id=None)
-    assert (
-        "which brokers were in sync" in scan_folders([tmp_path], groups=False).unconfirmed[TopicPartition("orders", 0)]
-    )
+    replicas = scan_folders([tmp_path], groups=False).replicas
+    assert "which brokers were in sync" in replicas.unconfirmed[TopicPartition("orders", 0)]
