@@ -118,6 +118,13 @@ def offset_of(path: Path) -> int | None:
     return offset if named and (offset := int(digits)) <= LAST_OFFSET - SPAN else None
 
 
+def base_of(path: Path) -> int:
+    """The base offset in a segment's name. Raises ConfigError where the name is not a broker's."""
+    if (base := offset_of(path)) is None:
+        raise ConfigError(f"{path}: not named as a broker names segments; name a data folder")
+    return base
+
+
 @dataclass(slots=True)
 class Mapped:
     """A file as memory; the mapping lasts as long as a view of it. `identity`: device and inode. `unread`: what could

@@ -42,6 +42,7 @@ from mirror.records.header import (
 from mirror.records.segment import RESYNC_BYTES, SPAN, DamageKind, Walk
 from mirror.segments.files import (
     Mapped,
+    base_of,
     high_watermark_of,
     history_of,
     log_start_of,
@@ -167,7 +168,7 @@ def scan(folder: Path) -> Replica:
     """Read a partition's folder up to its first damage. Raises ConfigError where it is not one, or cannot be read."""
     try:
         paths = list(segments_of(folder))
-        bases = _bases_of(paths)
+        bases = [base_of(path) for path in paths]
         replica = Replica(folder=folder, topic_id=topic_id_of(folder), start=bases[0], end=bases[0])
         replica.committed = high_watermark_of(folder)
         scanner = _Scanner(replica)
@@ -219,15 +220,6 @@ def bytes_of(folder: Path) -> int:
         return sum(path.stat().st_size for path in segments_of(folder))
     except OSError as problem:
         raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
-
-
-def _bases_of(paths: Sequence[Path]) -> list[int]:
-    bases: list[int] = []
-    for path in paths:
-        if (base := offset_of(path)) is None:
-            raise ConfigError(f"{path}: not named as a broker names segments; name a data folder")
-        bases.append(base)
-    return bases
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +295,8 @@ class _Scanner:
         _note_start(replica, max(begins, history[0][1]) if history else None)
         _note_open(replica, is_in_gap=doubtful < LAST_OFFSET)
         if history and history[-1][1] > replica.end:
-            replica.lacks.append(
-                f"{replica.folder}: offsets {replica.end} to {history[-1][1] - 1} were there, its"
-                " leader-epoch-checkpoint says, and are in no file"
-            )
+            text = f"offsets {replica.end} to {history[-1][1] - 1} were there, its leader-epoch-checkpoint says"
+            replica.lacks.append(f"{replica.folder}: {text}, and cannot be read there")
 
     @property
     def _due(self) -> int:

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.errors import BadRecords, ConfigError, MalformedBatch
+from mirror.errors import BadRecords, MalformedBatch
 from mirror.kafka.queries import Dated
 from mirror.records.header import RawBatch, split
 from mirror.records.rewrite import portions
 from mirror.records.segment import SPAN, Walk
 from mirror.segments import files
-from mirror.segments.files import Mapped, log_start_of, offset_of, segments_of
+from mirror.segments.files import Mapped, base_of, log_start_of, segments_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def first_in(folder: Path, when: int, *, believes: bool = True) -> Lookup:
     Raises ConfigError where the folder is no partition's, or cannot be read.
     """
     paths = segments_of(folder)
-    bases = [_base_of(path) for path in paths]
+    bases = [base_of(path) for path in paths]
     start = max(bases[0], log_start_of(folder))
     found = Lookup()
     for path, base, following in zip(paths, bases, [*bases[1:], None], strict=True):
@@ -75,13 +75,6 @@ def first_in(folder: Path, when: int, *, believes: bool = True) -> Lookup:
             break
     found.end = max(found.end, start)
     return found
-
-
-def _base_of(path: Path) -> int:
-    base = offset_of(path)
-    if base is None:
-        raise ConfigError(f"{path}: not named as a broker names segments; name a data folder")
-    return base
 
 
 def _end_if_older(path: Path, data: memoryview, base: int, least: int, when: int) -> int | None:

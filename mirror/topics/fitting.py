@@ -195,7 +195,7 @@ def fit_changes(target: Admin, changes: Iterable[ConfigChange]) -> tuple[list[Co
                 if one.is_of_keeping and not one.keeps_more:
                     get[one.name] = one.before
                     whys.setdefault(one.name, f"it changes together with {first_of(lost)}")
-        taken += (one for one in changed(topic, get) if one.after != one.before)
+        taken += (one for one in changed(topic, get) if one == own[one.name] or one.after != one.before)
         unfollowed += (
             Unfollowed(topic, name, own[name].after or "", get[name] or "", why) for name, why in whys.items()
         )
