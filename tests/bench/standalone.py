@@ -14,20 +14,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from mirror.lab.bench.arms import Mirror
-from mirror.lab.bench.copies import Settings, copied, source_of
+from mirror.lab.bench.arms import MIRROR
+from mirror.lab.bench.copies import copied, source_of
 from mirror.lab.bench.result import Measured
 from mirror.lab.bench.workloads import Shape
 from mirror.lab.embedded import Spec, start_many
+
+from .rekey import line
 
 WORKERS: Final = 2
 PARTITIONS: Final = 4
@@ -45,12 +46,6 @@ def spark_of(master: str) -> dict[str, Any]:
         "spark.executor.memory": "512m",
     }
     return {"master": master, "tasks": TASKS, "conf": conf}
-
-
-def line(name: str, found: Sequence[float], form: str) -> str:
-    """A median and its range."""
-    low, middle, high = (format(one, form) for one in (min(found), statistics.median(found), max(found)))
-    return f"  {name:<44}{middle}  ({low} to {high})"
 
 
 def main() -> None:
@@ -75,14 +70,14 @@ def main() -> None:
             Shape(name="load", megabytes=options.megabytes),
         ]
         warm, load = (source_of(source, replace(shape, partitions=PARTITIONS, keyed=0)) for shape in shapes)
-        copied(Mirror(), warm, target, "warm-up")  # brokers compile what they are about to do
+        copied(MIRROR, warm, target, "warm-up")  # brokers compile what they are about to do
         ways = {
-            "local": Settings(spark={"tasks": TASKS}),
-            "standalone": Settings(spark=spark_of(spark.address), beside=spark.pids),
+            "local": replace(MIRROR, spark={"tasks": TASKS}),
+            "standalone": replace(MIRROR, spark=spark_of(spark.address), beside=spark.pids),
         }
         for number in range(options.rounds):
-            for way, settings in ways.items():
-                copy, _ = copied(Mirror(), load, target, f"{way}-{number}", settings)
+            for way, arm in ways.items():
+                copy = copied(arm, load, target, f"{way}-{number}")
                 found[way].append(copy)
                 print(f"{way} {copy}", file=sys.stderr)
     size = load.workload.stored_bytes

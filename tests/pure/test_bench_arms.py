@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirror.lab.bench import rekeyed
-from mirror.lab.bench.content import Content
+from mirror.lab.bench import content
+from mirror.lab.bench.content import Content, Topics
 from mirror.lab.bench.latency import at_share, summary
 from mirror.lab.bench.measuring import Connection, parsed
 from mirror.lab.bench.workloads import Shape, values
@@ -44,11 +44,11 @@ def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkey
     nothing = {"checked": 0, "wrong": 0, "keys": []}
     mine = [{**nothing, "records": 2, "sum": 5}, {**nothing, "records": 1, "sum": 6}]
     good = {"records": 3, "sum": 11, "checked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
-    source, copy = ("here", "orders", 2), ("there", "orders", 12)
+    source, copy = Topics("here", ["orders"], 2), Topics("there", ["orders"], 12)
 
     def compared(its: dict[str, object]) -> tuple[bool, str]:
-        monkeypatch.setattr(rekeyed, "shared_out", lambda _, address, *more: mine if address == "here" else [its])
-        return rekeyed.compared(source, copy, "user")
+        monkeypatch.setattr(content, "read_in_parts", lambda topics, _: mine if topics is source else [its])
+        return content.compare_rekeyed(source, copy, "user")
 
     assert compared(good)[0]
     for change, named in (

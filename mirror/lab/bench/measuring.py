@@ -19,12 +19,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from mirror.errors import BenchError
+from mirror.lab.bench.content import Topics
 from mirror.lab.bench.result import Measured
 from mirror.lab.demo.processes import Bound, Tree
 from mirror.lab.demo.producers import Ends
@@ -163,14 +165,11 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A topic on the target, its partitions, the sum of log ends at which all records are there, and the bytes that the
-    source has stored.
-    """
+    """What a copy is to reach."""
 
-    topic: str
-    partitions: int
-    end: int
-    stored_bytes: int
+    topics: Topics  # on the target
+    end: int  # the sum of log ends at which all records are there
+    stored_bytes: int  # of the source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +234,7 @@ class Watch:
         if not self._complete or self._first is None:
             raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
         first, last = self._first, self._last
-        received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topic))
+        received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topics.names))
         return Measured(
             wall_s=max(ended, last.at) - self._began,
             start_s=first.at - self._began,
@@ -272,7 +271,8 @@ class Watch:
 
     def _count(self) -> None:
         asked = time.monotonic()
-        found = self._ends.of({self._goal.topic: self._goal.partitions}, growing=True)
+        topics = self._goal.topics
+        found = self._ends.of(dict.fromkeys(topics.names, topics.partitions), growing=True)
         end = sum(found.values())
         if end > self._seen:
             self._seen = end
@@ -281,7 +281,9 @@ class Watch:
             self._last = self._moment(now)
             self._moved = now
             self._first = self._first or self._empty
-        elif not end and (len(found) == self._goal.partitions or not on_disk(self._target, self._goal.topic)):
+        elif not end and (
+            len(found) == topics.partitions * len(topics.names) or not on_disk(self._target, self._goal.topics.names)
+        ):
             # Brokers list a new topic late: what they do not list is empty only where nothing is on disk.
             self._empty = self._moment(asked)
 
@@ -357,10 +359,10 @@ def cpu_of(processes: Iterable[psutil.Process]) -> float:
     return sum(times.user + times.system for process in processes for times in [process.cpu_times()])
 
 
-def on_disk(cluster: Cluster, topic: str) -> int:
-    """Bytes of a topic's log as one replica has it."""
+def on_disk(cluster: Cluster, topics: Sequence[str]) -> int:
+    """Bytes of topics' logs as one replica has them."""
     sizes: dict[str, int] = {}
-    for node in cluster.nodes:
+    for node, topic in product(cluster.nodes, topics):
         for folder in node.data.glob(f"{topic}-*"):
             sizes[folder.name] = max(sizes.get(folder.name, 0), sum(one.stat().st_size for one in folder.glob("*.log")))
     return sum(sizes.values())

@@ -87,14 +87,16 @@ def run(
     """
     from mirror.lab.bench import arms, workloads
     from mirror.lab.bench.latency import Pace
-    from mirror.lab.bench.play import Plan
+    from mirror.lab.bench.play import LIVE_ARMS, Plan
     from mirror.lab.bench.report import measure
 
+    chosen = arms.chosen(arm or arms.USUAL)
     plan = Plan(
         shapes=workloads.chosen(workload or workloads.USUAL, megabytes or (_QUICK_MEGABYTES if quick else None)),
-        arms=arms.chosen(arm or arms.USUAL),
+        arms=chosen,
         rounds=1 if quick else rounds,
-        pace=(Pace(rate, _QUICK_SECONDS) if quick else Pace(rate)) if latency else None,
+        paces=[Pace(rate, _QUICK_SECONDS) if quick else Pace(rate)] if latency else [],
+        live_arms=[one for one in chosen if one.name in LIVE_ARMS],
         scaling=scaling and not quick,
         command=shlex.join(["mirror", *sys.argv[1:]]),
     )
