@@ -39,7 +39,7 @@ def main() -> None:
     shapes = [replace(small, name=f"far-{count}", partitions=count) for count in options.partitions]
     with mirrors(options.against) as arms:
         every = [*arms, *([] if options.alone else [ARMS["mm2"]])]
-        plan = Plan(shapes=shapes, arms=every, rounds=options.rounds, paces=[], live_arms=[], scaling=False, command="")
+        plan = Plan(shapes=shapes, arms=every, rounds=options.rounds)
         summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)
     for shape in shapes:
         for arm in summary.arms(shape.name):

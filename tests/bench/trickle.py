@@ -34,8 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     pace = Pace(options.rate, options.seconds, options.partitions, "lz4")
     with mirrors(options.against) as arms:
-        live = [*arms, ARMS["mm2"]]
-        plan = Plan(shapes=[], arms=[], rounds=options.rounds, paces=[pace], live_arms=live, scaling=False, command="")
+        plan = Plan(arms=(), rounds=options.rounds, paces=[pace], live_arms=[*arms, ARMS["mm2"]])
         summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)
     for arm in summary.live_arms((options.rate, options.partitions)):
         late = {metric.key: summary.late(metric, (options.rate, options.partitions), arm.name) for metric in TRICKLE}

@@ -196,12 +196,10 @@ class Watch:
         goal: Goal,
         beside: Sequence[int] = (),
     ) -> None:
-        """`began`: `time.monotonic()` when it was started. What the processes `beside` take from now on counts as well:
-        those of a Spark cluster that has run before.
-        """
+        """`began`: `time.monotonic()` when it was started. Processes `beside` count as in `Tree`."""
         self._process, self._began, self._goal, self._target = process, began, goal, target
         self._source_cpu, self._target_cpu = BrokerCpu(source), BrokerCpu(target)
-        self._trees = Trees(process.pid, beside)
+        self._tree = Tree(process.pid, beside)
         self._ends = Ends(target.bootstrap)
         nodes = [node for cluster in (source, target) for node in cluster.nodes]
         self._traffic = Traffic((node.port for node in nodes), (node.process.pid for node in nodes if node.process))
@@ -239,18 +237,18 @@ class Watch:
             wall_s=max(ended, last.at) - self._began,
             start_s=first.at - self._began,
             copy_s=last.at - first.at,
-            cpu_s=self._trees.cpu_s,
+            cpu_s=self._tree.cpu_s,
             start_cpu_s=first.cpu_s,
             copy_cpu_s=last.cpu_s - first.cpu_s,
             copy_kernel_cpu_s=last.kernel_s - first.kernel_s,
             copy_java_cpu_s=last.java_s - first.java_s,
             copy_source_cpu_s=last.source_s - first.source_s,
             copy_target_cpu_s=last.target_s - first.target_s,
-            java_cpu_s=self._trees.java_cpu_s,
+            java_cpu_s=self._tree.java_cpu_s,
             source_broker_cpu_s=last.source_s,
             target_broker_cpu_s=last.target_s,
-            peak_rss_bytes=self._trees.peak_rss,
-            peak_pss_bytes=self._trees.peak_pss,
+            peak_rss_bytes=self._tree.counters.peak_rss,
+            peak_pss_bytes=self._tree.counters.peak_pss,
             wire_in_bytes=received,
             wire_out_bytes=sent,
         )
@@ -264,7 +262,7 @@ class Watch:
         find = now - self._sampled_at >= _PROCESSES_S
         if find:
             self._sampled_at = now
-        self._trees.sample(find=find)
+        self._tree.sample(find=find)
         self._counted = time.monotonic()
         self._count()
         self._traffic.sample()
@@ -277,7 +275,7 @@ class Watch:
         if end > self._seen:
             self._seen = end
             now = time.monotonic()
-            self._trees.sample(find=self._first is None)
+            self._tree.sample(find=self._first is None)
             self._last = self._moment(now)
             self._moved = now
             self._first = self._first or self._empty
@@ -291,54 +289,12 @@ class Watch:
         """As of the last sample of the processes, and of now for the brokers."""
         return _Moment(
             at=at,
-            cpu_s=self._trees.cpu_s,
-            kernel_s=self._trees.kernel_s,
-            java_s=self._trees.java_cpu_s,
+            cpu_s=self._tree.cpu_s,
+            kernel_s=self._tree.kernel_s,
+            java_s=self._tree.java_cpu_s,
             source_s=self._source_cpu.used,
             target_s=self._target_cpu.used,
         )
-
-
-class Trees:
-    """A process with all that it starts, and others that ran before: of those, what they take from now on."""
-
-    def __init__(self, pid: int, beside: Sequence[int]) -> None:
-        self._every = [Tree(one) for one in (*beside, pid)]
-        self._before = self._java_before = self._kernel_before = 0.0
-        for tree in self._every[:-1]:
-            tree.sample()
-        self._before, self._java_before, self._kernel_before = self.cpu_s, self.java_cpu_s, self.kernel_s
-
-    def sample(self, *, find: bool = True) -> None:
-        """Sample all of them."""
-        for tree in self._every:
-            tree.sample(find=find)
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU-seconds as of the last sample."""
-        return sum(tree.counters.cpu_s for tree in self._every) - self._before
-
-    @property
-    def java_cpu_s(self) -> float:
-        """The part of it that Java's virtual machines took."""
-        return sum(tree.java_cpu_s for tree in self._every) - self._java_before
-
-    @property
-    def kernel_s(self) -> float:
-        """The part of it that the system's kernel took for them."""
-        return sum(tree.counters.kernel_s for tree in self._every) - self._kernel_before
-
-    @property
-    def peak_rss(self) -> int:
-        """Bytes: the sum of each tree's own peak."""
-        return sum(tree.counters.peak_rss for tree in self._every)
-
-    @property
-    def peak_pss(self) -> int | None:
-        """The same with shared pages once, where the system says."""
-        found = [tree.counters.peak_pss for tree in self._every]
-        return sum(size for size in found if size is not None) if any(found) else None
 
 
 class BrokerCpu:

@@ -62,13 +62,13 @@ _CHANGES: Final[tuple[tuple[Axis, int, Shape, Arm], ...]] = (
 class Plan:
     """What to measure."""
 
-    shapes: Sequence[Shape]
+    shapes: Sequence[Shape] = ()
     arms: Sequence[Arm]
     rounds: int
-    paces: Sequence[Pace]  # trickles
-    live_arms: Sequence[Arm]  # arms that copy them
-    scaling: bool
-    command: str
+    paces: Sequence[Pace] = ()  # trickles
+    live_arms: Sequence[Arm] = ()  # arms that copy them
+    scaling: bool = False
+    command: str = ""  # measures the same again
 
     def turns(self, round_: int, shape: Shape) -> Sequence[Arm]:
         """Return the arms that copy this shape in this round's order: each comes first in its turn."""

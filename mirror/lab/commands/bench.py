@@ -15,6 +15,11 @@ from mirror.commands import Json
 _QUICK_MEGABYTES = 40
 _QUICK_SECONDS = 10.0
 
+_RUN = """Measure: every arm copies every workload in turn, and each copy is compared with its source record by record.
+
+Example: mirror bench run --quick --json bench.json
+"""
+
 bench = typer.Typer(help="Compare the mirror with MirrorMaker 2 and other ways to copy.", invoke_without_command=True)
 
 Workloads = Annotated[
@@ -45,7 +50,8 @@ Newer = Annotated[Path, typer.Argument(metavar="NEW.json", help="Raw figures of 
 
 
 @bench.callback()
-def usual(
+@bench.command("run", help=_RUN)
+def run(
     context: typer.Context,
     workload: Workloads = None,
     arm: Arms = None,
@@ -64,27 +70,8 @@ def usual(
 
     Example: mirror bench --report bench.html
     """
-    if context.invoked_subcommand is None:
-        run(workload, arm, rounds, megabytes, latency, rate, scaling, quick, report, raw)
-
-
-@bench.command()
-def run(
-    workload: Workloads = None,
-    arm: Arms = None,
-    rounds: Rounds = 5,
-    megabytes: Megabytes = None,
-    latency: WithLatency = True,
-    rate: Rate = 1000,
-    scaling: WithScaling = True,
-    quick: Quick = False,
-    report: Report = None,
-    raw: RawFile = None,
-) -> None:
-    """Measure: every arm copies every workload in turn, and each copy is compared with its source record by record.
-
-    Example: mirror bench run --quick --json bench.json
-    """
+    if context.invoked_subcommand is not None:
+        return
     from mirror.lab.bench import arms, workloads
     from mirror.lab.bench.latency import Pace
     from mirror.lab.bench.play import LIVE_ARMS, Plan
