@@ -16,7 +16,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -197,9 +197,9 @@ class Watch:
         beside: Sequence[int] = (),
     ) -> None:
         """`began`: `time.monotonic()` when it was started. Processes `beside` count as in `Tree`."""
-        self._process, self._began, self._goal, self._target = process, began, goal, target
+        self._process, self._began, self.goal, self._target = process, began, goal, target
         self._source_cpu, self._target_cpu = BrokerCpu(source), BrokerCpu(target)
-        self._tree = Tree(process.pid, beside)
+        self.tree = Tree(process.pid, beside)
         self._ends = Ends(target.bootstrap)
         nodes = [node for cluster in (source, target) for node in cluster.nodes]
         self._traffic = Traffic((node.port for node in nodes), (node.process.pid for node in nodes if node.process))
@@ -209,15 +209,19 @@ class Watch:
         self._moved = self._counted = began
         self._sampled_at = float("-inf")  # a process that ends at once is seen, too
 
-    def measure(self, *, ends_itself: bool) -> Measured:
-        """Until it has ended, or, where it does not by itself, until everything is on the target. Raises BenchError."""
+    def measure(self, *, ends_itself: bool, on_progress: Callable[[int], None] = lambda _: None) -> Measured:
+        """Until it has ended, or, where it does not by itself, until everything is on the target. Raises BenchError.
+
+        `on_progress` gets the sum of the log ends.
+        """
         while self._process.exit_code is None:
             self._sample()
+            on_progress(self._seen)
             if self._complete and not ends_itself:
                 break
             if time.monotonic() - self._moved > TIMEOUT_S:
                 raise BenchError(
-                    f"no headway within {TIMEOUT_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
+                    f"no headway within {TIMEOUT_S:.0f} s: {self._seen:,} of {self.goal.end:,} records are there:\n"
                     + self._process.tail()
                 )
             time.sleep(max(_TICK_S, _REST * (time.monotonic() - self._counted)))
@@ -230,57 +234,57 @@ class Watch:
             time.sleep(_TICK_S)
             self._count()
         if not self._complete or self._first is None:
-            raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
+            raise BenchError(f"it ended with {self._seen:,} of {self.goal.end:,} records:\n{self._process.tail()}")
         first, last = self._first, self._last
-        received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topics.names))
+        received, sent = self._traffic.total(self.goal.stored_bytes, on_disk(self._target, self.goal.topics.names))
         return Measured(
             wall_s=max(ended, last.at) - self._began,
             start_s=first.at - self._began,
             copy_s=last.at - first.at,
-            cpu_s=self._tree.cpu_s,
+            cpu_s=self.tree.cpu_s,
             start_cpu_s=first.cpu_s,
             copy_cpu_s=last.cpu_s - first.cpu_s,
             copy_kernel_cpu_s=last.kernel_s - first.kernel_s,
             copy_java_cpu_s=last.java_s - first.java_s,
             copy_source_cpu_s=last.source_s - first.source_s,
             copy_target_cpu_s=last.target_s - first.target_s,
-            java_cpu_s=self._tree.java_cpu_s,
+            java_cpu_s=self.tree.java_cpu_s,
             source_broker_cpu_s=last.source_s,
             target_broker_cpu_s=last.target_s,
-            peak_rss_bytes=self._tree.counters.peak_rss,
-            peak_pss_bytes=self._tree.counters.peak_pss,
+            peak_rss_bytes=self.tree.counters.peak_rss,
+            peak_pss_bytes=self.tree.counters.peak_pss,
             wire_in_bytes=received,
             wire_out_bytes=sent,
         )
 
     @property
     def _complete(self) -> bool:
-        return self._seen >= self._goal.end
+        return self._seen >= self.goal.end
 
     def _sample(self) -> None:
         now = time.monotonic()
         find = now - self._sampled_at >= _PROCESSES_S
         if find:
             self._sampled_at = now
-        self._tree.sample(find=find)
+        self.tree.sample(find=find)
         self._counted = time.monotonic()
         self._count()
         self._traffic.sample()
 
     def _count(self) -> None:
         asked = time.monotonic()
-        topics = self._goal.topics
+        topics = self.goal.topics
         found = self._ends.of(dict.fromkeys(topics.names, topics.partitions), growing=True)
         end = sum(found.values())
         if end > self._seen:
             self._seen = end
             now = time.monotonic()
-            self._tree.sample(find=self._first is None)
+            self.tree.sample(find=self._first is None)
             self._last = self._moment(now)
             self._moved = now
             self._first = self._first or self._empty
         elif not end and (
-            len(found) == topics.partitions * len(topics.names) or not on_disk(self._target, self._goal.topics.names)
+            len(found) == topics.partitions * len(topics.names) or not on_disk(self._target, self.goal.topics.names)
         ):
             # Brokers list a new topic late: what they do not list is empty only where nothing is on disk.
             self._empty = self._moment(asked)
@@ -289,9 +293,9 @@ class Watch:
         """As of the last sample of the processes, and of now for the brokers."""
         return _Moment(
             at=at,
-            cpu_s=self._tree.cpu_s,
-            kernel_s=self._tree.kernel_s,
-            java_s=self._tree.java_cpu_s,
+            cpu_s=self.tree.cpu_s,
+            kernel_s=self.tree.kernel_s,
+            java_s=self.tree.java_cpu_s,
             source_s=self._source_cpu.used,
             target_s=self._target_cpu.used,
         )
