@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", metavar="COMMIT")
     options = parser.parse_args()
-    pace = Pace(options.rate, options.seconds, options.partitions, "lz4")
+    pace = Pace(options.rate, options.seconds, options.partitions)
     with mirrors(options.against) as arms:
         plan = Plan(arms=(), rounds=options.rounds, paces=[pace], live_arms=[*arms, ARMS["mm2"]])
         summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)

@@ -55,8 +55,8 @@ class Pace:
 
     rate: float = 1000.0  # records a second
     seconds: float = 60.0  # for which they count
-    partitions: int = 2
-    codec: str = "none"
+    partitions: int = 100
+    codec: str = "lz4"
     read: int = 8  # partitions whose records are timed, at most: readers that keep up with all take what is measured
 
     @property

@@ -42,6 +42,8 @@ _WARM_ARMS: Final = ("loop", "mirror")
 _TICKS: Final = Shape(name="ticks", codec="lz4", batch_bytes=300, record_bytes=300, megabytes=10, partitions=16)
 #: Arms that copy a trickle: those that run for ever.
 LIVE_ARMS: Final = ("mirror", "mm2", "mm2-tuned")
+#: Records a second of the usual trickles.
+RATES: Final = (1000.0, 4000.0)
 _READY_S: Final = 10.0
 #: What lies in the topics of scaling.
 _SCALING: Final = Shape(name="scaling", title="64 KB batches, zstd", batch_bytes=64_000, megabytes=100)

@@ -17,7 +17,7 @@ from mirror.lab.bench.page import page
 from mirror.lab.bench.play import Plan, play
 from mirror.lab.bench.plots import need_library
 from mirror.lab.bench.result import Latency, Point, Result, Run
-from mirror.lab.bench.summary import Summary, figure, ranged
+from mirror.lab.bench.summary import Summary, figure, ranged, short_copies
 from mirror.rendering import console, plain, print_json, table
 
 # --- `mirror bench page`, `compare` and `table` -----------------------------------------------------------------------
@@ -119,6 +119,8 @@ def measure(plan: Plan, *, report: Path | None, raw: Path | None) -> ExitCode:
     narrator = Narrator(Console(stderr=True, highlight=False))
     outcome = play(plan, narrator)
     _write(outcome.result, report, raw, narrator)
+    if short := short_copies(Summary(outcome.result)):
+        narrator.step(short)
     for text in (*outcome.unequal, *outcome.failures):
         narrator.failed(text)
     if outcome.unequal:

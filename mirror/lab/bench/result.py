@@ -28,6 +28,7 @@ Difference = Annotated[float, Field(ge=-1e15, le=1e15)]
 Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Axis = Literal["partitions", "tasks", "round_trip_ms", "replication"]
 Side = Literal["", "source", "target"]
+FAR_SIDES: Final[tuple[Side, ...]] = ("target", "source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

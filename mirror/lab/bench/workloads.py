@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mirror.errors import BenchError, ClusterUnreachable, ConfigError
-from mirror.lab.bench.result import Side, Workload
+from mirror.lab.bench.result import FAR_SIDES, Side, Workload
 from mirror.lab.bench.stored import Stored, stored
 
 # --- What a comparison copies -----------------------------------------------------------------------------------------
@@ -56,50 +56,90 @@ class Shape:
         )
 
 
-_TRANSACTIONAL: Final = Shape(
-    name="64KB-lz4-txn",
-    title="64 KB batches, lz4, half of the partitions in transactions",
-    codec="lz4",
-    batch_bytes=64_000,
-    megabytes=200,
-    transactional=0.5,
-)
 _SMALL: Final = Shape(
     name="8KB-lz4",
     title="8 KB batches, lz4, keyed, 16 partitions",
     codec="lz4",
     batch_bytes=8_000,
-    megabytes=200,
+    megabytes=1600,
     partitions=16,  # producers that write small batches have many
     keyed=1.0,
 )
-#: By name; the first one is what single figures are given for.
+_ROUND_TRIP_MS: Final = 80.0
+#: As OpenMessaging's benchmark has them: uncompressed, in batches of 128 KB.
+_OPEN_MESSAGING: Final = Shape(
+    name="omb-16p-1KB",
+    title="OpenMessaging, 1 KB records, 16 partitions",
+    codec="none",
+    batch_bytes=128_000,
+    megabytes=3000,
+    record_bytes=1000,
+    partitions=16,
+    keyed=0,
+)
+#: By name; the first one is what single figures are given for. The mirror takes at least ten seconds for each, once it
+#: has started, on two cores.
 SHAPES: Final[Mapping[str, Shape]] = {
     shape.name: shape
     for shape in (
-        Shape(name="1MB-zstd", title="1 MB batches, zstd", megabytes=1200),
-        _TRANSACTIONAL,
+        Shape(name="1MB-zstd", title="1 MB batches, zstd", megabytes=8000),
+        Shape(
+            name="64KB-lz4-txn",
+            title="64 KB batches, lz4, half of the partitions in transactions",
+            codec="lz4",
+            batch_bytes=64_000,
+            megabytes=3000,
+            transactional=0.5,
+        ),
         _SMALL,
         Shape(
             name="64KB-zstd-compacted",
             title="64 KB batches, zstd, compacted",
             batch_bytes=64_000,
-            megabytes=400,
+            megabytes=1400,
             compacted=True,
             keyed=1.0,
+        ),
+        _OPEN_MESSAGING,
+        replace(
+            _OPEN_MESSAGING,
+            name="omb-10t-128B",
+            title="OpenMessaging, 128 B records, 10 topics with 100 partitions",
+            batch_bytes=4_000,  # so many partitions fill no larger ones
+            megabytes=1500,
+            record_bytes=128,
+            topics=10,
+            partitions=100,
+        ),
+        replace(
+            _OPEN_MESSAGING,
+            name="omb-16p-1KB-txn",
+            title="OpenMessaging, 1 KB records, 16 partitions, in transactions",
+            transactional=1.0,
+        ),
+        *(
+            replace(
+                _SMALL,
+                name=f"8KB-far-{side}",
+                title=f"8 KB batches, lz4, 16 partitions, {side} {_ROUND_TRIP_MS:.0f} ms away",
+                megabytes=200,
+                far=side,
+                round_trip_ms=_ROUND_TRIP_MS,
+            )
+            for side in FAR_SIDES
         ),
         Shape(
             name="64KB-none-small",
             title="64 KB batches, uncompressed, 100-byte records",
             codec="none",
             batch_bytes=64_000,
-            megabytes=100,
+            megabytes=1500,
             record_bytes=100,
         ),
     )
 }
 #: What is measured unless somebody names others.
-USUAL: Final = ("1MB-zstd", "64KB-lz4-txn", "8KB-lz4", "64KB-zstd-compacted")
+USUAL: Final = tuple(name for name in SHAPES if name != "64KB-none-small")
 
 
 def chosen(names: Sequence[str], megabytes: int | None = None) -> tuple[Shape, ...]:
@@ -171,7 +211,7 @@ _COMPACTED: Final = {
     "segment.bytes": str(1 << 20),  # what is being written to is never cleaned
     "retention.ms": "-1",
 }
-_TIMEOUT_S: Final = 120.0
+_TIMEOUT_S: Final = 300.0
 _CLEAN_POLL_S: Final = 1.0
 #: Reads of a log that find the same number of records, before its cleaning is taken to be over.
 _CLEAN_POLLS: Final = 4
