@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from mirror.lab.bench import content
 from mirror.lab.bench.content import Content, Topics
 from mirror.lab.bench.latency import at_share, summary
-from mirror.lab.bench.measuring import Connection, parsed
 from mirror.lab.bench.workloads import Shape, values
 
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
@@ -73,20 +71,3 @@ def test_latency_is_added_record_by_record() -> None:
     assert sum(many for _, many in found.buckets) == found.records == 100
     assert found.buckets[-1] == (9000.0, 2)
     assert at_share([1.0, 2.0], 1.0) == 2.0
-
-
-def diagnosed(port: int, inode: int, sent: int, received: int) -> bytes:
-    """What the kernel says of one connection."""
-    message = struct.pack("=4B", 2, 1, 0, 0) + struct.pack(">HH", 40_000, port) + bytes(60) + struct.pack("=I", inode)
-    info = struct.pack("=120xQQ", sent, received)
-    body = message + struct.pack("=HH", 8, 5) + bytes(4) + struct.pack("=HH", 4 + len(info), 2) + info
-    return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
-
-
-def test_connections_are_read_from_what_the_kernel_says() -> None:
-    answer = diagnosed(9092, 7, 10, 20) + diagnosed(9093, 0, 1 << 33, 3) + struct.pack("=IHHII4x", 20, 3, 2, 1, 0)
-    assert list(parsed(answer)) == [
-        Connection(40_000, 9092, 7, 10, 20),
-        Connection(40_000, 9093, 0, 1 << 33, 3),
-        None,
-    ]

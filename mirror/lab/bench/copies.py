@@ -89,7 +89,6 @@ def attempted(arm: Arm, source: Source, target: Cluster, run: str, *, keep: bool
             topics=copy,
             # Where offsets are equal there are markers, too; that all is there is checked record by record.
             end=source.workload.records,
-            stored_bytes=source.workload.stored_bytes,
         )
         settle()
         began = time.monotonic()

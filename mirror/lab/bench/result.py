@@ -94,8 +94,8 @@ class Measured:
     target_broker_cpu_s: Amount
     peak_rss_bytes: Count
     peak_pss_bytes: Count | None  # shared pages counted once
-    wire_in_bytes: Count | None  # payload over TCP that came to the copying processes
-    wire_out_bytes: Count | None  # and that they sent
+    wire_in_bytes: Count | None = None  # received over TCP: in older files alone
+    wire_out_bytes: Count | None = None  # sent over TCP: in older files alone
     copy_kernel_cpu_s: Amount | None = None  # the part of `copy_cpu_s` in the system's kernel
     copy_java_cpu_s: Amount | None = None  # the part of `copy_cpu_s` in JVMs
     copy_source_cpu_s: Amount | None = None  # of the source's brokers in the time of `copy_s`

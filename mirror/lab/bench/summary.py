@@ -114,8 +114,6 @@ METRICS: Final = (
     _amount("whole", "from start to end", "s", lambda run: run.wall_s),
     _amount("whole_cpu", "CPU from start to end", "CPU-s", lambda run: run.cpu_s),
     _amount("java_cpu", "of it in JVMs", "CPU-s", lambda run: run.java_cpu_s),
-    _amount("wire_in", "bytes received", "MB", lambda run: run.wire_in_bytes, MB),
-    _amount("wire_out", "bytes sent", "MB", lambda run: run.wire_out_bytes, MB),
 )
 CORES: Final[Metric[Latency]] = Metric("cores", "CPU of the copy", "cores", lambda found: found.cores)
 ADDED_P50: Final[Metric[Latency]] = Metric("p50", "added latency, p50", "ms", lambda found: found.added_p50_ms)

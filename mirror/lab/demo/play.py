@@ -166,7 +166,7 @@ def play(progress: Narrator) -> Result:
 
 def _goal(target: Cluster, backlog: Mapping[str, int], source_ends: Ends) -> Goal:
     topics = Topics(target.bootstrap, list(backlog), PARTITIONS)
-    return Goal(topics=topics, end=sum(source_ends.of(backlog).values()), stored_bytes=0)
+    return Goal(topics=topics, end=sum(source_ends.of(backlog).values()))
 
 
 def _backlog_copied(watch: Watch, progress: Narrator) -> Measured:
