@@ -22,6 +22,7 @@ from mirror.kafka import cluster as kafka
 from mirror.kafka.connection import Connection
 from mirror.kafka.produce import ProduceAnswer, ProduceRequest, read_produce
 from mirror.kafka.protocol import PRODUCE, to_varint
+from mirror.kafka.queries import LATEST, list_offset
 from mirror.lab.bench.arms import Arm, Job
 from mirror.lab.bench.copies import removed
 from mirror.lab.bench.measuring import BrokerCpu
@@ -33,8 +34,7 @@ from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
 from mirror.records.header import CODECS, HEADER_BYTES, LAYOUT, LENGTH_PREFIX, sealed
 
-#: Seconds at the rate that do not count, at first; for the first record to come over; for the last one.
-WARM_S: Final = 15.0
+#: Seconds for the first record to arrive; for the last one.
 _FIRST_S: Final = 120.0
 _LAST_S: Final = 30.0
 #: Between two samples of CPU.
@@ -55,6 +55,7 @@ class Pace:
 
     rate: float = 1000.0  # records a second
     seconds: float = 60.0  # for which they count
+    warm_s: float = 30.0  # before that: JVMs compile what they do all the time
     partitions: int = 100
     codec: str = "lz4"
     read: int = 8  # partitions whose records are timed, at most: readers that keep up with all take what is measured
@@ -127,8 +128,8 @@ def summary(
     added = sorted((copy[number] - direct[number]) * 1e3 for number in sent)
     bounds = (*(bound for bound in BOUNDS if bound < late[-1]), next((b for b in BOUNDS if b >= late[-1]), late[-1]))
     counts = [0] * len(bounds)
-    for one in late:
-        counts[bisect_left(bounds, one)] += 1
+    for milliseconds in late:
+        counts[bisect_left(bounds, milliseconds)] += 1
     return Latency(
         arm=arm,
         rate=rate,
@@ -197,12 +198,14 @@ class Ticking:
         meter, metered = None, 0.0
         async with kafka.Cluster(endpoint("source", self._clusters[0].bootstrap)) as cluster:
             await cluster.refresh([self._topic])
-            leader = cluster.leader(kafka.TopicPartition(self._topic, 0)).node
+            partitions = [kafka.TopicPartition(self._topic, number) for number in range(pace.partitions)]
+            await asyncio.gather(*(list_offset(cluster, partition, LATEST) for partition in partitions))  # has a leader
+            leader = cluster.leader(partitions[0]).node
             ticker = _Ticker(cluster, await cluster.connection(leader), self._topic, pace)
             number = await self._begun(ticker)
             began = time.perf_counter()
-            while (elapsed := time.perf_counter() - began) < WARM_S + pace.seconds:
-                counts = elapsed >= WARM_S
+            while (elapsed := time.perf_counter() - began) < pace.warm_s + pace.seconds:
+                counts = elapsed >= pace.warm_s
                 if counts and time.perf_counter() > metered + _METER_S:
                     meter = meter or Meter(self._process, *self._clusters)
                     meter.sample()

@@ -188,7 +188,7 @@ def on_disk(cluster: Cluster, topics: Sequence[str]) -> int:
     sizes: dict[str, int] = {}
     for node, topic in product(cluster.nodes, topics):
         for folder in node.data.glob(f"{topic}-*"):
-            sizes[folder.name] = max(sizes.get(folder.name, 0), sum(one.stat().st_size for one in folder.glob("*.log")))
+            sizes[folder.name] = max(sizes.get(folder.name, 0), sum(log.stat().st_size for log in folder.glob("*.log")))
     return sum(sizes.values())
 
 

@@ -46,17 +46,14 @@ LIVE_ARMS: Final = ("mirror", "mm2", "mm2-tuned")
 RATES: Final = (1000.0, 4000.0)
 _READY_S: Final = 10.0
 #: What lies in the topics of scaling.
-_SCALING: Final = Shape(name="scaling", title="64 KB batches, zstd", batch_bytes=64_000, megabytes=100)
-_LARGE: Final = Shape(name="scaling-large", title="1 MB batches, zstd", megabytes=300, partitions=8)
+_SCALING: Final = Shape(name="scaling", batch_bytes=64_000, megabytes=100)
+_LARGE: Final = Shape(name="scaling-large", megabytes=300, partitions=8)
 #: The mirror with one thing changed at a time. A thousand partitions come last: brokers are busy with them for minutes
 #: after their end.
 _CHANGES: Final[tuple[tuple[Axis, int, Shape, Arm], ...]] = (
     *(("tasks", tasks, _LARGE, replace(MIRROR, spark={"tasks": tasks})) for tasks in (1, 2, 4)),
     *(("replication", replicas, _LARGE, replace(MIRROR, replicas=replicas)) for replicas in (1, 3)),
-    *(
-        ("partitions", count, replace(_SCALING, name=f"scaling-{count}", partitions=count), MIRROR)
-        for count in (1, 100, 1000)
-    ),
+    *(("partitions", count, replace(_SCALING, partitions=count), MIRROR) for count in (1, 100, 1000)),
 )
 
 
@@ -208,9 +205,12 @@ class Measuring:
         """Change one thing after another. More replicas need a target of three brokers."""
         self._progress.step("scaling")
         with started(Spec(name="bench-three", nodes=3, jit="full")) as three:
+            warm = source_of(self._source, replace(sized(_LARGE, _WARM_MEGABYTES), name="scaling-warm"))
+            copied(ARMS[_WARM_ARMS[0]], warm, three, "warm-three")
             for axis, value, shape, arm in _CHANGES:
+                topic = f"scaling-{axis}-{value}"
                 with self._guarded():
-                    source = source_of(self._source, shape)
+                    source = source_of(self._source, replace(shape, name=topic))
                     target = three if axis == "replication" else self._target
                     done = copied(arm, source, target, f"{axis}-{value}")
                     point = Point(
@@ -223,7 +223,7 @@ class Measuring:
                     )
                     self.points.append(point)
                     self._progress.point(point)
-                removed(self._source, shape.topic_names)
+                removed(self._source, [topic])
 
     @contextmanager
     def _places(self, shape: Shape, round_trip_ms: float | None = None) -> Iterator[tuple[Cluster, Cluster]]:

@@ -70,33 +70,34 @@ def show_changes(old: Path, new: Path, *, as_json: bool) -> ExitCode:
     """`mirror bench compare`: exit code 5 where one of the mirror's figures became worse beyond noise."""
     found = compare(Summary(read(old)), Summary(read(new)))
     if as_json:
-        print_json({"changes": [_fields(one) for one in found.changes], "notes": found.notes})
+        print_json({"changes": [_fields(change) for change in found.changes], "notes": found.notes})
     else:
         _print_changes(found)
     return ExitCode.DIFFERENT if found.worse else ExitCode.DONE
 
 
-def _fields(one: Change) -> dict[str, object]:
-    return {**asdict(one), "arm": one.arm.name, "kind": one.arm.kind}
+def _fields(change: Change) -> dict[str, object]:
+    return {**asdict(change), "arm": change.arm.name, "kind": change.arm.kind}
 
 
 def _print_changes(found: Comparison) -> None:
     out = console()
     shown = table("where", "arm", "figure", ("old", "right"), ("new", "right"), ("new / old", "right"), "")
-    for one in found.changes:
-        style = {"better": "green", "worse": "red"}.get(one.verdict, "dim")
-        ratio = f"{figure(one.ratio)} ({figure(one.least)} to {figure(one.most)})"
+    for change in found.changes:
+        style = {"better": "green", "worse": "red"}.get(change.verdict, "dim")
+        ratio = f"{figure(change.ratio)} ({figure(change.least)} to {figure(change.most)})"
         shown.add_row(
-            *(plain(text) for text in (one.where, one.arm.title, f"{one.what}, {one.unit}")),
-            *(ranged(spread) for spread in (one.old, one.new)),
+            *(plain(text) for text in (change.where, change.arm.title, f"{change.what}, {change.unit}")),
+            *(ranged(spread) for spread in (change.old, change.new)),
             ratio,
-            f"[{style}]{one.verdict}[/]",
+            f"[{style}]{change.verdict}[/]",
         )
     out.print(shown)
     for note in found.notes:
         out.print(f"note: {plain(note)}", markup=False)
     better, worse, noise, single = (
-        sum(one.verdict == verdict for one in found.changes) for verdict in ("better", "worse", "noise", "one round")
+        sum(change.verdict == verdict for change in found.changes)
+        for verdict in ("better", "worse", "noise", "one round")
     )
     summary = f"{better} better and {worse} worse beyond noise, {noise} within it"
     out.print(summary + (f", {single} of one round alone, of which nothing can be said" if single else ""))

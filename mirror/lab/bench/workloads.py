@@ -72,7 +72,7 @@ _OPEN_MESSAGING: Final = Shape(
     title="OpenMessaging, 1 KB records, 16 partitions",
     codec="none",
     batch_bytes=128_000,
-    megabytes=3000,
+    megabytes=4000,
     record_bytes=1000,
     partitions=16,
     keyed=0,
@@ -122,7 +122,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
                 _SMALL,
                 name=f"8KB-far-{side}",
                 title=f"8 KB batches, lz4, 16 partitions, {side} {_ROUND_TRIP_MS:.0f} ms away",
-                megabytes=200,
+                megabytes=300,
                 far=side,
                 round_trip_ms=_ROUND_TRIP_MS,
             )

@@ -12,9 +12,10 @@ import typer
 
 from mirror.commands import Json
 
-#: Of `--quick`: uncompressed MB of each workload, records a second for so many seconds.
+#: Of `--quick`: uncompressed MB of each workload, seconds of a trickle, and those before that do not count.
 _QUICK_MEGABYTES = 40
 _QUICK_SECONDS = 10.0
+_QUICK_WARM_SECONDS = 5.0
 
 _RUN = """Measure: every arm copies every workload in turn, and each copy is compared with its source record by record.
 
@@ -95,8 +96,8 @@ def run(
         shapes=workloads.chosen(workload or workloads.USUAL, megabytes or (_QUICK_MEGABYTES if quick else None)),
         arms=chosen,
         rounds=1 if quick else rounds,
-        paces=[replace(pace, seconds=_QUICK_SECONDS) if quick else pace for pace in paces],
-        live_arms=[one for one in chosen if one.name in LIVE_ARMS],
+        paces=[replace(pace, seconds=_QUICK_SECONDS, warm_s=_QUICK_WARM_SECONDS) if quick else pace for pace in paces],
+        live_arms=[way for way in chosen if way.name in LIVE_ARMS],
         scaling=scaling and not quick,
         command=shlex.join(["mirror", *sys.argv[1:]]),
     )

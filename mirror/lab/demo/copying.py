@@ -32,35 +32,30 @@ STOP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One topic. `wanted` and `written` are the producer's codec and number of records; the rest was found afterwards.
-
-    `bytes` are those of the batches as stored. `judged` batches had a verdict that copies them, `passed` of them one
-    that does not decompress; an epoch's last batches may lack one, where a task could not wait for their
-    acknowledgements. `hidden` batches hold no record for a reader: markers and what was aborted.
-    """
+    """One topic, as it was found afterwards."""
 
     topic: str
     partitions: int
-    wanted: str
-    written: int
+    wanted: str  # the producer's codec
+    written: int  # records by the producer
     codecs: tuple[str, ...]
     records: int
     batches: int
-    bytes: int
-    judged: int
-    passed: int
-    identical: int
+    bytes: int  # of the batches as stored
+    judged: int  # batches with a verdict that copies them
+    passed: int  # those of them that are not decompressed
+    identical: int  # batches with the same bytes on both sides
     offsets_equal: bool
-    hidden: int
-    lag: int
-    different: int
+    hidden: int  # batches without a record for a reader: markers, and what was aborted
+    lag: int  # records
+    different: int  # batches
 
     @classmethod
     def of(cls, report: TopicReport, verdicts: Mapping[str, int], wanted: str, written: int) -> Line:
         """From what the comparison and the mirror's own figures say of a topic."""
         own = {"wanted", "written", "judged", "passed"}
         return cls(
-            **{one.name: getattr(report, one.name) for one in fields(cls) if one.name not in own},
+            **{field_.name: getattr(report, field_.name) for field_ in fields(cls) if field_.name not in own},
             wanted=wanted,
             written=written,
             judged=sum(count for verdict, count in verdicts.items() if not verdict.startswith(DROPPED)),
@@ -95,21 +90,16 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the mirror took: its whole process tree, Spark's JVM and the Python processes.
+    """What the mirror took: its whole process tree, Spark's JVM and the Python processes."""
 
-    `start_*`: to the first mirrored record. `backlog_*`: what lay ready when it started, from its first mirrored record
-    to its last; `backlog_bytes` are those of batches as stored, `record_bytes` those of all keys and values. `peak_pss`
-    counts shared pages once; None where the system does not progress.
-    """
-
-    start_s: float
+    start_s: float  # to the first mirrored record
     start_cpu_s: float
-    backlog_s: float
+    backlog_s: float  # of what lay ready: from its first mirrored record to its last
     backlog_cpu_s: float
-    backlog_bytes: int
-    record_bytes: int
-    peak_rss: int
-    peak_pss: int | None
+    backlog_bytes: int  # of the batches as stored
+    record_bytes: int  # of all keys and values
+    peak_rss: int  # bytes
+    peak_pss: int | None  # the same with shared pages once; None where the system does not say
     stop_s: float
     exit_code: int
 
@@ -174,8 +164,8 @@ class Result:
 def verdicts_of(figures: Iterable[PartitionStatus]) -> dict[str, Counter[str]]:
     """Verdict counts by topic."""
     found: dict[str, Counter[str]] = {}
-    for one in figures:
-        found.setdefault(one.topic, Counter()).update(one.verdicts)
+    for status in figures:
+        found.setdefault(status.topic, Counter()).update(status.verdicts)
     return found
 
 
