@@ -28,16 +28,7 @@ MUTED_SECONDS: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class PartitionTask:
-    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago is about it, too. `note`
-    is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
-    acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
-    met, and `lifted` one that was known and does not stand any more.
-    `cut_bytes`: size of the smallest batch that the target closed a connection over, again and again; 0 for none.
-    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
-    are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
-    Up to target offset `sent` was sent here: a broker may still append it. `begins` is where the copy was made to
-    begin, -1 where it was not. `followed` is the target offset below which it was deleted since, as its source was.
-    """
+    """Keeps what is known of a partition for as long as its task runs."""
 
     assignment: Assignment
     state: State = State.STARTING
@@ -45,24 +36,24 @@ class PartitionTask:
     advice: str = ""
     cursor: Cursor | None = None
     partition_writer: PartitionWriter | None = None
-    in_doubt: asyncio.Event = field(default_factory=asyncio.Event)
-    doubts: int = 0
+    in_doubt: asyncio.Event = field(default_factory=asyncio.Event)  # its position is to be read again
+    doubts: int = 0  # in a row that count towards a stop
     stopped_at: int = -1
-    begins: int = -1
-    sent: int = -1
-    followed: int = 0
-    is_new: bool = True
-    presumes: bool = False
+    begins: int = -1  # where the copy was made to begin
+    sent: int = -1  # up to here something was sent to the target: a broker may still append it
+    followed: int = 0  # the target offset below which the copy was deleted since, as its source was
+    is_new: bool = True  # it has not begun: what its task learned a moment ago is about it, too
+    presumes: bool = False  # its state is a stop that is known, and it was not looked at yet
     finished: bool = False
-    note: str = ""
-    noted_until: float = 0.0
-    last: LastPosition | None = None
-    stop: KnownStop | None = None
-    lifted: bool = False
-    cut_bytes: int = 0
-    target_topic_id: UUID | None = None
-    left_out: list[tuple[int, int]] = field(default_factory=list)
-    read_until: int = -1
+    note: str = ""  # reported beside the state
+    noted_until: float = 0.0  # until then (monotonic)
+    last: LastPosition | None = None  # the last position that is known to be acknowledged
+    stop: KnownStop | None = None  # one that it met
+    lifted: bool = False  # one was known that does not stand any more
+    cut_bytes: int = 0  # size of the smallest batch that the target closed a connection over, again and again
+    target_topic_id: UUID | None = None  # known last: a topic that is missing for a moment is still this one
+    left_out: list[tuple[int, int]] = field(default_factory=list)  # source offsets, from and to before
+    read_until: int = -1  # where the source was read to
     tombstones: Tombstones = field(init=False)
     contact: Contact = field(init=False)
 
