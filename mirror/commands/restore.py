@@ -545,6 +545,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
     stopping = settings.topics.model_copy(update={"on_data_loss": "stop", "on_damage": "stop", "on_too_large": "stop"})
     rules = {name: rules_from(configs, stopping) for name, configs in report.configs.items()}
     assignments = [one for one in assign(report.plan.pairs, {}, rules) if one.source in report.wanted]
+    refused = disks.replicas.refused
     portions = [
         Portion(
             flow=settings.flow,
@@ -560,12 +561,10 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
             owner=owner,
         )
         for one in assignments
-        if one.source not in disks.replicas.refused
+        if one.source not in refused
     ]
     results = [
-        Restored(assignment=one, at_risk=True, problem=disks.replicas.refused[one.source])
-        for one in assignments
-        if one.source in disks.replicas.refused
+        Restored(assignment=one, at_risk=True, problem=why) for one in assignments if (why := refused.get(one.source))
     ]
 
     def done(one: Restored) -> None:
@@ -575,9 +574,11 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
             records = one.figures.records if one.figures else 0
             log.info("partition_restored", topic=at.topic, partition=at.partition, records=records, whole=one.is_whole)
 
-    restore_on_spark(settings.spark, settings.flow, portions, done)
-    for at in report.missing:
-        log.error("partition_missing", topic=at.topic, partition=at.partition, reason="no replica in these folders")
+    if portions:
+        restore_on_spark(settings.spark, settings.flow, portions, done)
+    reasons = dict.fromkeys(report.missing, "no replica in these folders")
+    for at, why in (reasons | {one.assignment.source: one.problem for one in results if not one.folders}).items():
+        log.error("partition_missing", topic=at.topic, partition=at.partition, reason=why)
     return sorted(results, key=lambda one: one.assignment.source)
 
 

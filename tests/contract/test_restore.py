@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -98,9 +99,9 @@ class Disk:
     def settings(self, **more: Any) -> Settings:
         return load(self.config(**more))
 
-    def restored(self, *options: str, config: Path | None = None) -> tuple[int, Any]:
+    def restored(self, *options: str, config: Path | None = None, folder: Path | None = None) -> tuple[int, Any]:
         """Return the exit code of `mirror restore --json`, and what it printed. Raises MirrorError."""
-        asked = ["restore", str(config or self.config()), "--from", str(self.folder), "--json", *options]
+        asked = ["restore", str(config or self.config()), "--from", str(folder or self.folder), "--json", *options]
         done = CliRunner().invoke(app, asked)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
@@ -188,6 +189,26 @@ def test_what_is_missing_or_damaged_is_not_restored_whole(disk: Disk) -> None:
     assert [one["whole"] for one in report["partitions"]] == [False, True]
     assert "damaged behind offset 19" in str(report["partitions"][0]["notes"])
     assert [disk.copied(partition) for partition in (0, 1, 2)] == [values(20), [], values(40)]
+
+
+@pytest.mark.proves("mirror restore", "never-silent")
+def test_a_replica_that_was_not_in_sync_is_restored_only_by_name(disk: Disk) -> None:
+    make_topic(disk.source.bootstrap, disk.topic)
+    produce(disk.source.bootstrap, disk.topic, values(20))
+    disk.copy()
+    disk.copy_groups(METADATA)
+    properties = disk.folder / "meta.properties"
+    properties.write_text(re.sub("node.id=.*", "node.id=77", properties.read_text()))
+    alone = disk.segment().parent
+    for options in (["--dry-run"], []):
+        code, report = disk.restored(*options)
+        (found,) = report["partitions"]
+        assert (code, found["at_risk"], found["folders"]) == (ExitCode.DATA_AT_RISK, True, [])
+        assert f"--from {alone} alone restores what is there" in str(found["notes"])
+    assert disk.copied() == []
+    code, report = disk.restored(folder=alone)
+    assert (code, report["partitions"][0]["folders"]) == (ExitCode.DONE, [str(alone)])
+    assert disk.copied() == values(20)
 
 
 @pytest.mark.proves("mirror restore", "never-silent")
