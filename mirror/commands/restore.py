@@ -302,17 +302,15 @@ _Ids = Mapping[str, UUID | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of a restore a person may choose.
+    """What of a restore a person may choose."""
 
-    settings: set what the lost cluster had set on its topics.
-    groups: commit what its groups had committed.
-    take_over: take the flow from a mirror that runs it.
-    dry_run: look at everything and write nothing.
-    """
-
+    #: Set what the lost cluster had set on its topics.
     settings: bool = True
+    #: Commit what its groups had committed.
     groups: bool = True
+    #: Take the flow from a mirror that runs it.
     take_over: bool = False
+    #: Look at everything and write nothing.
     dry_run: bool = False
 
 
@@ -545,7 +543,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
     stopping = settings.topics.model_copy(update={"on_data_loss": "stop", "on_damage": "stop", "on_too_large": "stop"})
     rules = {name: rules_from(configs, stopping) for name, configs in report.configs.items()}
     assignments = [one for one in assign(report.plan.pairs, {}, rules) if one.source in report.wanted]
-    refused = disks.replicas.refused
+    refused = {at: why for at, why in disks.replicas.refused.items() if at in report.wanted}
     portions = [
         Portion(
             flow=settings.flow,
@@ -576,8 +574,7 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
 
     if portions:
         restore_on_spark(settings.spark, settings.flow, portions, done)
-    reasons = dict.fromkeys(report.missing, "no replica in these folders")
-    for at, why in (reasons | {one.assignment.source: one.problem for one in results if not one.folders}).items():
+    for at, why in (dict.fromkeys(report.missing, "no replica in these folders") | refused).items():
         log.error("partition_missing", topic=at.topic, partition=at.partition, reason=why)
     return sorted(results, key=lambda one: one.assignment.source)
 

@@ -28,33 +28,31 @@ _TO_FILL_IN: Final = {"retention.ms": "MS", "retention.bytes": "BYTES"}
 
 @dataclass(slots=True)
 class Report:
-    """What a restore found and did.
+    """What a restore found and did."""
 
-    plan: the topics.
-    target: where they go.
-    configs: the settings of each target topic before anything was written.
-    wanted: the folders of each partition that is restored.
-    missing: partitions without a folder.
-    dry_run: nothing was written.
-    notes: what was left out before anything was read, and what could not be read of the cluster's own logs.
-    settings: by target topic, what becomes of its settings; None where they were not asked for or not found.
-    unset: by target topic, why settings that should be set were not.
-    groups: what becomes of the groups; None where they were not asked for or not found.
-    taken: who took the flow over before settings or groups were changed, which then stay as they are; else empty.
-    results: what became of each partition.
-    """
-
+    #: The topics.
     plan: TopicPlan
+    #: Where they go.
     target: Endpoint
+    #: The settings of each target topic before anything was written.
     configs: Mapping[str, Mapping[str, str]]
+    #: The folders of each partition that is restored.
     wanted: Mapping[TopicPartition, Sequence[Path]]
+    #: Partitions without a folder.
     missing: Sequence[TopicPartition]
+    #: Nothing was written.
     dry_run: bool
+    #: What was left out before anything was read, and what could not be read of the cluster's own logs.
     notes: Sequence[str] = ()
+    #: By target topic, what becomes of its settings; None where they were not asked for or not found.
     settings: Mapping[str, SettingsPlan] | None = None
+    #: By target topic, why settings that should be set were not.
     unset: Mapping[str, str] = field(default_factory=dict)
+    #: What becomes of the groups; None where they were not asked for or not found.
     groups: GroupsReport | None = None
+    #: Who took the flow over before settings or groups were changed, which then stay as they are; else empty.
     taken: str = ""
+    #: What became of each partition.
     results: list[Restored] = field(default_factory=list)
 
     @property
@@ -189,14 +187,14 @@ class Report:
         if self.dry_run:
             columns = (
                 Field("", self._target, "target topic"),
-                Field("", "start", "from", number),
-                Field("", "stable", "to", number),
+                Field("", _held("start"), "from", number),
+                Field("", _held("stable"), "to", number),
                 Field("", lambda result: len(self.wanted[result.assignment.source]), "replicas", number),
             )
         else:
             columns = (
                 Field("", _outcome, "state"),
-                Field("", "start", "from", number),
+                Field("", _held("start"), "from", number),
                 Field("", _figure("next_offset"), "to", number),
                 Field("", _figure("records"), "records", number),
                 Field("", _figure("batches"), "batches", number),
@@ -206,13 +204,12 @@ class Report:
             *columns,
             *keys("topic=assignment.source.topic partition=assignment.source.partition target=assignment.target.topic"),
             Field("replicas", self._replicas),
-            *keys("start committed_end=stable end"),
+            *(Field(key, _held(name)) for key, name in (("start",) * 2, ("committed_end", "stable"), ("end",) * 2)),
             Field("next_offset", _figure("next_offset")),
             *(Field(name, _figure(name, 0)) for name in ("records", "batches", "bytes")),
             Field("state", _figure("state")),
             Field("detail", _figure("detail", "")),
-            *keys("whole=is_whole"),
-            *keys("expired at_risk"),
+            *keys("whole=is_whole expired at_risk"),
             Field("folders", lambda result: [*result.folders], "taken from", "\n".join),
             Field("notes", lambda result: [*result.notes, *filter(None, [result.problem])]),
         )
@@ -228,6 +225,11 @@ class Report:
 _PLACE: Final = keys("group topic=at.topic partition=at.partition")
 _BEYOND: Final = (*_PLACE, *keys("offset goes_on_at=end"))
 _SKIPS: Final = (*_PLACE, *keys("records"))
+
+
+def _held(name: str) -> Callable[[Restored], Any]:
+    """Return an offset of the replica that was taken; None if none was."""
+    return lambda result: getattr(result, name) if result.folders else None
 
 
 def _figure(name: str, default: Any = None) -> Callable[[Restored], Any]:

@@ -125,39 +125,35 @@ class InSync(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTopic:
-    """A topic as the cluster last knew it.
+    """A topic as the cluster last knew it."""
 
-    topic_id: its id.
-    partitions: how many it had.
-    configs: what was set on the topic itself; anything else was its brokers' default.
-    in_sync: by partition, who had it whole.
-    """
-
+    #: Its id.
     topic_id: UUID
+    #: How many it had.
     partitions: int
+    #: What was set on the topic itself; anything else was its brokers' default.
     configs: Mapping[str, str]
+    #: By partition, who had it whole.
     in_sync: Mapping[int, InSync] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTopics:
-    """All topics of a cluster, as its metadata log had them in the end.
+    """All topics of a cluster, as its metadata log had them in the end."""
 
-    topics: by name.
-    removed: ids of topics that are known to be deleted (T3).
-    gone: the names that these had.
-    end: the offset behind the last record of the log that was read.
-    notes: what could not be read, in words.
-    voters: the nodes that voted on the metadata (T6); empty where that is not known.
-    is_whole: of the log behind the snapshot no record is known to be missing, or cannot be read.
-    """
-
+    #: By name.
     topics: Mapping[str, KnownTopic] = field(default_factory=dict)
+    #: Ids of topics that are known to be deleted (T3).
     removed: frozenset[UUID] = frozenset()
+    #: The names that these had.
     gone: frozenset[str] = frozenset()
+    #: The offset behind the last record of the log that was read.
     end: int = 0
+    #: What could not be read, in words.
     notes: tuple[str, ...] = ()
+    #: The nodes that voted on the metadata (T6); empty where that is not known.
     voters: frozenset[int] = frozenset()
+    #: Of the log behind the snapshot no record is known to be missing, or cannot be read.
     is_whole: bool = True
 
     def may_lack(self, nodes: Collection[int]) -> bool:
@@ -334,19 +330,17 @@ def _learn(replay: MetadataReplay, batches: Iterable[RawBatch], where: str) -> I
 
 @dataclass(slots=True)
 class GroupOffsets:
-    """What groups had committed.
+    """What groups had committed."""
 
-    groups: by group and partition.
-    undecided: by group, the partitions for which a transaction without an end had offsets (C2).
-    streams: those that are streams groups.
-    notes: what was left out, in words.
-    is_whole: nothing else that groups had committed is known to be missing, or may be (C3).
-    """
-
+    #: By group and partition.
     groups: dict[str, dict[TopicPartition, Commit]] = field(default_factory=dict)
+    #: By group, the partitions for which a transaction without an end had offsets (C2).
     undecided: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    #: Those that are streams groups.
     streams: set[str] = field(default_factory=set)
+    #: What was left out, in words.
     notes: list[str] = field(default_factory=list)
+    #: Nothing else that groups had committed is known to be missing, or may be (C3).
     is_whole: bool = True
 
 

@@ -244,7 +244,7 @@ class Restored:
     stable: int = 0
     #: Behind the last offset that the replica holds.
     end: int = 0
-    #: The folder of the replica that was taken; those of all if none could be read.
+    #: The folder of the replica that was taken; empty if none was.
     folders: tuple[str, ...] = ()
     #: What is to be said of the replica and of the copy.
     notes: tuple[str, ...] = ()

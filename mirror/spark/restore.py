@@ -92,7 +92,7 @@ def restored(portions: Iterable[Portion]) -> Iterator[Restored]:
         try:
             log = load(map(Path, portion.folders))
         except ConfigError as problem:
-            yield Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=str(problem))
+            yield Restored(assignment=portion.assignment, at_risk=True, problem=str(problem))
             continue
         found = _checked(portion, log)
         if not (found.problem or (portion.dry_run and not portion.is_there)):
@@ -357,7 +357,7 @@ def _rows(context: SparkContext, job: Future[list[Restored]], portion: Portion) 
         if not is_alive(context):
             raise EngineLost(f"{gave_up}. Nothing is lost: start the restore again") from failure
         problem = f"{gave_up}. What is copied stays: start the restore again"
-        return [Restored(assignment=portion.assignment, folders=portion.folders, at_risk=True, problem=problem)]
+        return [Restored(assignment=portion.assignment, at_risk=True, problem=problem)]
 
 
 def _sharing(portion: Portion, slots: int) -> Portion:

@@ -203,7 +203,7 @@ def test_a_replica_that_was_not_in_sync_is_restored_only_by_name(disk: Disk) -> 
     for options in (["--dry-run"], []):
         code, report = disk.restored(*options)
         (found,) = report["partitions"]
-        assert (code, found["at_risk"], found["folders"]) == (ExitCode.DATA_AT_RISK, True, [])
+        assert (code, found["at_risk"], found["folders"], found["end"]) == (ExitCode.DATA_AT_RISK, True, [], None)
         assert f"--from {alone} alone restores what is there" in str(found["notes"])
     assert disk.copied() == []
     code, report = disk.restored(folder=alone)
