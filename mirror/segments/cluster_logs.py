@@ -18,8 +18,8 @@ T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessag
     their logs as meet any majority lack none of it, and fewer may; so may any where nobody says who votes, and where
     something of the log behind the snapshot is missing or cannot be read
 
-C1  of each key the last record counts. Offsets of a transaction count from its marker on and only if that commits it,
-    unless a later record than theirs counts already (KIP-98, Kafka `OffsetMetadataManager.replayEndTransactionMarker`)
+C1  of each key the last record counts, one of a transaction only if its marker commits it (KIP-98, Kafka
+    `OffsetMetadataManager.replayEndTransactionMarker`)
 C2  a transaction without an end counts for nothing, and is reported
 C3  a log ends at its first damage, so that an older offset may count: a group then reads some records again. What may
     lack anything is not whole, as a topic's partition, but for offsets that compaction leaves out
@@ -31,7 +31,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -40,9 +39,10 @@ from uuid import UUID
 from mirror.errors import BadRecords, ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import OFFSETS_TOPIC
-from mirror.records.header import ABORT, COMMIT, RawBatch, marker_type
+from mirror.records.header import RawBatch, marker_type
 from mirror.records.rewrite import read
 from mirror.records.segment import Walk
+from mirror.records.transactions import Aborted
 from mirror.segments.broker_messages import (
     NO_LEADER_CHANGE,
     TOPIC_RESOURCE,
@@ -269,8 +269,7 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     _, voters = max(map(voters_of, folders), key=itemgetter(0), default=(-1, frozenset[int]()))
     replay = MetadataReplay(voters)
     if log is not None:  # what it says of voters alone, since the snapshot has no more of it
-        below = takewhile(lambda raw: raw.header.base_offset < end, batches_of(log))
-        notes += _learn(replay, (raw for raw in below if raw.header.is_control), _THE_LOG)
+        notes += _learn(replay, (raw for raw in batches_of(log) if raw.header.is_control), _THE_LOG)
     notes += _learn(replay, snapshot, where)
     if log is not None and log.start <= end:
         notes += _learn(replay, batches_of(log, end), _THE_LOG)
@@ -344,49 +343,6 @@ class GroupOffsets:
     is_whole: bool = True
 
 
-class _Stored(NamedTuple):
-    """The last value of a key, and its record's offset."""
-
-    offset: int
-    value: bytes
-
-
-class GroupReplay:
-    """Builds the last value of each key from batches in a log's order (C1)."""
-
-    def __init__(self) -> None:
-        self.latest: dict[bytes, _Stored] = {}
-        #: By producer id, what its open transaction has put under which keys; None deletes.
-        self.open: dict[int, dict[bytes, _Stored]] = {}
-        self.problems: list[str] = []
-
-    def learn(self, raw: RawBatch) -> None:
-        """One more batch."""
-        header = raw.header
-        try:
-            if header.is_control:
-                self._end(header.producer_id, marker_type(raw) if header.count else COMMIT)
-                return
-            pending = self.open.setdefault(header.producer_id, {}) if header.is_transactional else None
-            for offset, key, value in pairs_of(raw):
-                if key is None:
-                    continue
-                into = self.latest if pending is None else pending
-                if value is None:
-                    into.pop(key, None)
-                else:
-                    into[key] = _Stored(offset, value)
-        except BadRecords as problem:
-            self.problems.append(str(problem))
-
-    def _end(self, producer_id: int, kind: int) -> None:
-        if kind not in (ABORT, COMMIT):
-            return
-        for key, stored in self.open.pop(producer_id, {}).items():
-            if kind == COMMIT and ((known := self.latest.get(key)) is None or known.offset < stored.offset):
-                self.latest[key] = stored
-
-
 def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
     """What groups had committed, of the replicas of each partition of `__consumer_offsets` by its number. Raises
     ConfigError where a file changes meanwhile.
@@ -400,24 +356,40 @@ def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
             found.notes.append(f"{where} cannot be read: {problem}")
             found.is_whole = False
             continue
-        replay = GroupReplay()
+        latest, undecided, problems = dict[bytes, bytes](), set[bytes](), list[str]()
+        aborted = Aborted((producer_id, first) for producer_id, first, _ in log.aborted)
         for raw in batches_of(log):
-            replay.learn(raw)
-        found.notes += (f"{where}: {note}" for note in (*log.remarks, *log.lacks, *replay.problems))
-        found.is_whole &= not log.lacks and not replay.problems
-        _add(found, where, replay.latest, {key for pending in replay.open.values() for key in pending})
+            try:
+                if not aborted.covers(raw) and not raw.header.is_control:
+                    _learn_commits(raw, latest, undecided if log.is_open(raw) else None)
+            except BadRecords as problem:
+                problems.append(str(problem))
+        found.notes += (f"{where}: {note}" for note in (*log.remarks, *log.lacks, *problems))
+        found.is_whole &= not log.lacks and not problems
+        _add(found, where, latest, undecided)
     return found
 
 
-def _add(found: GroupOffsets, where: str, latest: Mapping[bytes, _Stored], undecided: Iterable[bytes]) -> None:
+def _learn_commits(raw: RawBatch, latest: dict[bytes, bytes], undecided: set[bytes] | None) -> None:
+    """Put the newest value of each key into `latest` (C1), or the keys of an open transaction into `undecided` (C2)."""
+    for _, key, value in pairs_of(raw):
+        if undecided is not None:
+            undecided |= {key} if key and value else set()
+        elif value is None:
+            latest.pop(key or b"", None)
+        elif key is not None:
+            latest[key] = value
+
+
+def _add(found: GroupOffsets, where: str, latest: Mapping[bytes, bytes], undecided: Iterable[bytes]) -> None:
     unread = 0
-    for key, stored in latest.items():
+    for key, value in latest.items():
         try:
             match decode_key(key):
                 case str(group):
                     found.streams.add(group)
                 case (group, at):
-                    found.groups.setdefault(group, {})[at] = decode_value(stored.value)
+                    found.groups.setdefault(group, {})[at] = decode_value(value)
         except BadRecords:
             unread += 1
     for key in undecided:

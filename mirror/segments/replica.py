@@ -106,6 +106,8 @@ class Replica:
     gaps: int = 0
     #: Of each aborted transaction: producer id, first offset and the marker's offset.
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    #: By producer id, the first offset of its transaction without an end.
+    open_from: dict[int, int] = field(default_factory=dict)
     #: Leader epochs and where each begins, oldest first; empty where the files do not say.
     epochs: Sequence[tuple[int, int]] = ()
     #: The newest leader epoch that the replica knows, whether or not it holds records of it; -1 if none.
@@ -136,6 +138,11 @@ class Replica:
     def at_risk(self) -> bool:
         """The log may have been more than is here, other than what a crash leaves at its end."""
         return bool(self.lacks or self.doubts)
+
+    def is_open(self, raw: RawBatch) -> bool:
+        """Return whether a batch is of a transaction without an end."""
+        header = raw.header
+        return header.is_transactional and self.open_from.get(header.producer_id, LAST_OFFSET) <= header.base_offset
 
     def read(self, offset: int, most: int, before: int) -> memoryview:
         """Bytes from the batch on that holds an offset, or the next one; at most so many, but one batch at least, and
@@ -237,8 +244,6 @@ class _Scanner:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._pending: _Pending | None = None
-        #: By producer id, the first offset of its open transaction.
-        self._open: dict[int, int] = {}
         #: The first offset of a transaction whose marker may be between two files.
         self._doubtful = LAST_OFFSET
         #: Leader epochs of batches, and where each begins.
@@ -290,7 +295,7 @@ class _Scanner:
         replica.epochs = tuple(one for one in epochs if one[0] >= 0 and one[1] < replica.end)
         replica.start = max(replica.start, min(begins, replica.end))  # A2
         doubtful = LAST_OFFSET if self._is_cleaned else self._doubtful
-        replica.stable = max(replica.start, min((replica.end, doubtful, *self._open.values())))
+        replica.stable = max(replica.start, min((replica.end, doubtful, *replica.open_from.values())))
         # what moves a log's start moves the first entry of its history there as well, at once; the other one later
         _note_start(replica, max(begins, history[0][1]) if history else None)
         _note_open(replica, is_in_gap=doubtful < LAST_OFFSET)
@@ -339,7 +344,7 @@ class _Scanner:
             replica.gaps += base - replica.end
             text = f"offsets {replica.end} to {base - 1} are in no file: compacted away, or a file is missing"
             replica.doubts.append(f"{replica.folder}: {text}")
-            self._doubtful = min((self._doubtful, *self._open.values()))
+            self._doubtful = min((self._doubtful, *replica.open_from.values()))
         replica.end = base
 
     def _note_epoch(self, epoch: int, first: int) -> None:
@@ -351,14 +356,14 @@ class _Scanner:
     def _note_transaction(self, raw: RawBatch) -> None:
         header = raw.header
         if not header.is_control:
-            self._open.setdefault(header.producer_id, header.base_offset)
+            self._replica.open_from.setdefault(header.producer_id, header.base_offset)
             return
         try:
             kind = marker_type(raw) if header.count else COMMIT  # emptied by compaction, after all that it ended
         except BadRecords:
             return
         if kind in (ABORT, COMMIT):
-            first = self._open.pop(header.producer_id, None)
+            first = self._replica.open_from.pop(header.producer_id, None)
             if first is not None and kind == ABORT:
                 self._replica.aborted.append((header.producer_id, first, header.base_offset))
 
