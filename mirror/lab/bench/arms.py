@@ -55,7 +55,7 @@ class Arm:
     settings: Callable[[], str]  # the configuration, for a reader
     command: Callable[[Arm, Job], Sequence[str]]  # writes files into the job's folder, and returns what to run
     fits: Callable[[Shape], bool] = lambda shape: not (shape.compacted or shape.transactional)
-    prepare: Callable[[], object] = lambda: None  # fetches what it needs, raises BenchError
+    prepare: Callable[[], object] = lambda: None  # fetches what it needs, raises EmbeddedError
     makes_topics: bool = True  # the arm makes the target topics itself
     replicas: int = 1  # of the target topics
     ends_itself: bool = True  # else it is ended once everything is on the target

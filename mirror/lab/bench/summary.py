@@ -281,7 +281,6 @@ def _sentence(
     for title, arms in cases:
         own = next((values for arm, values in arms if arm.kind == "mirror" and values), None)
         rivals = [(median(values.values()), arm, values) for arm, values in arms if arm.kind == "rival" and values]
-        rivals = [rival for rival in rivals if rival[0] > 0]  # of less than a tick of the clock nothing can be said
         if own is None or not rivals:
             continue
         best, arm, values = (min if metric.less_is_better else max)(rivals, key=lambda rival: rival[0])
