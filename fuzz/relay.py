@@ -53,8 +53,7 @@ _SHORT: Final = 200
 #: Targets of every kind; inputs choose by number.
 RULES: Final = (
     Rules(),
-    Rules(producer_id=False),
-    Rules(producer_id=False, target_append_time=True),
+    Rules(target_append_time=True),
     Rules(max_message_bytes=_SHORT),
     Rules(max_message_bytes=_SHORT, coalesce_bytes=800, codec=0),
     Rules(coalesce_bytes=1 << 14),

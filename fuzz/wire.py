@@ -13,6 +13,8 @@ from rawbatches import batch
 
 from mirror.errors import AccessDenied, ConnectionLost, FrameTooLarge, MalformedBatch, MalformedFrame
 from mirror.journal import journal, offset_maps, positions
+from mirror.journal.entries import ACCEPTED
+from mirror.journal.kinds import PartitionKind
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.connection import FrameReader
 from mirror.kafka.fetch import fetch_of, plain_fetch, read_fetch
@@ -131,13 +133,12 @@ def runs(data: bytes) -> None:
 def copies(data: bytes) -> None:
     """How copies stand: a record's key, up to the first newline, and its value. What is read is written alike."""
     key, _, value = data.partition(b"\n")
-    for prefix in (b"", positions.POSITION, positions.STOP):
-        with suppress(*NOT_OURS):
-            if (reported := positions.read_position(journal.Entry(0, prefix + key, value))) is not None and reported[1]:
-                again = positions.read_position(journal.Entry(0, *positions.position_entry(reported[0], reported[1])))
-                assert again == reported
-            if (met := positions.read_stop(journal.Entry(0, prefix + key, value))) is not None and met[1]:
-                assert positions.read_stop(journal.Entry(0, *positions.stop_entry(met[0], met[1]))) == met
+    kinds: tuple[PartitionKind[Any], ...] = (positions.POSITIONS, positions.STOPS, positions.WAYS_BACK, ACCEPTED)
+    for kind in kinds:
+        for prefix in (b"", kind.prefix):
+            with suppress(*NOT_OURS):
+                if (found := kind.read(journal.Entry(0, prefix + key, value))) is not None:
+                    assert kind.read(journal.Entry(0, *kind.change(*found))) == found
 
 
 def standings(random: Random) -> Iterator[bytes]:
@@ -150,7 +151,7 @@ def standings(random: Random) -> Iterator[bytes]:
         source_next=random.randrange(1000), target_end=95, stamp=(1 << 52, 3, 4), batch=batch, source_topic_id=topic_id
     )
     stop = KnownStop(state=State.TRUNCATED, offset=104, detail="cut back", target_topic_id=topic_id)
-    for key, value in (positions.position_entry(at, last), positions.stop_entry(at, stop)):
+    for key, value in (positions.POSITIONS.entry(at, last), positions.STOPS.entry(at, stop)):
         yield key + b"\n" + value
 
 

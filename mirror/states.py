@@ -123,15 +123,16 @@ class Remedy(Enum):
         " flow, may have other offsets"
     )
     ALLOW_DELETION = (
-        "Until the partition is MIRRORING, have cleanup.policy, retention.ms and retention.bytes in"
-        " sync.configs_exclude (SIGHUP), and"
+        "Add cleanup.policy, retention.ms and retention.bytes to sync.configs_exclude and send SIGHUP, then"
         " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
-        " --add-config cleanup.policy=[compact,delete],retention.ms=-1,retention.bytes=-1"
+        " --add-config cleanup.policy=[compact,delete],retention.ms=-1,retention.bytes=-1."
+        " When the partition is MIRRORING, take them out again"
     )
     TAKE_KEYLESS = (
-        "Until the partition is MIRRORING behind them, have cleanup.policy, retention.ms and retention.bytes in"
-        " sync.configs_exclude (SIGHUP), and run kafka-configs.sh --bootstrap-server {target} --alter --entity-type"
-        " topics --entity-name {target_topic} --add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1"
+        "Add cleanup.policy, retention.ms and retention.bytes to sync.configs_exclude and send SIGHUP, then"
+        " run kafka-configs.sh --bootstrap-server {target} --alter --entity-type topics --entity-name {target_topic}"
+        " --add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1."
+        " When the partition is MIRRORING, take them out again"
     )
     KEEP_TIMES = (
         "Let the copy keep the times that records have: kafka-configs.sh --bootstrap-server {target} --alter"
@@ -146,12 +147,11 @@ class Remedy(Enum):
         "Let the dead-letter topic keep the times that records have: kafka-configs.sh --bootstrap-server {target}"
         " --alter --entity-type topics --entity-name {dead_letter} --add-config message.timestamp.type=CreateTime"
     )
-    UPGRADE = "No reader of today knows the format of the batch: start a release of the mirror that does"
+    UPGRADE = "This release cannot read the batch format. Upgrade the mirror"
     SEE_BROKER = "See the log of the target's broker, which answers each try with an error"
     GRANT = "{grant}"
     MEND_LOGIN = (
-        "Mend the login on the cluster, which is tried again at every epoch; or in the mirror's configuration, and"
-        " start it again"
+        "Fix the credentials. The mirror retries by itself; restart it only if you changed its configuration file"
     )
     REKEY_BEHIND = "Set topics.on_data_loss: continue, and start the mirror again, to go on behind them"
     REKEY_ANEW = (

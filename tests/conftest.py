@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -211,8 +212,8 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(autouse=True)
 def _logs_as_in_a_new_process() -> None:
     """A command that another test ran may have left them silent, or in another form."""
-    if structlog := sys.modules.get("structlog"):
-        structlog.reset_defaults()
+    if "structlog" in sys.modules:
+        importlib.import_module("structlog").reset_defaults()  # waits for a thread that is importing it
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, MalformedBatch, PartitionStop, PreflightError
-from mirror.journal.entries import Lost, accept_entry, forgotten_entry, losses_in, seen_in, starts_in
+from mirror.journal.entries import COPIES, Lost, accept_entry, forgotten_entry, losses_in, starts_in
 from mirror.journal.journal import Change, Journal, journal_topic
 from mirror.journal.offset_maps import indexes_of
-from mirror.journal.positions import Standing, lifted_entry, position_entry, standing_in
+from mirror.journal.positions import POSITIONS, STOPS, Standing, standing_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, list_offset, listed
@@ -182,7 +182,7 @@ async def _accept(
         ]
         journal = Journal(target, settings.flow, clearance)
         records = await journal.newest()
-        seen = seen_in(records).get(target_topic)
+        seen = COPIES.newest(records).get(target_topic)
         if (why := not_named(topic, target.topic_id(target_topic), seen, source.cluster_id)) and await _has_records(
             target, target_topic
         ):
@@ -405,7 +405,7 @@ def _entries(one: Accepted, source: Cluster) -> list[Change]:
     if one.loss is not None and not one.was_accepted:
         entries.append(accept_entry(one.loss, source.topic_id(one.source.topic)))
     if one.confirmed is not None:
-        entries.append(position_entry(one.target, one.confirmed))
+        entries.append(POSITIONS.entry(one.target, one.confirmed))
     if one.lifted is not None:
-        entries.append(lifted_entry(one.target))
+        entries.append(STOPS.tombstone(one.target))
     return [*entries, *(forgotten_entry(one.target, each) for each in one.possible)]

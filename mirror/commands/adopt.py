@@ -16,10 +16,10 @@ from mirror import clock
 from mirror.commands.verify import verify_flow
 from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
-from mirror.journal.entries import FirstSeen, same_id
+from mirror.journal.entries import COPIES, FirstSeen, same_id
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import refuse_failed_over
-from mirror.journal.positions import lifted_entry, standing_in, stops_in
+from mirror.journal.positions import STOPS, standing_in, stops_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.names import did_you_mean, first_of
@@ -300,8 +300,8 @@ def _record(
     source_id = source.cluster_id()
     ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
     records = [
-        (
-            FirstSeen.key(pair.target),
+        COPIES.entry(
+            pair.target,
             FirstSeen(
                 source_topic=pair.source,
                 topic_id=plan.source_topics[pair.source].topic_id,
@@ -311,7 +311,7 @@ def _record(
                 compared=True,
                 compared_ms=compared_ms,
                 origins=tuple(dict.fromkeys((source_id, *history.chain(pair.source)))),
-            ).to_json(),
+            ),
         )
         for pair in pairs
     ]
@@ -321,7 +321,7 @@ def _record(
             journal = Journal(target, settings.flow, clearance)
             stops = standing_in(await journal.newest()).stops  # what was compared whole is in order
             copies = {pair.target for pair in pairs}
-            lifted = [lifted_entry(at) for at in stops if at.topic in copies]
+            lifted = [STOPS.tombstone(at) for at in stops if at.topic in copies]
             await journal.append_all([*records, *lifted])
 
     asyncio.run(append())

@@ -57,10 +57,10 @@ from mirror.groups.gap import GROUPS_STAY, OffsetGap
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
-from mirror.journal.entries import loss_entry, mirrored_cluster, paused_in, seen_in
+from mirror.journal.entries import COPIES, loss_entry, mirrored_cluster, paused_in
 from mirror.journal.journal import Change, Entry, Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
-from mirror.journal.positions import WayBack, joined, standing_in, way_back_entry
+from mirror.journal.positions import WAYS_BACK, WayBack, joined, standing_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, partition_counts
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
@@ -170,7 +170,7 @@ def _left_out(lost: Iterable[LostBack], known: JournalSnapshot) -> Iterator[Chan
         ids = loss.topic_id, loss.target_topic_id
         if spans:
             every = joined([*spans, *standing.way_back_of(loss.target, *ids)])
-            yield way_back_entry(loss.target, WayBack(every, *ids))
+            yield WAYS_BACK.entry(loss.target, WayBack(every, *ids))
 
 
 async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[LostBack]:
@@ -180,7 +180,7 @@ async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list
     found, problems = list[LostBack](), list[str]()
     try:
         names = await partition_counts(source, SOURCE_SECONDS)
-        found, problems = await losses_on_the_way_back(source, seen_in(known.newest), names)
+        found, problems = await losses_on_the_way_back(source, COPIES.newest(known.newest), names)
         if await may_hide_flows(source):
             problems.append(f"journals on {source} may be hidden: {GRANT_JOURNALS}")
     except ClusterError as error:

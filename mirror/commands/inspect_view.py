@@ -54,7 +54,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "verdict": "no_wrap",
 }
 _FEW: Final = frozenset({"offsets", "records", "codec", "size, B", "ratio", "flags", "verdict"})
-_COLOURS: Final = {Action.PASS: "green", Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
+_COLOURS: Final = {Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,6 @@ def _flags(seen: Seen) -> Iterator[str]:
 # --- What `mirror inspect` adds up ------------------------------------------------------------------------------------
 
 #: Verdicts that need no decompression.
-_AS_STORED: Final = (Action.PASS, Action.RESTAMP)
 
 
 @dataclass(slots=True)
@@ -293,7 +292,7 @@ class LogTotals:
         copied = stored = 0
         for (_, verdict), sums in self.kinds.items():
             copied += sums.bytes if verdict.action is not Action.DROP else 0
-            stored += sums.bytes if verdict.action in _AS_STORED else 0
+            stored += sums.bytes if verdict.action is Action.RESTAMP else 0
         return stored, copied
 
     def as_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PartitionStop, WireError
-from mirror.journal.entries import same_id, seen_in
+from mirror.journal.entries import COPIES, same_id
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import indexes_of
 from mirror.journal.ownership import FailedOver
@@ -135,7 +135,7 @@ async def _known(sides: _Sides, journal: Journal) -> _Known:
     _, one, source, other, target = sides
     records = await journal.newest()
     ids = one.topic_id(source.topic), other.topic_id(target.topic)
-    seen = seen_in(records).get(target.topic)
+    seen = COPIES.newest(records).get(target.topic)
     if seen is None or seen.source_topic != source.topic or not same_id(seen.target_topic_id, ids[1]):
         raise ConfigError(
             f"{target.topic}: by the journal of {journal.flow} it is no copy of {source.topic}, so that its offsets say"

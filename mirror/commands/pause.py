@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mirror.config import Settings
 from mirror.errors import ConfigError, ExitCode
-from mirror.journal.entries import pause_entry, paused_in, resume_entry, seen_in
+from mirror.journal.entries import COPIES, PAUSES, pause_entry, paused_in
 from mirror.journal.journal import journal_topic
 from mirror.kafka.admin import Admin
 from mirror.names import did_you_mean
@@ -31,7 +31,7 @@ def resume(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitC
 def _set(settings: Settings, topics: Sequence[str], *, as_json: bool, pauses: bool) -> ExitCode:
     paused = _paused_of(settings, topics)
     changed = [topic for topic in topics if (topic in paused) is not pauses]
-    entries = [pause_entry(topic) if pauses else resume_entry(topic) for topic in changed]
+    entries = [pause_entry(topic) if pauses else PAUSES.tombstone(topic) for topic in changed]
     if entries:
         asyncio.run(write_own(settings, entries))
     if as_json:  # what holds now of each topic, and whether that is new
@@ -67,4 +67,4 @@ def _known(settings: Settings) -> tuple[set[str], set[str]]:
         print(f"{settings.flow}: never ran on {where}: its journal {name} is made now", file=sys.stderr)
     ensure_flow_topic(target_admin, settings.flow, settings.topics.replication_factor)
     newest = asyncio.run(read_own(settings)).newest
-    return {*paused_in(newest)}, {one.source_topic for one in seen_in(newest).values()}
+    return {*paused_in(newest)}, {one.source_topic for one in COPIES.newest(newest).values()}

@@ -27,7 +27,7 @@ from uuid import UUID
 from mirror.commands.restore_view import Report
 from mirror.config import Settings
 from mirror.errors import ConfigError, MirrorError
-from mirror.journal.entries import FirstSeen, mirrored_cluster, same_id, seen_in
+from mirror.journal.entries import COPIES, FirstSeen, mirrored_cluster, same_id
 from mirror.journal.journal import Journal
 from mirror.journal.ownership import Owner
 from mirror.kafka.admin import Admin
@@ -441,7 +441,7 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
     there = target.describe({pair.target for pair in plan.pairs})
     async with Cluster(Endpoint.of(settings.target)) as cluster:
         journal = Journal(cluster, settings.flow)
-        seen = seen_in(await journal.newest())
+        seen = COPIES.newest(await journal.newest())
         fresh = {
             pair.target: FirstSeen(
                 source_topic=pair.source,
@@ -456,7 +456,7 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
             if pair.target in there
             and ((known := seen.get(pair.target)) is None or known.target_topic_id != there[pair.target].topic_id)
         }
-        await journal.append_all((FirstSeen.key(topic), one.to_json()) for topic, one in fresh.items())
+        await journal.append_all(COPIES.entry(topic, one) for topic, one in fresh.items())
     return {topic for topic, one in (seen | fresh).items() if one.made}, {
         name: info.topic_id for name, info in there.items()
     }

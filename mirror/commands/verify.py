@@ -23,7 +23,7 @@ from mirror import clock
 from mirror.commands.verify_view import as_dict, page, rendered
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode
-from mirror.journal.entries import FirstSeen, Lost, losses_in, paused_in, rekeyed_in, same_id, seen_in, starts_in
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen, Lost, losses_in, paused_in, same_id, starts_in
 from mirror.journal.journal import Journal, newest
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.positions import stops_in
@@ -260,7 +260,7 @@ async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _R
         await target.refresh([journal.partition.topic, *topics])
         entries = (await journal.read())[0] if journal.partition.topic in target.topics else []
         known = newest(entries)
-        seen = seen_in(known)
+        seen = COPIES.newest(known)
         return _Recorded(
             indexes=Indexes(entries),
             since={
@@ -269,7 +269,7 @@ async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _R
                 if same_id(seen[at.topic].topic_id, topics.get(at.topic))
             },
             seen=seen,
-            rekeyed=rekeyed_in(known),
+            rekeyed=REKEYED.newest(known),
             losses=losses_in(known),
             paused=paused_in(known),
             stops=stops_in(known, {name: target.topic_id(name) for name in topics}),

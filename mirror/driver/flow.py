@@ -14,6 +14,7 @@ from mirror.config import Settings, insecure
 from mirror.driver.scheduling import MOST_TASKS, epoch_length, task_count
 from mirror.errors import ExitCode, MirrorError, PreflightError
 from mirror.journal.entries import (
+    MAKING,
     FirstSeen,
     Unfollowed,
     loss_entry,
@@ -393,7 +394,7 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
         )
         for copy in made
     }
-    asyncio.run(write_own(settings, [(FirstSeen.making_key(copy), one.to_json()) for copy, one in named.items()]))
+    asyncio.run(write_own(settings, [MAKING.entry(copy, one) for copy, one in named.items()]))
 
 
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:

@@ -17,14 +17,12 @@ from mirror import clock
 from mirror.background import in_background
 from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireError
 from mirror.journal import ownership
-from mirror.journal.entries import PREFIX as TOPIC
-from mirror.journal.entries import REKEYED, read_pause
+from mirror.journal.entries import COPIES, PAUSES, REKEYED
 from mirror.journal.heartbeats import STALE_SECONDS
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, Lost, Place
-from mirror.journal.offset_maps import PREFIX as RUNS
-from mirror.journal.offset_maps import Indexes
+from mirror.journal.offset_maps import RUNS, Indexes
 from mirror.journal.ownership import Claims, FailedOver, Garbled, Owner, Taken
-from mirror.journal.positions import Standing, read_position
+from mirror.journal.positions import POSITIONS, Standing
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.logs import LogOnce
@@ -43,7 +41,7 @@ HEARD_SECONDS: Final = 15.0
 #: The same for a result: what its task wrote is in the journal by then, which is read every second.
 RESULT_SECONDS: Final = 3.0
 #: Keys of records that are said again anyway, or that are no longer true when they are.
-_FLEETING: Final = (OWNER, ENDED, ownership.KEY, STATE, TASK, GROUPS, RUNS)
+_FLEETING: Final = (OWNER, ENDED, ownership.KEY, STATE, TASK, GROUPS, RUNS.prefix)
 
 
 class _Heard(NamedTuple):
@@ -216,8 +214,8 @@ class JournalState:
         self._gone -= {entry.key for entry in since}
         for entry in since if not lost.new_from else ():
             with contextlib.suppress(*NOT_OURS):
-                if entry.key == OWNER and entry.value and not self._claims.knows(Owner.read(entry.value).instance):
-                    self._end(Owner.read(entry.value))  # it found an empty journal, so its number says nothing
+                if entry.key == OWNER and entry.value and not self._claims.knows(Owner.from_json(entry.value).instance):
+                    self._end(Owner.from_json(entry.value))  # it found an empty journal, so its number says nothing
         self.learn(since)
         if self.owner is not None:  # with another number: somebody may have claimed meanwhile, with what he found
             self.owner = replace(self.owner, claim=self._claims.highest + 1)
@@ -344,7 +342,7 @@ class JournalState:
                 self._kept[entry.key] = entry
                 self._gone.discard(entry.key)
             if entry.key == OWNER and entry.value:
-                owner = Owner.read(entry.value)
+                owner = Owner.from_json(entry.value)
                 if owner.instance != self.instance:
                     if self._claims.learn(owner):
                         self._end(owner)
@@ -353,7 +351,7 @@ class JournalState:
                 else:
                     self._claims.learn(owner)
             elif entry.key == ENDED and entry.value:
-                self._ended = ownership.ended_instance(entry.value)
+                self._ended = ownership.Reporter.from_json(entry.value).instance
             elif entry.key == ownership.KEY and entry.value is not None:
                 self._is_over = True
                 self.failed_over(FailedOver.read_or_garbled(entry.value))
@@ -372,16 +370,16 @@ class JournalState:
                 task = TaskStatus.from_json(entry.value)
                 if task.instance == self.instance:
                     self.metrics.learn_task(task)
-            elif entry.key.startswith((TOPIC, REKEYED)):
+            elif entry.key.startswith((COPIES.prefix, REKEYED.prefix)):
                 if entry.value is None:  # taken back: another flow has it
                     self.topics.pop(entry.key, None)
                 else:
                     self.topics[entry.key] = entry.value
-            elif (pause := read_pause(entry)) is not None:
-                (self.paused.add if pause.is_paused else self.paused.discard)(pause.topic)
+            elif (paused := PAUSES.name(entry.key)) is not None:
+                (self.paused.discard if entry.value is None else self.paused.add)(paused)
             else:
                 self.standing.learn(entry)
-                if entry.value is None and (forgotten := read_position(entry)) is not None:
+                if entry.value is None and (forgotten := POSITIONS.read(entry)) is not None:
                     self._lasts.pop(forgotten[0], None)
         except NOT_OURS as problem:
             key = entry.key.decode(errors="replace")

@@ -34,13 +34,13 @@ from mirror.errors import (
     WireError,
 )
 from mirror.journal.entries import (
+    COPIES,
+    MAKING,
+    REKEYED,
+    STARTS,
     FirstSeen,
     PendingStart,
-    pending_starts,
-    rekeyed_in,
     same_id,
-    seen_in,
-    start_entry,
     start_offsets,
 )
 from mirror.journal.journal import Journal
@@ -88,14 +88,14 @@ async def recorded(
     """
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
-    has_begun = any(not one.compared for one in seen_in(known).values())
+    has_begun = any(not one.compared for one in COPIES.newest(known).values())
     since = {} if has_begun else await _begun(source, journal, assignments, start)
     changed: dict[bytes, bytes] = {}
-    former, rekeyed = set[bytes](), rekeyed_in(known)
+    former, rekeyed = set[bytes](), REKEYED.newest(known)
     fresh, found = dict[str, str](), list[Assignment]()
     for assignment in assignments:
         topic, copy = assignment.source.topic, assignment.target.topic
-        key = FirstSeen.key(copy)
+        key = COPIES.key(copy)
         now = FirstSeen(
             source_topic=topic,
             topic_id=source.topic_id(topic) or assignment.topic_id,
@@ -114,14 +114,14 @@ async def recorded(
                 continue
             fresh[copy] = topic
             if copy in rekeyed and not same_id(rekeyed[copy].target_topic_id, now.target_topic_id):
-                former.add(FirstSeen.rekeyed_key(copy))  # what that one lost, this one begins behind, or has
+                former.add(REKEYED.key(copy))  # what that one lost, this one begins behind, or has
         if (now := stands) != before:
             changed[key] = now.to_json()
         named = replace(assignment, topic_id=now.topic_id, target_topic_id=now.target_topic_id)
         begins = now.begins(assignment.source.partition)
         found.append(replace(named, since=begins, caught_up_ms=now.compared_ms))
     if changed:
-        over = [*former, *map(FirstSeen.making_key, fresh)]
+        over = [*former, *map(MAKING.key, fresh)]
         entries = [*changed.items(), *((key, None) for key in over)]
         if since:  # all topics begin later, or none does: one batch (B1)
             await journal.append(entries)
@@ -143,7 +143,7 @@ async def _rivals(
     """Why copies that were just named may not begin, by target topic; the journal names them no more. `fresh`: their
     source topics. Raises as `recorded` does; none of them is named then.
     """
-    history = await _asked(journal, map(FirstSeen.key, fresh), known, elsewhere)
+    history = await _asked(journal, map(COPIES.key, fresh), known, elsewhere)
     failed, alias = dict[str, MirrorError](), journal.cluster.endpoint.alias
     for copy, topic in fresh.items():
         claim = history.claims.get(copy)
@@ -151,7 +151,7 @@ async def _rivals(
             failed[copy] = PreflightError(str(claimed(topic, copy, claim.flow)))
         elif (loop := loop_finding(topic, alias, history)) is not None:
             failed[copy] = PreflightError(str(loop))
-    await _take_back(journal, map(FirstSeen.key, failed), known)
+    await _take_back(journal, map(COPIES.key, failed), known)
     return failed
 
 
@@ -167,13 +167,13 @@ async def record_starts(
     `start`, which is EARLIEST at any other start. On record before anything is reported, until a plan is; those that
     the flow no longer `follows` are forgotten. Raises as `Journal.append` does.
     """
-    before = pending_starts(known)
+    before = STARTS.newest(known)
     new = [] if start == EARLIEST else [one for one in rules if one.target not in before]
     asked = await asyncio.gather(*(_pending_start(source, one.source, start) for one in new))
     now = {target: one for target, one in before.items() if follows(one.source_topic, target)}
     now |= {one.target: begins for one, begins in zip(new, asked, strict=True)}
     changed = [target for target in before | now if before.get(target) != now.get(target)]
-    await journal.append_all(start_entry(target, now.get(target)) for target in changed)
+    await journal.append_all(STARTS.change(target, now.get(target)) for target in changed)
     return now
 
 
@@ -233,14 +233,14 @@ async def record_rekeyed(
         named[letters] = FirstSeen(source_topic="", topic_id=None, target_topic_id=letters_id, cluster_id=None)
     known, changed, fresh = await journal.newest(), dict[bytes, bytes](), set[bytes]()
     for topic, now in named.items():
-        key = FirstSeen.rekeyed_key(topic)
+        key = REKEYED.key(topic)
         before = _seen(journal.flow, known.get(key))
         if (stands := now if before is None else before.learned(now)) != before:
             changed[key] = stands.to_json()
         if stands is now:
             fresh.add(key)
     if changed:
-        await journal.append([*changed.items(), (FirstSeen.making_key(rule.target), None)])
+        await journal.append([*changed.items(), MAKING.tombstone(rule.target)])
     history = await _asked(journal, fresh, known, elsewhere)
     loop = loop_finding(rule.source, target.endpoint.alias, history)
     found = [*claimed_of(rule, history, partial(_is_claimed, target)), *([loop] if loop is not None else [])]
@@ -306,7 +306,7 @@ async def _begun(
 
 def _seen(flow: str, value: bytes | None) -> FirstSeen | None:
     try:
-        return FirstSeen.read(value) if value else None
+        return FirstSeen.from_json(value) if value else None
     except NOT_OURS as problem:
         _log.warning("journal_record_unread", flow=flow, reason=repr(problem))
         return None

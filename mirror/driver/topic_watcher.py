@@ -61,7 +61,7 @@ from mirror.errors import (
     PreflightError,
     Throttled,
 )
-from mirror.journal.entries import FirstSeen, Unfollowed, same_id, seen_in, unfollowed_in
+from mirror.journal.entries import COPIES, FirstSeen, Unfollowed, same_id, unfollowed_in
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
 from mirror.kafka.admin import Admin
@@ -206,7 +206,7 @@ class Deletions:
             newest = await journal.newest()
             if not _may_delete(newest):
                 return ()
-            seen, failures = seen_in(newest), dict[str, MirrorError]()
+            seen, failures = COPIES.newest(newest), dict[str, MirrorError]()
             ours = sorted(await asyncio.to_thread(self._made, copies, seen))
             ids = {topic: topic_id for topic in ours if (topic_id := seen[topic].target_topic_id) is not None}
             gone = set[str]()
@@ -218,7 +218,7 @@ class Deletions:
                     break
                 if topic not in failures:
                     entry = replace(seen[topic], deleted_ms=clock.now_ms())
-                    await journal.append_all([(FirstSeen.key(topic), entry.to_json())])
+                    await journal.append_all([COPIES.entry(topic, entry)])
                     gone.add(topic)
         for topic, why in self._refused.new((topic, str(problem)) for topic, problem in failures.items()):
             advice = "grant DELETE on it, have delete.topic.enable=true on the brokers, or delete it by hand"
@@ -286,7 +286,7 @@ def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mappin
 def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
     """Whether the newest records of the journal name this process as the flow's owner, and no failover (D4)."""
     try:
-        owner = Owner.read(journal.get(OWNER, b""))
+        owner = Owner.from_json(journal.get(OWNER, b""))
     except NOT_OURS:  # there is none, or somebody else's record, which `mirror status` names
         return False
     return owner.is_this_process and FailedOver.standing(journal) is None
@@ -358,6 +358,8 @@ class Replanner:
         self._on_record = set[TopicPartition]()  # of copies that are compacted, and their sources not
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
         self._took = 0.0
+        #: Plan, assignments and first sights of the last round, where it found nothing to do, and what it returned.
+        self._settled: tuple[TopicPlan, tuple[Assignment, ...], Mapping[str, FirstSeen], NewPlan] | None = None
 
     @property
     def pause_seconds(self) -> float:
@@ -389,6 +391,9 @@ class Replanner:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
             return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=history.chains(whole.sources))
+        before = tuple(current)
+        if self._settled is not None and whole is self._settled[0] and (before, seen) == self._settled[1:3]:
+            return self._settled[3]
         anew = self._begun_anew(whole, history, current)
 
         def check() -> None:
@@ -427,7 +432,7 @@ class Replanner:
         current = [one for one in current if one.target.topic not in lost]
         anew = anew.intersection(one.target.topic for one in planned)
         mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
-        return NewPlan(
+        found = NewPlan(
             mirrored,
             made,
             tuple(one for one in whole.rekeyed if one.source in self._rekeyed),  # a query goes by what holds now
@@ -435,6 +440,11 @@ class Replanner:
             _left_out(refused, mirrored),
             history.chains(whole.sources),
         )
+        self._settled = None
+        if self._plan is whole and not found.anew and found.assignments == before and not self.settings.sync.acls:
+            found = replace(found, assignments=before)  # compared by identity from now on
+            self._settled = whole, before, seen, found
+        return found
 
     def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
         """What preflight refuses with these settings, and does not with those of now. Writes nothing. Raises as

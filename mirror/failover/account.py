@@ -20,7 +20,7 @@ from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
 from mirror.groups.sync import GroupSync
 from mirror.groups.terms import is_verified, preserved, translated
-from mirror.journal.entries import FirstSeen, Lost, losses_in, seen_in, starts_in
+from mirror.journal.entries import COPIES, FirstSeen, Lost, losses_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
@@ -79,7 +79,7 @@ async def doubts_of(
     the target show alone. Both clusters know the topics. Raises nothing that a cluster can cause.
     """
     target = known.journal.cluster
-    seen = seen_in(known.newest)
+    seen = COPIES.newest(known.newest)
     starts = starts_in(known.newest, target)
     standing = standing_in(known.newest)
     turns = asyncio.Semaphore(_COMPARED_AT_ONCE)
@@ -177,7 +177,7 @@ def group_sync(
     """The sync of the flow as its journal has it; partitions with doubts are not verified."""
     figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
-    seen, origins, copies = seen_in(known.newest), {}, {}
+    seen, origins, copies = COPIES.newest(known.newest), {}, {}
     for one in figures.values():
         known_as = seen.get(one.target_topic)
         copies[one.target_topic] = known_as.target_topic_id if known_as else None
@@ -340,7 +340,7 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     """What the target deleted of its copies and the source still has, in words, but for what the copy's own retention
     may have deleted. Of a partition that cannot be asked about others answer.
     """
-    seen = seen_in(known.newest)
+    seen = COPIES.newest(known.newest)
     asked = (_deleted(settings, source, known, one, seen.get(one.target_topic)) for one in known.figures.values())
     found = [one for one in await asyncio.gather(*asked) if one is not None]
     rekeyed = {one.target_topic: one.topic for one in known.figures.values() if is_rekeyed(one.topic, settings.topics)}
@@ -425,7 +425,7 @@ def _moved(known: JournalSnapshot, there: TopicPartition, figures: PartitionStat
     """The same where offsets moved, and the target's log ends at `end`. Raises ClusterError where the journal does not
     say where the target's last record came from.
     """
-    index, seen = known.runs.get(there), seen_in(known.newest).get(there.topic)
+    index, seen = known.runs.get(there), COPIES.newest(known.newest).get(there.topic)
     if seen is not None and seen.target_topic_id != known.journal.cluster.topic_id(there.topic):
         index = None  # the runs are of a topic that is gone
     last = index.last if index is not None else None

@@ -14,7 +14,7 @@ from mirror import clock
 from mirror.config import Settings
 from mirror.driver.reports import Headway
 from mirror.errors import ConfigError
-from mirror.journal.entries import FirstSeen, rekeyed_in, seen_in
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen
 from mirror.journal.journal import Entry, Journal, newest
 from mirror.journal.offset_maps import Indexes
 from mirror.journal.ownership import Watched
@@ -275,7 +275,7 @@ class JournalSnapshot:
         """Those that are on record since before their first record was."""
         return {
             one.source_topic: there
-            for there, one in rekeyed_in(self.newest).items()
+            for there, one in REKEYED.newest(self.newest).items()
             if self.target_of and self.target_of(one.source_topic) == there and not self.is_plain(one.source_topic)
         }
 
@@ -284,7 +284,7 @@ class JournalSnapshot:
         reported = {one.target_topic for one in self._statuses()}
         return {
             there: one
-            for there, one in seen_in(self.newest).items()
+            for there, one in COPIES.newest(self.newest).items()
             if there not in reported and not one.deleted_ms and self.target_of and self.is_plain(one.source_topic)
         }
 

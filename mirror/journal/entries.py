@@ -31,120 +31,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, Self
 from uuid import UUID
 
+from pydantic import AfterValidator, Field, PlainSerializer
+
 from mirror import clock
-from mirror.journal.journal import Entry
+from mirror.journal.journal import Change
+from mirror.journal.kinds import PartitionKind, PlaceKind, TopicKind
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset, replicated_end
-from mirror.observability.status import NOT_OURS, parsed
+from mirror.observability.json_record import Codec, Int64, JsonRecord, Offset, TopicId, codec_of
+from mirror.observability.status import NOT_OURS
 from mirror.replication.assignment import POSSIBLE, Assignment, Loss
-
-T = TypeVar("T")
-
-
-def newest_of(journal: Mapping[bytes, bytes], prefix: bytes, read: Callable[[str, bytes], T]) -> dict[str, T]:
-    """Return what `read` makes of the newest records whose keys begin with `prefix`, by the rest of the keys; records
-    that are none of ours are passed over: anybody may write there, and the supervisor says so.
-    """
-    found = dict[str, T]()
-    for key, value in journal.items():
-        if key.startswith(prefix):
-            with contextlib.suppress(*NOT_OURS):
-                name = key[len(prefix) :].decode()
-                found[name] = read(name, value)
-    return found
-
-
-def id_in(value: object) -> UUID | None:
-    """Return the id of a topic in a record. Raises ValueError for what is none."""
-    return UUID(str(value)) if value else None
-
 
 # --- As which topic a flow first saw a source topic, in its journal under `topic/<target topic>` ----------------------
 
-#: What the keys of all of them begin with.
-PREFIX: Final = b"topic/"
-#: The same of those that are re-keyed: what is said of copies, which have their source's offsets, is not so of them.
-REKEYED: Final = b"rekeyed/"
-#: The same before the target topic is created.
-MAKING: Final = b"making/"
-_LARGEST: Final = 2**63 - 1
-
-
-#: What a record does not name where there is nothing to say.
-_LEFT_OUT: Final = frozenset({"compared", "compared_ms", "deleted_ms"})
+#: The id of a topic as text, empty for None.
+IdText = Annotated[TopicId, PlainSerializer(lambda topic_id: str(topic_id or ""))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstSeen:
-    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have.
+class FirstSeen(JsonRecord):
+    """The source topic and both topics' ids when mirroring began; None for an id that a cluster does not have."""
 
-    `made`: the flow created the target topic. `since`: by partition, the source offset below which nothing is mirrored;
-    those that are not named are mirrored from their first record. `adopted`: the flow did not create
-    the target topic: it was empty when the flow began it, or `mirror adopt` took it over, which is `compared` and says
-    nothing of where the flow began. `compared_ms`: when all its records were found on the source (Unix ms); 0 where
-    only its ends were looked at. `origins`: the ids of the clusters that the data came through, the source's own first;
-    see `chain`. `deleted_ms`: when the flow deleted the copy, since its source was gone (Unix ms); 0 where it did not.
-    """
-
+    #: Empty for a dead-letter topic.
     source_topic: str
-    topic_id: UUID | None
-    target_topic_id: UUID | None
+    topic_id: IdText
+    target_topic_id: IdText
     cluster_id: str | None
+    #: The flow created the target topic.
     made: bool = False
-    since: tuple[int, ...] = ()
+    #: By partition, the source offset below which nothing is mirrored; the partitions that follow are mirrored from
+    #: their first record.
+    since: tuple[Offset, ...] = ()
+    #: The flow did not create the target topic: it was empty when the flow began it, or `mirror adopt` took it over.
     adopted: bool = False
+    #: `mirror adopt` took it over, which says nothing of where the flow began.
     compared: bool = False
-    compared_ms: int = 0
+    #: When all its records were found on the source (Unix ms); 0 where only its ends were looked at.
+    compared_ms: Offset = 0
+    #: The ids of the clusters that the data came through, the source's own first; see `chain`.
     origins: tuple[str, ...] = ()
-    deleted_ms: int = 0
+    #: When the flow deleted the copy, since its source was gone (Unix ms); 0 where it did not.
+    deleted_ms: Offset = 0
 
-    @staticmethod
-    def key(target_topic: str) -> bytes:
-        """The record's key."""
-        return PREFIX + target_topic.encode()
-
-    @staticmethod
-    def rekeyed_key(target_topic: str) -> bytes:
-        """The key of a record of a topic that is re-keyed."""
-        return REKEYED + target_topic.encode()
-
-    @staticmethod
-    def making_key(target_topic: str) -> bytes:
-        """The key of a record of a topic that is about to be created."""
-        return MAKING + target_topic.encode()
-
-    @classmethod
-    def read(cls, value: bytes) -> Self:
-        """From the journal. Raises one of `NOT_OURS` where it is not one of ours."""
-        fields = parsed(value)
-        if not isinstance(fields, dict):
-            raise ValueError("a topic as it was first seen must be a JSON object")
-        return cls(
-            source_topic=str(fields["source_topic"]),
-            topic_id=id_in(fields["topic_id"]),
-            target_topic_id=id_in(fields["target_topic_id"]),
-            cluster_id=fields["cluster_id"],
-            made=fields.get("made") is True,
-            since=_offsets(fields.get("since", [])),
-            adopted=fields.get("adopted") is True,
-            compared=fields.get("compared") is True,
-            compared_ms=_time(fields.get("compared_ms", 0)),
-            origins=_clusters(fields.get("origins", [])),
-            deleted_ms=_time(fields.get("deleted_ms", 0)),
-        )
-
-    def to_json(self) -> bytes:
-        """For the journal."""
-        fields = {name: value for name, value in asdict(self).items() if value or name not in _LEFT_OUT}
-        ids = {name: str(fields[name] or "") for name in ("topic_id", "target_topic_id")}
-        return json.dumps(fields | ids).encode()
+    def omitted(self) -> set[str]:
+        """Return what the record does not name where there is nothing to say."""
+        return {name for name in ("compared", "compared_ms", "deleted_ms") if not getattr(self, name)}
 
     @property
     def is_letters(self) -> bool:
@@ -203,55 +140,21 @@ def same_id(one: UUID | str | None, other: UUID | str | None) -> bool:
     return one is None or other is None or one == other
 
 
-def seen_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """By target topic, as what its source was first seen, as the newest records of a journal say; without topics that
-    are re-keyed.
-    """
-    return newest_of(journal, PREFIX, _first_seen)
-
-
-def rekeyed_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """The same of topics that are re-keyed."""
-    return newest_of(journal, REKEYED, _first_seen)
-
-
-def making_in(journal: Mapping[bytes, bytes]) -> dict[str, FirstSeen]:
-    """The same of topics that the flow was about to create."""
-    return newest_of(journal, MAKING, _first_seen)
-
-
-def _first_seen(_topic: str, value: bytes) -> FirstSeen:
-    return FirstSeen.read(value)
+#: Of copies, which have their source's offsets.
+COPIES: Final = TopicKind(b"topic/", codec_of(FirstSeen))
+#: Of topics that are re-keyed.
+REKEYED: Final = TopicKind(b"rekeyed/", codec_of(FirstSeen))
+#: The same of both, before the target topic is created.
+MAKING: Final = TopicKind(b"making/", codec_of(FirstSeen))
 
 
 def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
     """The id of the cluster that all copies of a flow were mirrored from, or re-keyed; None where that is not known of
     any, or these are several.
     """
-    seen = (*seen_in(journal).values(), *rekeyed_in(journal).values())
+    seen = (*COPIES.newest(journal).values(), *REKEYED.newest(journal).values())
     ids = {one.cluster_id for one in seen if one.cluster_id and not one.deleted_ms}
     return ids.pop() if len(ids) == 1 else None
-
-
-def _offsets(value: object) -> tuple[int, ...]:
-    """Raises ValueError for what are none."""
-    if not isinstance(value, list) or not all(type(one) is int and 0 <= one <= _LARGEST for one in value):
-        raise ValueError("since must be a list of offsets")
-    return tuple(value)
-
-
-def _clusters(value: object) -> tuple[str, ...]:
-    """Raises ValueError for what are none."""
-    if not isinstance(value, list) or not all(type(one) is str for one in value):
-        raise ValueError("origins must be a list of cluster ids")
-    return tuple(value)
-
-
-def _time(value: object) -> int:
-    """Raises ValueError for what is none."""
-    if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError("a time must be in ms")
-    return value
 
 
 # --- Where a flow begins in its source, as `topics.start` asks for it -------------------------------------------------
@@ -311,176 +214,121 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
     """
     return {
         TopicPartition(topic, number): offset
-        for topic, seen in seen_in(records).items()
+        for topic, seen in COPIES.newest(records).items()
         if seen.target_topic_id == target.topic_id(topic)
         for number, offset in enumerate(seen.since)
         if offset
     }
 
 
-_START: Final = b"start/"
-
-
-class PendingStart(NamedTuple):
-    """Where a re-keyed topic begins that has no plan yet: the source topic of this id at `when`, as ListOffsets takes
-    it. `since`: by partition, which offset that was at the flow's first start, 0 for the log's start; empty where it
-    could not be asked.
-    """
+@dataclass(frozen=True, slots=True)
+class PendingStart:
+    """Where a re-keyed topic begins that has no plan yet."""
 
     source_topic: str
-    topic_id: UUID | None
-    when: int
-    since: tuple[int, ...] = ()
+    topic_id: IdText
+    #: As ListOffsets takes it.
+    when: Int64
+    #: By partition, which offset that was at the flow's first start, 0 for the log's start; empty where it could not be
+    #: asked.
+    since: tuple[Offset, ...]
 
 
-def start_entry(target: str, start: PendingStart | None) -> tuple[bytes, bytes | None]:
-    """The record of where a re-keyed topic begins; None: its plans say it."""
-    key = _START + target.encode()
-    if start is None:
-        return key, None
-    return key, json.dumps({**start._asdict(), "topic_id": str(start.topic_id or "")}).encode()
-
-
-def pending_starts(known: Mapping[bytes, bytes]) -> dict[str, PendingStart]:
-    """By target topic, the same as the newest records of a journal say."""
-    return newest_of(known, _START, _pending_start)
-
-
-def _pending_start(_topic: str, value: bytes) -> PendingStart:
-    fields = parsed(value)
-    ids = id_in(fields["topic_id"])
-    return PendingStart(str(fields["source_topic"]), ids, int(fields["when"]), _offsets(fields["since"]))
+#: A tombstone: the plans of the topic say where it begins.
+STARTS: Final = TopicKind(b"start/", codec_of(PendingStart))
 
 
 # --- Records that the source lost before they were mirrored, as the journal names them --------------------------------
 
-_ACCEPT = "accept/"
-_LOSS = "loss/"
 #: Why records were lost, where a record does not say.
 RETENTION: Final = "retention"
 
 
-class Accepted(NamedTuple):
-    """One target partition and the offsets, from and to before, between which losses are accepted, of the source topic
-    with this id; None where its cluster has no ids.
-    """
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Offsets of the source between which losses are accepted."""
 
-    target: TopicPartition
-    offsets: tuple[int, int]
-    topic_id: UUID | None
+    first: Offset
+    next_offset: Annotated[Offset, Field(alias="upto")]
+    #: Of this source topic; None where its cluster has no ids.
+    topic_id: TopicId
+    reason: str = RETENTION
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """Return the first offset, and the one behind the last."""
+        return self.first, self.next_offset
 
     def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
         """Whether a loss of the topic with that id was accepted already, as a whole."""
-        first, until = self.offsets
-        return topic_id == self.topic_id and first <= loss.first and loss.next_offset <= until
+        return topic_id == self.topic_id and self.first <= loss.first and loss.next_offset <= self.next_offset
 
 
-class Lost(NamedTuple):
-    """Source offsets, from and to before, whose records never came to a target partition, and why; of the source topic
-    and the copy with these ids, None where the record does not say.
-    """
+ACCEPTED: Final = PartitionKind(b"accept/", codec_of(Accepted), is_dated=True)
 
-    first: int
-    next_offset: int
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Source offsets, from and to before, whose records never came to a target partition, and why."""
+
+    first: Offset
+    next_offset: Annotated[Offset, Field(alias="next")]
     reason: str = RETENTION
-    topic_id: UUID | None = None
-    target_topic_id: UUID | None = None
+    #: Of the source topic and the copy with these ids; None where the record does not say, as of version 0.1.0.
+    topic_id: TopicId = None
+    target_topic_id: TopicId = None
+    #: The source topic, and what was found there, for people.
+    topic: str = field(default="", compare=False)
+    detail: str = field(default="", compare=False)
 
     def concerns(self, topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
         """Whether it is a loss of the source topic and the copy with these ids."""
         return same_id(self.topic_id, topic_id) and same_id(self.target_topic_id, target_topic_id)
 
 
+def _in_order(lost: Lost) -> Lost:
+    if not lost.first < lost.next_offset + (lost.reason in POSSIBLE):
+        raise ValueError("a loss must have offsets that follow each other")
+    return lost
+
+
+#: By the first offset; by the reason where nobody knows what is lost.
+LOSSES: Final = PlaceKind(b"loss/", Codec[Lost](Annotated[Lost, AfterValidator(_in_order)]), is_dated=True)
+
+
 def loss_entry(loss: Loss) -> tuple[bytes, bytes]:
-    """The record of a loss."""
-    fields = {
-        "topic": loss.source.topic,
-        "first": loss.first,
-        "next": loss.next_offset,
-        "reason": loss.reason,
-        "detail": loss.detail,
-        "topic_id": str(loss.topic_id) if loss.topic_id else None,
-        "target_topic_id": str(loss.target_topic_id) if loss.target_topic_id else None,
-        "at_ms": clock.now_ms(),
-    }
-    return _loss_key(loss.target, loss), json.dumps(fields).encode()
-
-
-def _loss_key(target: TopicPartition, lost: Loss | Lost) -> bytes:
-    """Of what nobody knows to be lost, there is one record for each reason."""
-    name = lost.reason if lost.reason in POSSIBLE else lost.first
-    return f"{_LOSS}{target.topic}/{target.partition}/{name}".encode()
+    """Return the record of a loss."""
+    ids = loss.topic_id, loss.target_topic_id
+    lost = Lost(loss.first, loss.next_offset, loss.reason, *ids, loss.source.topic, loss.detail)
+    return LOSSES.entry(_loss_name(loss.target, lost), lost)
 
 
 def forgotten_entry(target: TopicPartition, lost: Lost) -> tuple[bytes, None]:
-    """The record that takes a loss back, of which nobody knows that it was one."""
-    return _loss_key(target, lost), None
+    """Return the tombstone of a loss of which nobody knows that it was one."""
+    return LOSSES.tombstone(_loss_name(target, lost))
 
 
-def loss_target(record: Entry) -> TopicPartition | None:
-    """The target partition of a record that is about a loss, or takes one back; None for another record. Raises one of
-    `NOT_OURS` for a garbled key.
-    """
-    if not record.key.startswith(_LOSS.encode()):
-        return None
-    topic, partition, _ = record.key.decode()[len(_LOSS) :].rsplit("/", 2)
-    return TopicPartition(topic, int(partition))
+def _loss_name(target: TopicPartition, lost: Lost) -> tuple[TopicPartition, str]:
+    return target, lost.reason if lost.reason in POSSIBLE else str(lost.first)
 
 
 def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, ...]]:
-    """By target partition and in offset order, what the newest records of a journal say was lost of the source topics
-    and copies of now, re-keyed ones as well; records that are none of ours are passed over. A copy that was begun anew
-    began behind what the former one lacked, or has it.
+    """Return by target partition and in offset order what the newest records of a journal say was lost of the source
+    topics and copies of now, re-keyed ones as well. A copy that was begun anew began behind what the former one lacked,
+    or has it.
     """
     found: dict[TopicPartition, list[Lost]] = {}
-    seen, rekeyed = seen_in(known), rekeyed_in(known)  # what was copied as it is once may have both records
-    for key, value in known.items():
-        with contextlib.suppress(*NOT_OURS):
-            if (recorded := read_loss(Entry(0, key, value))) is not None:
-                target, lost = recorded
-                named = [now for of in (seen, rekeyed) if (now := of.get(target.topic)) is not None]
-                if not named or any(lost.concerns(one.topic_id, one.target_topic_id) for one in named):
-                    found.setdefault(target, []).append(lost)
+    seen, rekeyed = COPIES.newest(known), REKEYED.newest(known)  # what was copied as it is once may have both records
+    for (target, _), lost in LOSSES.newest(known).items():
+        named = [now for of in (seen, rekeyed) if (now := of.get(target.topic)) is not None]
+        if not named or any(lost.concerns(one.topic_id, one.target_topic_id) for one in named):
+            found.setdefault(target, []).append(lost)
     return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
 
 
-def read_loss(record: Entry) -> tuple[TopicPartition, Lost] | None:
-    """The target partition and the loss that a record is about; None where it is about something else. Raises one of
-    `NOT_OURS` where it is not one that `loss_entry` made.
-    """
-    if (target := loss_target(record)) is None or record.value is None:
-        return None
-    fields = parsed(record.value)
-    first, following = int(fields["first"]), int(fields["next"])
-    ids = (id_in(fields.get(name)) for name in ("topic_id", "target_topic_id"))
-    lost = Lost(first, following, str(fields.get("reason", RETENTION)), *ids)  # version 0.1.0 wrote no ids
-    if not 0 <= lost.first < lost.next_offset + (lost.reason in POSSIBLE):
-        raise ValueError("a loss must have offsets that follow each other")
-    return target, lost
-
-
 def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
-    """The record that accepts a loss of the source topic with this id."""
-    fields = {
-        "first": loss.first,
-        "upto": loss.next_offset,
-        "reason": loss.reason,
-        "topic_id": str(topic_id) if topic_id else None,
-        "at_ms": clock.now_ms(),
-    }
-    return f"{_ACCEPT}{loss.target.topic}/{loss.target.partition}".encode(), json.dumps(fields).encode()
-
-
-def read_accepted(record: Entry) -> Accepted | None:
-    """What a record accepts; None where it is about something else. Raises one of `NOT_OURS` where it is not one that
-    `accept_entry` made.
-    """
-    if not record.key.startswith(_ACCEPT.encode()) or record.value is None:
-        return None
-    topic, _, partition = record.key.decode()[len(_ACCEPT) :].rpartition("/")
-    fields = parsed(record.value)
-    offsets = int(fields["first"]), int(fields["upto"])
-    return Accepted(TopicPartition(topic, int(partition)), offsets, id_in(fields["topic_id"]))
+    """Return the record that accepts a loss of the source topic with this id."""
+    return ACCEPTED.entry(loss.target, Accepted(loss.first, loss.next_offset, topic_id, loss.reason))
 
 
 def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
@@ -490,8 +338,6 @@ def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -
 
 
 # --- Settings of copies that do not follow their sources' -------------------------------------------------------------
-
-_SETTINGS: Final = b"settings/"
 
 
 class Unfollowed(NamedTuple):
@@ -510,21 +356,22 @@ class Unfollowed(NamedTuple):
         return f"{self.topic}: {self.setting} is to be {wanted}, and is {value} on the target: {self.reason}"
 
 
+#: By target topic: setting, the source's value, the target's, reason.
+SETTINGS: Final = TopicKind(b"settings/", Codec[list[tuple[str, str, str, str]]](list[tuple[str, str, str, str]]))
+
+
 def unfollowed_in(known: Mapping[bytes, bytes]) -> dict[str, tuple[Unfollowed, ...]]:
-    """By target topic, what the newest records of a journal say."""
-
-    def read(topic: str, value: bytes) -> tuple[Unfollowed, ...]:
-        return tuple(Unfollowed(topic, *map(str, fields)) for fields in parsed(value))
-
-    return newest_of(known, _SETTINGS, read)
+    """Return by target topic what the newest records of a journal say."""
+    every = SETTINGS.newest(known).items()
+    return {topic: tuple(Unfollowed(topic, *fields) for fields in settings) for topic, settings in every}
 
 
 def unfollowed_entries(
     before: Mapping[str, tuple[Unfollowed, ...]], now: Mapping[str, tuple[Unfollowed, ...]]
-) -> list[tuple[bytes, bytes | None]]:
-    """The records by which the journal says what is so `now`, and not what was `before`."""
+) -> list[Change]:
+    """Return the records by which the journal says what is so `now`, and not what was `before`."""
     return [
-        (_SETTINGS + topic.encode(), json.dumps([one[1:] for one in now[topic]]).encode() if topic in now else None)
+        SETTINGS.change(topic, [one[1:] for one in now[topic]] if topic in now else None)
         for topic in sorted(before.keys() | now.keys())
         if before.get(topic) != now.get(topic)
     ]
@@ -532,33 +379,28 @@ def unfollowed_entries(
 
 # --- Paused topics ----------------------------------------------------------------------------------------------------
 
-_PAUSE: Final = b"pause/"
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """When a source topic was paused (Unix ms)."""
+
+    at_ms: Int64
 
 
-class Pause(NamedTuple):
-    """What a record says of a source topic: that it is paused, or resumed."""
-
-    topic: str
-    is_paused: bool
+#: By source topic. A record pauses the topic, whatever its value; a tombstone resumes it.
+PAUSES: Final = TopicKind(b"pause/", codec_of(Pause))
 
 
 def pause_entry(topic: str) -> tuple[bytes, bytes]:
-    """The record that pauses a topic."""
-    return _PAUSE + topic.encode(), json.dumps({"at_ms": clock.now_ms()}).encode()
-
-
-def resume_entry(topic: str) -> tuple[bytes, None]:
-    """The record that lets it go on."""
-    return _PAUSE + topic.encode(), None
-
-
-def read_pause(record: Entry) -> Pause | None:
-    """What a record says; None where it is about something else. Raises ValueError for a name that is none."""
-    if not record.key.startswith(_PAUSE):
-        return None
-    return Pause(record.key[len(_PAUSE) :].decode(), record.value is not None)
+    """Return the record that pauses a topic."""
+    return PAUSES.entry(topic, Pause(clock.now_ms()))
 
 
 def paused_in(known: Mapping[bytes, bytes]) -> frozenset[str]:
-    """The paused source topics, as the newest records of a journal say."""
-    return frozenset(newest_of(known, _PAUSE, lambda topic, _: topic))
+    """Return the paused source topics, as the newest records of a journal say."""
+    paused = set[str]()
+    for key in known:
+        with contextlib.suppress(*NOT_OURS):
+            if (topic := PAUSES.name(key)) is not None:
+                paused.add(topic)
+    return frozenset(paused)

@@ -12,9 +12,8 @@ When the last one is old, the mirror is away, and records younger than that one 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror import clock
@@ -23,7 +22,8 @@ from mirror.journal.journal import encode
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.produce import append
 from mirror.observability import logs
-from mirror.observability.status import PartitionStatus, Totals, read_fields
+from mirror.observability.json_record import Int64, JsonRecord
+from mirror.observability.status import PartitionStatus, Totals
 
 INTERVAL_SECONDS: Final = 5.0
 #: As `mirror status` has it: tasks report every few seconds, also what has not changed.
@@ -36,17 +36,18 @@ def heartbeat_topic(flow: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """One record. `lag_records` and `lag_ms` are None while they are not known."""
+class Heartbeat(JsonRecord):
+    """One record."""
 
     flow: str
     instance: str
-    at_ms: int
-    partitions: int
-    stopped: int
-    lag_records: int | None
-    lag_ms: int | None
-    lag_unknown: int = 0
+    at_ms: Int64
+    partitions: Int64
+    stopped: Int64
+    #: None while they are not known.
+    lag_records: Int64 | None
+    lag_ms: Int64 | None
+    lag_unknown: Int64 = 0
 
     @classmethod
     def of(cls, flow: str, instance: str, figures: Iterable[PartitionStatus]) -> Heartbeat:
@@ -62,22 +63,6 @@ class Heartbeat:
             lag_ms=totals.lag_ms,
             lag_unknown=totals.lag_unknown,
         )
-
-    def to_json(self) -> bytes:
-        """The record value."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> Heartbeat:
-        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        return cls(**read_fields(data, _KINDS, _KINDS.keys() - {"lag_unknown"}, "a heartbeat"))
-
-
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("flow", "instance"), (str,)),
-    **dict.fromkeys(("at_ms", "partitions", "stopped", "lag_unknown"), (int,)),
-    **dict.fromkeys(("lag_records", "lag_ms"), (int, type(None))),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,23 +23,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from mirror.journal.journal import Change, Entry, Journal
+from mirror.journal.kinds import PartitionKind, PlaceKind
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST, list_offset
+from mirror.observability.json_record import Codec, Int64, Offset, codec_of
 from mirror.observability.logs import get
-from mirror.observability.status import NOT_OURS, parsed
+from mirror.observability.status import NOT_OURS
 from mirror.replication.offset_map import Cut, OffsetMap, OffsetRangeIndex, OffsetRanges
 
 # --- Runs in the journal, and the index over them that answers where an offset moved to -------------------------------
 
-PREFIX = b"runs/"
-CUT = b"cut/"
-_LARGEST = 2**63 - 1
+_LARGEST: Final = 2**63 - 1
 _log = get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RangesRecord:
+    """The value of a record of runs."""
+
+    #: Where the first run begins.
+    source: Offset
+    target: Offset
+    #: Length, skip, length, ...
+    runs: list[Int64]
+    #: The source offset below which all is accounted for.
+    next: Int64
+
+
+#: By the target offset of the first run.
+RUNS: Final = PlaceKind(b"runs/", codec_of(RangesRecord))
+#: What a target lost of its tail. A tombstone: no group stands in that any more.
+CUTS: Final = PartitionKind(b"cut/", Codec[Cut](Cut))
 
 
 class Recorded(NamedTuple):
@@ -54,8 +73,8 @@ def map_entries(target: TopicPartition, offset_map: OffsetMap) -> list[Change]:
     """What is to be recorded of a partition, deletions first."""
     pending, obsolete = offset_map.pending()
     return [
-        *((_key(target, begin), None) for begin in obsolete),
-        *((_key(target, runs.begin), _value(runs)) for runs in pending),
+        *(RUNS.tombstone((target, str(begin))) for begin in obsolete),
+        *(_entry(target, runs) for runs in pending),
     ]
 
 
@@ -63,21 +82,19 @@ def read(record: Entry) -> Recorded | None:
     """What a record says of runs; None where it is about something else. Raises one of `NOT_OURS` where it
     is not one that `entries` made.
     """
-    if not record.key.startswith(PREFIX):
+    if (found := RUNS.read(record)) is None:
         return None
-    where, _, begin = record.key.decode()[len(PREFIX) :].rpartition("/")
-    topic, _, partition = where.rpartition("/")
-    target, first = TopicPartition(topic, int(partition)), int(begin)
-    if record.value is None:
+    (target, place), value = found
+    first = int(place)
+    if value is None:
         return Recorded(target, first, None)
-    fields = parsed(record.value)
-    source, at, numbers = int(fields["source"]), int(fields["target"]), [int(number) for number in fields["runs"]]
-    if at != first or min(source, at, *numbers[1::2]) < 0 or not len(numbers) % 2:
+    source, at, numbers = value.source, value.target, value.runs
+    if at != first or min(numbers[1::2], default=0) < 0 or not len(numbers) % 2:
         raise ValueError("not the runs of a partition")
     runs = OffsetRanges(source, at)
     for skip, length in zip((0, *numbers[1::2]), numbers[::2], strict=True):
         runs.add(runs.next_source + skip, runs.next_target, length)
-    runs.pass_over(int(fields["next"]))
+    runs.pass_over(value.next)
     if runs.next_source > _LARGEST:
         raise ValueError("offsets beyond 64 bits")
     return Recorded(target, first, runs)
@@ -85,47 +102,14 @@ def read(record: Entry) -> Recorded | None:
 
 def cut_entry(target: TopicPartition, cut: Cut) -> Change:
     """The record of a tail that a target lost; its deletion where no group stands in that any more."""
-    key = CUT + f"{target.topic}/{target.partition}".encode()
-    if cut.groups is not None and not cut.groups:
-        return key, None
-    fields = {
-        "begin": cut.begin,
-        "end": cut.end,
-        "source_end": cut.source_end,
-        "epoch": cut.epoch,
-        "groups": None if cut.groups is None else sorted(cut.groups),
-    }
-    return key, json.dumps(fields, separators=(",", ":")).encode()
-
-
-def read_cut(record: Entry) -> tuple[TopicPartition, Cut | None] | None:
-    """What a record says of a tail that a target lost: None where no group stands in that any more. None for a record
-    about something else. Raises one of `NOT_OURS` where it is not one that `cut_entry` made.
-    """
-    if not record.key.startswith(CUT):
-        return None
-    topic, _, partition = record.key.decode()[len(CUT) :].rpartition("/")
-    target = TopicPartition(topic, int(partition))
-    if record.value is None:
-        return target, None
-    fields = parsed(record.value)
-    groups = fields["groups"]
-    if groups is not None and not isinstance(groups, list):
-        raise ValueError("groups must be a list")
-    return target, Cut(
-        begin=int(fields["begin"]),
-        end=int(fields["end"]),
-        source_end=int(fields["source_end"]),
-        epoch=int(fields["epoch"]),
-        groups=None if groups is None else frozenset(map(str, groups)),
-    )
+    return CUTS.change(target, cut if cut.groups is None or cut.groups else None)
 
 
 def recorded_cuts(records: Iterable[Entry]) -> Iterator[tuple[TopicPartition, Cut | None]]:
     """What records say of tails that targets lost; those that are none of ours are passed over."""
     for record in records:
         with contextlib.suppress(*NOT_OURS):
-            if (recorded := read_cut(record)) is not None:
+            if (recorded := CUTS.read(record)) is not None:
                 yield recorded
 
 
@@ -165,7 +149,7 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
 
     def entries(self) -> list[Change]:
         """All of it, to be recorded again."""
-        return [(_key(target, piece.begin), _value(piece)) for target, index in self.items() for piece in index.pieces]
+        return [_entry(target, piece) for target, index in self.items() for piece in index.pieces]
 
     def known_until(self, target: TopicPartition) -> int:
         """The offset of a target partition up to which the journal says where its records are from."""
@@ -178,25 +162,20 @@ class Indexes(dict[TopicPartition, OffsetRangeIndex]):
     def expired(self, log_starts: Mapping[TopicPartition, int]) -> list[Change]:
         """The deletion of what covers nothing from the targets' first offsets on."""
         return [
-            (_key(target, begin), None)
+            RUNS.tombstone((target, str(begin)))
             for target, log_start in log_starts.items()
             if target in self
             for begin in self[target].expired(log_start)
         ]
 
 
-def _key(target: TopicPartition, begin: int) -> bytes:
-    return PREFIX + f"{target.topic}/{target.partition}/{begin}".encode()
-
-
-def _value(runs: OffsetRanges) -> bytes:
+def _entry(target: TopicPartition, runs: OffsetRanges) -> Change:
     numbers: list[int] = []
     end = None
     for run in runs:
         numbers += [run.length] if end is None else [run.source - end, run.length]
         end = run.source + run.length
-    fields = {"source": runs.source_begin, "target": runs.begin, "runs": numbers, "next": runs.next_source}
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return RUNS.entry((target, str(runs.begin)), RangesRecord(runs.source_begin, runs.begin, numbers, runs.next_source))
 
 
 # --- The offset maps of a task ----------------------------------------------------------------------------------------

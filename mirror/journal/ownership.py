@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -45,28 +44,27 @@ import threading
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import psutil
+from pydantic import Field
 
 from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, ClusterUnreachable, FlowRuns, MalformedBatch, PreflightError, WireError
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import COPIES
 from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place, newest
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability import logs
-from mirror.observability.status import NOT_OURS, parsed, read_fields
+from mirror.observability.json_record import Int64, JsonRecord
+from mirror.observability.status import NOT_OURS
 
 # --- Which process runs a flow, as the journal says (`owner`, `ended`) ------------------------------------------------
 
-#: What process ids and times in ms are below, on any machine: anybody may write to a topic.
-_PIDS: Final = 2**31
-_TIMES: Final = 2**63
 #: More claims than any flow sees. The bound leaves room for the next one.
 _CLAIMS: Final = 2**53
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -83,16 +81,18 @@ def place_of_numbers() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The process that last took the flow; `at_ms`: when, Unix time. `claim`: the number of its claim, None where the
-    record has none. `place`: where its number means anything (U3), empty where that is not known.
-    """
+class Owner(JsonRecord):
+    """The process that last took the flow."""
 
     instance: str
     host: str
-    pid: int
-    at_ms: int
-    claim: int | None = None
+    #: As large as on any machine: anybody may write to a topic.
+    pid: Annotated[int, Field(ge=0, lt=2**31)]
+    #: When, Unix ms.
+    at_ms: Int64
+    #: The number of its claim, None where the record has none.
+    claim: Annotated[int, Field(ge=0, lt=_CLAIMS)] | None = None
+    #: Where its process id means anything (U3), empty where that is not known.
     place: str = ""
 
     def __str__(self) -> str:
@@ -104,28 +104,6 @@ class Owner:
         now = clock.now_ms()
         host = socket.gethostname()
         return cls(instance=instance, host=host, pid=os.getpid(), at_ms=now, claim=claim, place=place_of_numbers())
-
-    @classmethod
-    def read(cls, value: bytes) -> Owner:
-        """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        fields = parsed(value)
-        instance = str(fields["instance"])  # which shows whether it is an object at all
-        claim = fields.get("claim")
-        found = cls(
-            instance=instance,
-            host=str(fields["host"]),
-            pid=int(fields["pid"]),
-            at_ms=int(fields["at_ms"]),
-            claim=None if claim is None else int(claim),
-            place=str(fields.get("place", "")),
-        )
-        if not 0 <= found.pid < _PIDS or abs(found.at_ms) >= _TIMES or not 0 <= (found.claim or 0) < _CLAIMS:
-            raise ValueError("numbers beyond any machine's")
-        return found
-
-    def to_json(self) -> bytes:
-        """For the journal."""
-        return json.dumps(asdict(self)).encode()
 
     def supersedes(self, instance: str, claim: int) -> bool:
         """It claimed the flow behind another process, whose claim had that number (U1)."""
@@ -177,20 +155,19 @@ class Claims:
         return instance in self._seen
 
 
+@dataclass(frozen=True, slots=True)
+class Reporter(JsonRecord):
+    """The process that a record is from, whatever else it reports."""
+
+    instance: str
+
+
 def reporter(value: bytes | None) -> str | None:
-    """The instance that a record names, whatever it reports; None where it names none."""
-    if value is None or b'"instance"' not in value:
-        return None
-    try:
-        fields = parsed(value)
-        return fields["instance"] if isinstance(fields["instance"], str) else None
-    except NOT_OURS:
-        return None
-
-
-def ended_instance(value: bytes) -> str:
-    """The instance that an `ended` record is about. Raises as `Owner.read` does."""
-    return str(parsed(value)["instance"])
+    """Return the instance that a record names; None where it names none."""
+    if value is not None and b'"instance"' in value:
+        with contextlib.suppress(*NOT_OURS):
+            return Reporter.from_json(value).instance
+    return None
 
 
 # --- That a flow was failed over, as its journal says under `failover` ------------------------------------------------
@@ -198,21 +175,19 @@ def ended_instance(value: bytes) -> str:
 KEY: Final = b"failover"
 #: What it reported.
 ACCOUNT: Final = b"failover/account"
-_NEEDED: Final[Mapping[str, tuple[type, ...]]] = {"at_ms": (int,), "host": (str,), "pid": (int,)}
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {**_NEEDED, "silent": (list,)}
 #: Milliseconds up to the year 9999, which is as far as a time can be shown.
 _LAST_MS: Final = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedOver:
-    """When, in Unix ms, and from where the flow was failed over; `silent` names mirrors of which nobody knew then that
-    they had ended.
-    """
+class FailedOver(JsonRecord):
+    """When and from where the flow was failed over."""
 
-    at_ms: int
+    #: Unix ms.
+    at_ms: Annotated[int, Field(ge=0, lt=_LAST_MS)]
     host: str
-    pid: int
+    pid: Int64
+    #: The mirrors of which nobody knew then that they had ended.
     silent: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -225,21 +200,6 @@ class FailedOver:
         return cls(at_ms=clock.now_ms(), host=owner.host, pid=owner.pid, silent=tuple(silent))
 
     @classmethod
-    def read(cls, value: bytes) -> Self:
-        """From the journal. Raises one of `NOT_OURS` where it is none of a mirror."""
-        fields = read_fields(value, _KINDS, _NEEDED, "a failover")
-        if not 0 <= fields["at_ms"] < _LAST_MS:
-            raise ValueError("a failover in a year that is not known")
-        silent = fields.pop("silent", [])
-        if not all(type(one) is str for one in silent):
-            raise ValueError("mirrors that are silent must have names")
-        return cls(**fields, silent=tuple(silent))
-
-    def to_json(self) -> bytes:
-        """For the journal."""
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
     def standing(cls, known: Mapping[bytes, bytes]) -> Self | Garbled | None:
         """What the newest records of a journal say; None where the flow may run."""
         return None if (value := known.get(KEY)) is None else cls.read_or_garbled(value)
@@ -248,7 +208,7 @@ class FailedOver:
     def read_or_garbled(cls, value: bytes) -> Self | Garbled:
         """What the record says, whatever it holds."""
         try:
-            return cls.read(value)
+            return cls.from_json(value)
         except NOT_OURS as problem:
             return Garbled(repr(problem))
 
@@ -268,8 +228,8 @@ def ending(known: Mapping[bytes, bytes], silent: Iterable[str] = ()) -> list[Cha
     in `FailedOver`. The failover comes last: a flow that goes on since that failed has let go of topics, which only
     stay when their sources are gone. The account of an earlier one is none of this one.
     """
-    made = {topic: seen for topic, seen in seen_in(known).items() if seen.made}
-    released = [(FirstSeen.key(topic), replace(seen, made=False).to_json()) for topic, seen in made.items()]
+    made = {topic: seen for topic, seen in COPIES.newest(known).items() if seen.made}
+    released = [COPIES.entry(topic, replace(seen, made=False)) for topic, seen in made.items()]
     return [*released, (ACCOUNT, None), (KEY, FailedOver.here(silent).to_json())]
 
 
@@ -325,7 +285,7 @@ class OwnershipCheck:
         for entry in news.entries:  # any of them: an earlier owner may have restated its claim behind a newer one
             if entry.key == OWNER and entry.value:
                 with contextlib.suppress(*NOT_OURS):
-                    owner = Owner.read(entry.value)
+                    owner = Owner.from_json(entry.value)
                     is_next = owner.supersedes(self.instance, self.claim) or (
                         is_anew and owner.instance != self.instance
                     )
@@ -409,9 +369,9 @@ class Watched:
             self.newest[entry.key] = entry
             with contextlib.suppress(*NOT_OURS):
                 if entry.key == OWNER and entry.value:
-                    self.claims.learn(Owner.read(entry.value))
+                    self.claims.learn(Owner.from_json(entry.value))
                 elif entry.key == ENDED and entry.value:
-                    self._ended.add(ended_instance(entry.value))
+                    self._ended.add(Reporter.from_json(entry.value).instance)
                     continue
             if (who := reporter(entry.value)) is not None:
                 self._reporter = who
@@ -584,7 +544,7 @@ async def sign_off(journal: Journal, instance: str) -> None:
     """Say that this is an end and not a crash; a target that is away then just sees us go silent."""
     with contextlib.suppress(ClusterError, TimeoutError):
         async with asyncio.timeout(1.0):
-            await journal.append([(ENDED, json.dumps({"instance": instance}).encode())])
+            await journal.append([(ENDED, Reporter(instance).to_json())])
 
 
 # --- A flow held by a command that is no mirror, for as long as it writes ---------------------------------------------

@@ -11,148 +11,63 @@ lost its tail, or has expired, is not taken for a whole one.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, NewType
 from uuid import UUID
 
-from mirror import clock
-from mirror.journal.entries import Accepted, Lost, accepted_for, id_in, loss_target, read_accepted, read_loss, same_id
+from pydantic import AfterValidator
+
+from mirror.journal.entries import ACCEPTED, LOSSES, Accepted, Lost, accepted_for, same_id
 from mirror.journal.journal import Change, Entry
+from mirror.journal.kinds import PartitionKind
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.status import NOT_OURS, Contact, PartitionStatus, parsed
+from mirror.observability.json_record import Codec, Offset, TopicId, codec_of
+from mirror.observability.status import NOT_OURS, Contact, PartitionStatus
 from mirror.observability.status import PREFIX as STATE
-from mirror.replication.assignment import POSSIBLE, TOMBSTONES, Assignment, KnownStop, LastBatch, LastPosition
+from mirror.replication.assignment import POSSIBLE, TOMBSTONES, Assignment, KnownStop, LastPosition
 from mirror.states import State
 
-POSITION: Final = b"position/"
-STOP: Final = b"stop/"
-BACK: Final = b"back/"
 #: Losses of one partition that a task gets: those before lie below the copy's last batch.
 _MOST_LOSSES: Final = 1000
 _LARGEST: Final = 2**63 - 1
-T = TypeVar("T")
+
+#: pydantic gives names to the fields of a type, and not to those of the dataclass itself.
+_Position = NewType("_Position", LastPosition)
 
 
-def position_entry(target: TopicPartition, last: LastPosition) -> tuple[bytes, bytes]:
-    """The record of a copy's position."""
-    fields = asdict(last)
-    fields["accepted"] = fields.pop("was_accepted")
-    if (batch := fields.pop("batch")) is not None:
-        fields["batch"] = {"next" if name == "next_offset" else name: value for name, value in batch.items()}
-    return _entry(POSITION, target, fields)
+def _in_range(last: LastPosition) -> LastPosition:
+    offsets, batch = [last.source_next, last.target_end, last.begins], last.batch
+    numbers = [last.source_epoch, last.epoch_until, last.target_epoch, *(last.stamp or ())]
+    if batch is not None:
+        offsets += batch.base, batch.next_offset, batch.source_base
+        numbers += batch.crc or 0, batch.source_crc or 0, batch.count, batch.base_timestamp, batch.max_timestamp
+    if min(offsets) < 0 or any(abs(number) > _LARGEST for number in (*offsets, *numbers)):
+        raise ValueError("a position must have offsets, and numbers of 64 bits")
+    return last
 
 
-def read_position(record: Entry) -> tuple[TopicPartition, LastPosition | None] | None:
-    """Which copy a record is about, and its position: None where that was deleted. None for a record about something
-    else. Raises one of `NOT_OURS` where it is not one that `position_entry` made.
-    """
-    if not record.key.startswith(POSITION):
-        return None
-    target = _target(record.key, POSITION)
-    if record.value is None:
-        return target, None
-    fields = _fields(record.value)
-    batch, stamp = fields.get("batch"), fields.get("stamp")
-    if stamp is not None and (not isinstance(stamp, list) or len(stamp) != 3):
-        raise ValueError("a stamp has three numbers")
-    return target, LastPosition(
-        source_next=_offset(fields["source_next"]),
-        target_end=_offset(fields["target_end"]),
-        source_epoch=_number(fields.get("source_epoch", -1)),
-        epoch_until=_number(fields.get("epoch_until", -1)),
-        target_epoch=_number(fields.get("target_epoch", -1)),
-        source_topic_id=id_in(fields.get("source_topic_id")),
-        target_topic_id=id_in(fields.get("target_topic_id")),
-        stamp=(_number(stamp[0]), _number(stamp[1]), _number(stamp[2])) if stamp is not None else None,
-        batch=_batch(batch) if batch is not None else None,
-        was_accepted=fields.get("accepted") is True,
-        begins=_offset(fields.get("begins", 0)),
-    )
+def _is_stop(stop: KnownStop) -> KnownStop:
+    if not (stop.state.is_stop and stop.stands) or abs(stop.offset) > _LARGEST:
+        raise ValueError("a stop must have the state of one, and an offset of 64 bits")
+    return stop
 
 
-def _batch(fields: object) -> LastBatch:
-    if not isinstance(fields, dict):
-        raise ValueError("a batch must be a JSON object")
-    crc, source_crc = fields.get("crc"), fields.get("source_crc")
-    return LastBatch(
-        base=_offset(fields["base"]),
-        next_offset=_offset(fields["next"]),
-        source_base=_offset(fields["source_base"]),
-        crc=None if crc is None else _number(crc),
-        source_crc=None if source_crc is None else _number(source_crc),
-        count=_number(fields["count"]),
-        base_timestamp=_number(fields["base_timestamp"]),
-        max_timestamp=_number(fields["max_timestamp"]),
-    )
-
-
-def stop_entry(target: TopicPartition, stop: KnownStop) -> tuple[bytes, bytes]:
-    """The record of a stop that stands."""
-    return _entry(STOP, target, {name: value for name, value in asdict(stop).items() if name != "stands"})
-
-
-def lifted_entry(target: TopicPartition) -> tuple[bytes, None]:
-    """The record by which a stop stands no longer."""
-    return _key(STOP, target), None
-
-
-def read_stop(record: Entry) -> tuple[TopicPartition, KnownStop | None] | None:
-    """Which copy a record is about, and its stop: None where that was lifted. None for a record about something else.
-    Raises one of `NOT_OURS` where it is not one that `stop_entry` made.
-    """
-    if not record.key.startswith(STOP):
-        return None
-    target = _target(record.key, STOP)
-    if record.value is None:
-        return target, None
-    fields = _fields(record.value)
-    state = State(str(fields["state"]))
-    if not state.is_stop:
-        raise ValueError(f"{state} is not a stop")
-    return target, KnownStop(
-        state=state,
-        offset=_number(fields.get("offset", -1)),
-        detail=str(fields.get("detail", "")),
-        advice=str(fields.get("advice", "")),
-        source_topic_id=id_in(fields.get("source_topic_id")),
-        target_topic_id=id_in(fields.get("target_topic_id")),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class WayBack:
-    """What a flow back left out of the source, of the topics with these ids: offsets from and to before, at which the
-    copy alone may have records. What a person accepts of it is another record (`loss/`): both sides stay as they are.
-    """
-
-    spans: tuple[tuple[int, int], ...]
-    topic_id: UUID | None
-    target_topic_id: UUID | None
-
-
-def way_back_entry(target: TopicPartition, back: WayBack) -> tuple[bytes, bytes]:
-    """The record of what a flow back left out."""
-    return _entry(BACK, target, asdict(back))
-
-
-def read_way_back(record: Entry) -> tuple[TopicPartition, WayBack | None] | None:
-    """Which copy a record is about, and what a flow back left out: None where that was deleted. None for a record about
-    something else. Raises one of `NOT_OURS` where it is not one that `way_back_entry` made.
-    """
-    if not record.key.startswith(BACK):
-        return None
-    target = _target(record.key, BACK)
-    if record.value is None:
-        return target, None
-    fields = _fields(record.value)
-    if not isinstance(listed := fields["spans"], list):
-        raise ValueError("what was left out must be a list")
-    spans = [(_offset(first), _offset(following)) for first, following in listed]
-    if any(first >= following for first, following in spans):
-        raise ValueError("what was left out must have offsets that follow each other")
-    return target, WayBack(joined(spans), id_in(fields.get("topic_id")), id_in(fields.get("target_topic_id")))
+POSITIONS: Final = PartitionKind(
+    b"position/",
+    Codec[LastPosition](
+        Annotated[_Position, AfterValidator(_in_range)],
+        names={"was_accepted": "accepted", "next_offset": "next"},
+        omit=lambda last: set() if last.batch is not None else {"batch"},
+    ),
+    is_dated=True,
+)
+#: A tombstone lifts the stop.
+STOPS: Final = PartitionKind(
+    b"stop/",
+    Codec[KnownStop](Annotated[KnownStop, AfterValidator(_is_stop)], omit=lambda _: {"stands"}),
+    is_dated=True,
+)
 
 
 def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -164,6 +79,28 @@ def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             found.append((first, following))
     return tuple(found[-_MOST_LOSSES:])
+
+
+def _in_order(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    if any(first >= following for first, following in spans):
+        raise ValueError("what was left out must have offsets that follow each other")
+    return joined(spans)
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """What a flow back left out of the source. What a person accepts of it is another record (`loss/`): both sides stay
+    as they are.
+    """
+
+    #: Offsets from and to before, at which the copy alone may have records.
+    spans: Annotated[tuple[tuple[Offset, Offset], ...], AfterValidator(_in_order)]
+    #: Of the topics with these ids.
+    topic_id: TopicId = None
+    target_topic_id: TopicId = None
+
+
+WAYS_BACK: Final = PartitionKind(b"back/", codec_of(WayBack), is_dated=True)
 
 
 @dataclass(slots=True)
@@ -192,22 +129,25 @@ class Standing:
         """Return whether a record is about a copy: position, acceptance, stop, way back, loss, state. Raises one of
         `NOT_OURS` for a garbled one.
         """
-        if (recorded := read_position(record)) is not None:
-            _put(self.positions, *recorded)
-            return True
-        if (accepted := read_accepted(record)) is not None:
-            self.accepted[accepted.target] = accepted
-            return True
-        if (met := read_stop(record)) is not None:
-            _put(self.stops, *met)
-            return True
-        if (back := read_way_back(record)) is not None:
-            _put(self.way_back, *back)
-            return True
-        if (target := loss_target(record)) is not None:
-            self.losses.get(target, {}).pop(record.key, None)
-            if (lost := read_loss(record)) is not None:
-                self.losses.setdefault(lost[0], {})[record.key] = lost[1]
+        kinds: tuple[tuple[PartitionKind[Any], dict[TopicPartition, Any]], ...] = (
+            (POSITIONS, self.positions),
+            (ACCEPTED, self.accepted),
+            (STOPS, self.stops),
+            (WAYS_BACK, self.way_back),
+        )
+        for kind, known in kinds:
+            if (found := kind.read(record)) is not None:
+                target, value = found
+                if value is None:
+                    known.pop(target, None)
+                else:
+                    known[target] = value
+                return True
+        if (name := LOSSES.name(record.key)) is not None:
+            losses = self.losses.setdefault(name[0], {})
+            losses.pop(record.key, None)
+            if (lost := LOSSES.read(record)) is not None and lost[1] is not None:
+                losses[record.key] = lost[1]
             return True
         if record.key.startswith(STATE) and record.value:
             self.learn_report(PartitionStatus.from_json(record.value))
@@ -307,10 +247,10 @@ class StandingLog:
         self, positions: Iterable[tuple[TopicPartition, LastPosition]], stops: Mapping[TopicPartition, KnownStop | None]
     ) -> list[Change]:
         """The records for what is not written yet: positions, stops, and None for a stop that was lifted."""
-        moved: list[Change] = [position_entry(at, one) for at, one in positions if self._positions.get(at) != one]
+        moved: list[Change] = [POSITIONS.entry(at, one) for at, one in positions if self._positions.get(at) != one]
         for at, stop in stops.items():
             if at not in self._stops or self._stops[at] != stop:
-                moved.append(lifted_entry(at) if stop is None else stop_entry(at, stop))
+                moved.append(STOPS.change(at, stop))
         return moved
 
     def written(
@@ -319,43 +259,3 @@ class StandingLog:
         """The journal has these."""
         self._positions.update(positions)
         self._stops.update(stops)
-
-
-def _put(into: dict[TopicPartition, T], at: TopicPartition, value: T | None) -> None:
-    if value is None:
-        into.pop(at, None)
-    else:
-        into[at] = value
-
-
-def _key(prefix: bytes, target: TopicPartition) -> bytes:
-    return prefix + f"{target.topic}/{target.partition}".encode()
-
-
-def _entry(prefix: bytes, target: TopicPartition, fields: Mapping[str, object]) -> tuple[bytes, bytes]:
-    known = {name: str(value) if isinstance(value, UUID) else value for name, value in fields.items()}
-    return _key(prefix, target), json.dumps(known | {"at_ms": clock.now_ms()}, separators=(",", ":")).encode()
-
-
-def _target(key: bytes, prefix: bytes) -> TopicPartition:
-    topic, _, partition = key.decode()[len(prefix) :].rpartition("/")
-    return TopicPartition(topic, int(partition))
-
-
-def _fields(value: bytes) -> dict[str, object]:
-    fields = parsed(value)
-    if not isinstance(fields, dict):
-        raise ValueError("how a copy stands must be a JSON object")
-    return fields
-
-
-def _number(value: object) -> int:
-    if type(value) is not int or abs(value) > _LARGEST:
-        raise ValueError("a number must be one of 64 bits")
-    return value
-
-
-def _offset(value: object) -> int:
-    if (number := _number(value)) < 0:
-        raise ValueError("an offset must not be negative")
-    return number

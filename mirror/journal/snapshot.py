@@ -15,10 +15,9 @@ from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
-from mirror.journal.entries import PREFIX as FIRST_SEEN
-from mirror.journal.entries import REKEYED, FirstSeen, Unfollowed, rekeyed_in, same_id, seen_in, unfollowed_in
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen, Unfollowed, same_id, unfollowed_in
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, Place, journal_topic
-from mirror.journal.ownership import FailedOver, Owner, ended_instance
+from mirror.journal.ownership import FailedOver, Owner, Reporter
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import ends_and_starts
@@ -174,7 +173,7 @@ class Follower:
         the flow also while no task reports, with the time of its claim.
         """
         with contextlib.suppress(*NOT_OURS):
-            owner, now = Owner.read(self._newest.get(OWNER) or b""), clock.now_ms()
+            owner, now = Owner.from_json(self._newest.get(OWNER) or b""), clock.now_ms()
             mine = [one for one in arrived if ownership.reporter(one.value) == owner.instance]
             self._heard_ms = now if mine else self._heard_ms
             reports = (PartitionStatus.from_json(one.value or b"") for one in mine if one.key.startswith(STATE))
@@ -189,7 +188,7 @@ class Follower:
             return found
         if clock.monotonic() - self._asked > ASK_PAUSE:
             places = {TopicPartition(one.topic, one.partition) for one in blind}
-            seen = {**rekeyed_in(self._kept), **seen_in(self._kept)}
+            seen = REKEYED.newest(self._kept) | COPIES.newest(self._kept)
             ids = {one.topic: seen[one.target_topic].topic_id for one in blind if one.target_topic in seen}
             self._ends = await self._ask(self.source, places, found.source_id, ids)
             self._asked = clock.monotonic()
@@ -231,18 +230,18 @@ def status_of(
     for key, value in journal.items():
         try:
             if key == OWNER:
-                owner = Owner.read(value)
+                owner = Owner.from_json(value)
             elif key == ENDED:
-                ended = ended_instance(value)
+                ended = Reporter.from_json(value).instance
             elif key.startswith(STATE):
                 figures.append(PartitionStatus.from_json(value))
             elif key == GROUPS:
                 groups = GroupFigures.from_json(value)
             elif key == ownership.KEY:
-                over = FailedOver.read(value)
-            elif key.startswith((FIRST_SEEN, REKEYED)):
+                over = FailedOver.from_json(value)
+            elif key.startswith((COPIES.prefix, REKEYED.prefix)):
                 with contextlib.suppress(*NOT_OURS):  # what is none of ours, `run` reports
-                    source_id = FirstSeen.read(value).cluster_id or source_id
+                    source_id = FirstSeen.from_json(value).cluster_id or source_id
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
     figures = [_stopped(one, stops.get(TopicPartition(one.target_topic, one.partition))) for one in figures]

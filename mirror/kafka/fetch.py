@@ -216,11 +216,11 @@ def asked_by_name(asks: Iterable[Ask]) -> Asked:
 def read_fetch(answer: FetchAnswer, asked: Asked) -> Iterator[Fetched]:
     """Yield the partitions of an answer; what was not asked for is left out, and what is named once more."""
     seen = set[TopicPartition]()  # a hostile answer may name one twice
-    for topic, index, *fields in answer.parts:
-        partition = asked.get((topic, index))
+    for part in answer.parts:
+        partition = asked.get(part[:2])
         if partition is not None and partition not in seen:
             seen.add(partition)
-            yield Fetched(partition, *fields)
+            yield Fetched._make((partition, *part[2:]))
 
 
 class _Muted(NamedTuple):

@@ -156,9 +156,9 @@ def produce_of(answer: Any) -> ProduceAnswer:
 def read_produce(answer: ProduceAnswer, topic_ids: Mapping[str, uuid.UUID | None]) -> Iterator[Ack]:
     """Yield the acks of an answer."""
     names: dict[str | bytes, str] = {topic_id.bytes: name for name, topic_id in topic_ids.items() if topic_id}
-    for topic, index, code, message, base_offset, append_time_ms in answer.parts:
+    for topic, index, *fields in answer.parts:
         name = names.get(topic, "") if isinstance(topic, bytes) else topic
-        yield Ack(TopicPartition(name, index), code, message, base_offset, append_time_ms)
+        yield Ack._make((TopicPartition(name, index), *fields))
 
 
 async def append(

@@ -14,7 +14,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from types import NoneType
 from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
@@ -248,6 +248,7 @@ def _tags(walk: _Walk, start: int, known: Mapping[int, Skip]) -> int:
     return position
 
 
+@lru_cache(maxsize=1 << 14)
 def to_varint(value: int) -> bytes:
     """Return a number of 0 or more as an unsigned varint."""
     digits = bytearray()

@@ -1,72 +1,26 @@
 """Status records: what tasks, partitions, and groups report on the flow's journal.
 
 They travel as JSON on the flow's compacted topic, keyed by target partition: the newest report of each partition is
-what remains there, and `status` works from anywhere. Reading ignores keys it does not know, so that an older `status`
-can watch a newer mirror.
+what remains there, and `status` works from anywhere.
 """
 
 from __future__ import annotations
 
 import builtins
-import json
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from typing import Any, Final, NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final, NamedTuple, Self
+
+from pydantic import Field
 
 from mirror import clock
+from mirror.observability.json_record import Int64, JsonRecord, Offset
 from mirror.states import State
 
-# --- JSON as it comes back from a topic -------------------------------------------------------------------------------
-
-#: What reading a record may raise that is of another version, or of somebody else's: OverflowError is an infinity's,
-#: where a whole number should be.
+#: What reading a record may raise that is of another version, or of somebody else's.
 NOT_OURS: Final = (ValueError, KeyError, TypeError, OverflowError)
-#: Kafka's own numbers have 64 bits; larger ones cannot even be shown.
-_LARGEST: Final = 1 << 63
-
-
-def parsed(value: bytes) -> Any:
-    """A record's JSON. Raises ValueError for what is none, however deep it is nested, and for text that could not be
-    shown: JSON can name halves of a character, which UTF-8 cannot encode.
-    """
-    try:
-        text = value.decode()  # JSONDecodeError, UnicodeDecodeError and UnicodeEncodeError are ValueErrors
-        found = json.loads(text)
-        if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
-    except RecursionError as error:
-        raise ValueError("JSON that is nested too deeply") from error
-
-
-def is_of(value: object, kinds: tuple[type, ...]) -> bool:
-    """Whether a value is of one of these types; to Python, but not to JSON, true is a number."""
-    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-
-
-def read_fields(
-    value: bytes, kinds: Mapping[str, tuple[type, ...]], required: Iterable[str], what: str
-) -> dict[str, Any]:
-    """The fields of a JSON object that `kinds` names, each with its types; others are ignored.
-
-    Raises ValueError, which begins with `what`, where the record is no object, a field is of another type or beyond 64
-    bits, or one of `required` is missing.
-    """
-    found = parsed(value)
-    if not isinstance(found, dict):
-        raise ValueError(f"{what} must be a JSON object")
-    fields = {name: found[name] for name in kinds if name in found}
-    for name, held in fields.items():
-        if not is_of(held, kinds[name]):
-            raise ValueError(f"{what}: {name} is {held!r}")
-        if isinstance(held, int) and not -_LARGEST <= held < _LARGEST:
-            raise ValueError(f"{what}: {name} is a number of more than 64 bits")
-    if absent := set(required) - fields.keys():
-        raise ValueError(f"{what} lack {', '.join(sorted(absent))}")
-    return fields
-
 
 # --- How long things took, counted by size ----------------------------------------------------------------------------
 
@@ -74,12 +28,19 @@ def read_fields(
 BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
+_BUCKETS: Final = len(BOUNDS) + 1
+
+
 @dataclass(slots=True)
 class Histogram:
-    """`counts`: durations in each bucket, one more than `BOUNDS` has; `total`: their sum in seconds."""
+    """Durations, counted by bucket."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    total: float = 0.0
+    #: Of each bucket.
+    counts: Annotated[list[Offset], Field(min_length=_BUCKETS, max_length=_BUCKETS)] = field(
+        default_factory=lambda: [0] * _BUCKETS
+    )
+    #: The sum of all in seconds.
+    total: Annotated[float, Field(gt=-(2**63), lt=2**63, allow_inf_nan=False)] = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
@@ -101,18 +62,6 @@ class Histogram:
         """Count everything that `other` counted, too."""
         self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
-
-    @classmethod
-    def read(cls, value: Mapping[str, Any]) -> Self:
-        """From JSON. Raises ValueError where it is no histogram, or one with other buckets."""
-        counts, total = value.get("counts"), value.get("total")
-        if not isinstance(counts, list) or len(counts) != len(BOUNDS) + 1:
-            raise ValueError("a histogram with other buckets")
-        if not all(is_of(count, (int,)) and 0 <= count < _LARGEST for count in counts):
-            raise ValueError("a histogram's counts must be counts")
-        if not (isinstance(total, int | float) and -_LARGEST < total < _LARGEST):
-            raise ValueError(f"a histogram's total is {total!r}")
-        return cls(counts, float(total))
 
 
 # --- The live figures of one partition, as a task reports them every second -------------------------------------------
@@ -146,50 +95,54 @@ NO_CONTACT: Final = Contact()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatus:
-    """One partition, now.
-
-    `instance`: the process that reports. `next_offset`: the next source offset to copy. `log_end`: the source's end as
-    last seen, -1 where it never was. `lag_records`: offsets that the source holds up to its end of now, markers and
-    holes among them, None where nobody knows that: a partition that is paused, waits or stopped does not read its
-    source, so whoever asks the source fills it in (`with_end`). `lag_ms`: the latency of the last batch that the target
-    acknowledged, from its newest record's timestamp to the ack; 0 when caught up, None if unknown. `records`,
-    `batches`, `bytes`, `filled` (offsets that control markers took), `lost` (those among them that the source had
-    lost), `target_lost` (records that the target had acknowledged and lost), `verdicts` (batches, keyed
-    `VERDICT/reason`), `verdict_bytes` (the bytes of those: written, or left out for DROP) and `latency` (of each
-    acknowledged batch whose records have timestamps, as in `lag_ms`) count since this instance started. `at_ms`: wall
-    clock of the report, Unix ms. `caught_up_ms`: when the copy last had all that the source had; 0 where that is not
-    known. `contact_ms`: the time of `contact`, which every report carries on, whatever its state: the journal keeps the
-    newest one alone. `tombstones_ms`: how long the source has kept tombstones since, at the least; None where it was
-    not compacted. `verified`: since the task began, the copy's last records were found to be the source's. `presumed`:
-    the state is a stop that was known before, and the task has not looked at the partition yet.
-    """
+class PartitionStatus(JsonRecord):
+    """One partition, now. Whatever is counted is counted since this instance started."""
 
     flow: str
+    #: The process that reports.
     instance: str
     topic: str
-    partition: int
+    partition: Int64
     target_topic: str
     state: State
     detail: str = ""
-    next_offset: int
-    log_end: int
-    lag_records: int | None
-    lag_ms: int | None = None
-    records: int = 0
-    batches: int = 0
-    bytes: int = 0
-    filled: int = 0
-    lost: int = 0
-    target_lost: int = 0
-    verdicts: Mapping[str, int] = field(default_factory=dict)
-    verdict_bytes: Mapping[str, int] = field(default_factory=dict)
+    #: The next source offset to copy.
+    next_offset: Int64
+    #: The source's end as last seen, -1 where it never was.
+    log_end: Int64
+    #: Offsets that the source holds up to its end of now, markers and holes among them; None where nobody knows that: a
+    #: partition that is paused, waits or stopped does not read its source, so whoever asks the source fills it in
+    #: (`with_end`).
+    lag_records: Int64 | None
+    #: The latency of the last batch that the target acknowledged, from its newest record's timestamp to the ack; 0 when
+    #: caught up, None if unknown.
+    lag_ms: Int64 | None = None
+    records: Int64 = 0
+    batches: Int64 = 0
+    bytes: Int64 = 0
+    #: Offsets that control markers took.
+    filled: Int64 = 0
+    #: Those among them that the source had lost.
+    lost: Int64 = 0
+    #: Records that the target had acknowledged and lost.
+    target_lost: Int64 = 0
+    #: Batches, by `VERDICT/reason`.
+    verdicts: Mapping[str, Int64] = field(default_factory=dict)
+    #: The bytes of those: written, or left out for DROP.
+    verdict_bytes: Mapping[str, Int64] = field(default_factory=dict)
+    #: Of each acknowledged batch whose records have timestamps, as in `lag_ms`.
     latency: Histogram = field(default_factory=Histogram)
-    at_ms: int
-    caught_up_ms: int = 0
-    contact_ms: int = 0
-    tombstones_ms: int | None = None
+    #: Wall clock of the report, Unix ms.
+    at_ms: Int64
+    #: When the copy last had all that the source had; 0 where that is not known.
+    caught_up_ms: Int64 = 0
+    #: The time of `contact`, which every report carries on, whatever its state: the journal keeps the newest one alone.
+    contact_ms: Int64 = 0
+    #: How long the source has kept tombstones since, at the least; None where it was not compacted.
+    tombstones_ms: Int64 | None = None
+    #: Since the task began, the copy's last records were found to be the source's.
     verified: bool = False
+    #: The state is a stop that was known before, and the task has not looked at the partition yet.
     presumed: bool = False
 
     @property
@@ -255,21 +208,6 @@ class PartitionStatus:
         """The record key of a target partition."""
         return PREFIX + f"{target_topic}/{partition}".encode()
 
-    def to_json(self) -> builtins.bytes:
-        """The record value."""
-        counts = {name: dict(getattr(self, name)) for name in _BY_VERDICT}
-        return json.dumps({**asdict(self), **counts}, separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, data: builtins.bytes) -> PartitionStatus:
-        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        values = read_fields(data, _KINDS, _REQUIRED, "figures")
-        if not all(is_of(count, (int,)) for name in _BY_VERDICT for count in values.get(name, {}).values()):
-            raise ValueError("figures: verdicts must be counts")
-        if "latency" in values:
-            values["latency"] = Histogram.read(values["latency"])
-        return cls(**{**values, "state": State(values["state"])})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
@@ -321,20 +259,6 @@ class Totals:
 
 
 _SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
-_TEXTS = ("flow", "instance", "topic", "target_topic", "state", "detail")
-_PLACES = ("partition", "next_offset", "log_end", "at_ms", "caught_up_ms", "contact_ms")
-_BY_VERDICT = ("verdicts", "verdict_bytes")
-_COUNTS = ("records", "batches", "bytes", "filled", "lost", "target_lost")
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(_TEXTS, (str,)),
-    **dict.fromkeys(_PLACES + _COUNTS, (int,)),
-    **dict.fromkeys(("lag_records", "lag_ms", "tombstones_ms"), (int, type(None))),
-    **dict.fromkeys(_BY_VERDICT, (dict,)),
-    "latency": (dict,),
-    **dict.fromkeys(("verified", "presumed"), (bool,)),
-}
-assert _KINDS.keys() == {one.name for one in fields(PartitionStatus)}, "a field that is not read"
-_REQUIRED = {one.name for one in fields(PartitionStatus) if one.default is MISSING and one.default_factory is MISSING}
 
 
 # --- What a task as a whole reports beside its partitions -------------------------------------------------------------
@@ -343,49 +267,26 @@ TASK_PREFIX: Final = b"task/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus:
-    """One task in one epoch, counted since this attempt at it began.
-
-    `attempt` is 0 unless Spark started the task again. `fetch`: from a fetch request to its answer, of answers with
-    records; `produce`: from a produce request to its acks; both in seconds. `throttled_ms`: how long the brokers of
-    either side muted us for a quota.
-    """
+class TaskStatus(JsonRecord):
+    """One task in one epoch, counted since this attempt at it began."""
 
     instance: str
-    task: int
-    epoch: int
-    attempt: int = 0
-    at_ms: int
+    task: Int64
+    epoch: Int64
+    #: 0 unless Spark started the task again.
+    attempt: Int64 = 0
+    at_ms: Int64
+    #: From a fetch request to its answer, of answers with records.
     fetch: Histogram = field(default_factory=Histogram)
+    #: From a produce request to its acks.
     produce: Histogram = field(default_factory=Histogram)
-    source_throttled_ms: int = 0
-    target_throttled_ms: int = 0
+    #: How long the brokers of either side muted us for a quota.
+    source_throttled_ms: Int64 = 0
+    target_throttled_ms: Int64 = 0
 
     def key(self) -> bytes:
         """The record key on the flow's topic: the newest report of a task replaces the older ones."""
         return TASK_PREFIX + str(self.task).encode()
-
-    def to_json(self) -> bytes:
-        """The record value."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> TaskStatus:
-        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        values = read_fields(data, _TASK_KINDS, _TASK_REQUIRED, "figures of a task")
-        for name in _HISTOGRAMS & values.keys():
-            values[name] = Histogram.read(values[name])
-        return cls(**values)
-
-
-_HISTOGRAMS: Final = {"fetch", "produce"}
-_TASK_REQUIRED: Final = ("instance", "task", "epoch", "at_ms")
-_TASK_COUNTS: Final = ("task", "epoch", "attempt", "at_ms", "source_throttled_ms", "target_throttled_ms")
-_TASK_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "instance": (str,),
-    **dict.fromkeys(_TASK_COUNTS, (int,)),
-    **dict.fromkeys(_HISTOGRAMS, (dict,)),
-}
 
 
 # --- How the consumer groups of a flow stand --------------------------------------------------------------------------
@@ -394,38 +295,28 @@ KEY: Final = b"groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFigures:
-    """The groups that have committed offsets for mirrored partitions.
+class GroupFigures(JsonRecord):
+    """The groups that have committed offsets for mirrored partitions."""
 
-    `instance`: the process that reports; `at_ms`: wall clock of the round that read all of them, Unix ms. `groups` is
-    the sum of `synced`; `held_back`, until records are mirrored; `ahead`, having consumed on the target; `expired`, at
-    the target's log start, since what they would read next is deleted there; `active`, with members there; and
-    `blocked`, by what the log says.
-    """
-
+    #: The process that reports.
     instance: str
-    at_ms: int
-    groups: int = 0
-    synced: int = 0
-    held_back: int = 0
-    ahead: int = 0
-    active: int = 0
-    blocked: int = 0
-    expired: int = 0
+    #: Wall clock of the round that read all of them, Unix ms.
+    at_ms: Int64
+    #: The sum of those below.
+    groups: Int64 = 0
+    synced: Int64 = 0
+    #: Until records are mirrored.
+    held_back: Int64 = 0
+    #: They have consumed on the target.
+    ahead: Int64 = 0
+    #: They have members on the target.
+    active: Int64 = 0
+    #: By what the log says.
+    blocked: Int64 = 0
+    #: At the target's log start, since what they would read next is deleted there.
+    expired: Int64 = 0
 
     @property
     def counts(self) -> tuple[int, ...]:
         """All but who reports, and when."""
         return self.groups, self.synced, self.held_back, self.ahead, self.active, self.blocked, self.expired
-
-    def to_json(self) -> bytes:
-        """The record value."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes) -> GroupFigures:
-        """Read a record value. `ValueError` when it is not one; unknown keys are ignored."""
-        return cls(**read_fields(data, _GROUP_KINDS, {"instance", "at_ms"}, "figures of groups"))
-
-
-_GROUP_KINDS: Final = {one.name: (str,) if one.name == "instance" else (int,) for one in fields(GroupFigures)}

@@ -72,43 +72,28 @@ def advised(topic: str, text: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the classifier knows besides a batch's header; one value per partition pair.
-
-    `producer_id`: the writer uses a producer id of its own. `max_message_bytes`: the largest batch that the target
-    takes. `max_request_bytes`: the largest request that its brokers take, where they show that. `max_record_bytes`: the
-    largest batch of a single record where others are to be smaller, since nobody says what the target takes; else 0.
-    `deletes`: records of the target may be deleted before their time. `continues_on_loss`: the mirror goes on behind
-    records that the source lost before they were mirrored. `skips_damage`: it leaves out batches that are damaged in
-    the source, or cannot be read where they must be rewritten. `skips_too_large`: it leaves out records that are too
-    large for the target. `size_follows`: `max.message.bytes` of the target is set to what the source has. `codec`: the
-    id that the mirror compresses to, None where batches keep theirs. `coalesce_bytes`: batches in a row are joined up
-    to that size, 0 for never. `timestamp_after_max_ms` and `timestamp_before_max_ms`: how far ahead of and behind the
-    broker's clock a record may be, in ms. `tombstones_ms`: how long the source, which is compacted, keeps tombstones,
-    at least; None for another one. `mistimes`: the target would give records times of its own, and nobody asked for
-    these. `may_stamp`: records of the copy may have such times, from when its source's had (`topics.append_time` is
-    target). `follows_log_start`: the copy's log start is to follow its source's.
-    """
+    """Has what the classifier knows besides a batch's header; one value per partition pair."""
 
     offsets: Offsets = "preserve"
-    producer_id: bool = True
-    target_append_time: bool = False
-    max_message_bytes: int = _DEFAULT_MAX_MESSAGE
-    max_request_bytes: int = NO_LIMIT
+    target_append_time: bool = False  # records of the copy have the times of their append
+    max_message_bytes: int = _DEFAULT_MAX_MESSAGE  # the largest batch that the target takes
+    max_request_bytes: int = NO_LIMIT  # the largest request that its brokers take, where they show that
+    #: The largest batch of a single record where others are to be smaller, since nobody says what the target takes.
     max_record_bytes: int = 0
-    compacted: bool = False
-    deletes: bool = True
-    continues_on_loss: bool = False
-    skips_damage: bool = False
-    skips_too_large: bool = False
-    size_follows: bool = False
-    codec: int | None = None
-    coalesce_bytes: int = 0
-    timestamp_after_max_ms: int = NO_LIMIT
-    timestamp_before_max_ms: int = NO_LIMIT
-    tombstones_ms: int | None = None
-    mistimes: bool = False
-    may_stamp: bool = False
-    follows_log_start: bool = False
+    compacted: bool = False  # the target is
+    deletes: bool = True  # records of the target may be deleted before their time
+    continues_on_loss: bool = False  # goes on behind records that the source lost before they were mirrored
+    skips_damage: bool = False  # leaves out batches that are damaged, or unreadable where they must be rewritten
+    skips_too_large: bool = False  # leaves out records that are too large for the target
+    size_follows: bool = False  # max.message.bytes of the target is set to what the source has
+    codec: int | None = None  # the id that the mirror compresses to, None where batches keep theirs
+    coalesce_bytes: int = 0  # batches in a row are joined up to that size, 0 for never
+    timestamp_after_max_ms: int = NO_LIMIT  # how far ahead of the broker's clock a record may be
+    timestamp_before_max_ms: int = NO_LIMIT  # how far behind it
+    tombstones_ms: int | None = None  # how long a compacted source keeps tombstones, at least; None for another one
+    mistimes: bool = False  # the target would give records times of its own, and nobody asked for these
+    may_stamp: bool = False  # the copy may have such times from when its source's had (`topics.append_time` is target)
+    follows_log_start: bool = False  # the copy's log start follows its source's
 
     @property
     def translates(self) -> bool:

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -53,6 +52,8 @@ from mirror.errors import BadRecords, MalformedBatch
 HEADER_BYTES: Final = 61
 #: Base offset and batch length: what precedes the bytes that the length counts.
 LENGTH_PREFIX: Final = 12
+#: Smallest batch length of magic 2.
+_SHORTEST: Final = HEADER_BYTES - LENGTH_PREFIX
 #: Smallest batch length of any magic: a magic 0 message with null key and null value (crc, magic, attributes, two
 #: lengths).
 SMALLEST_LENGTH: Final = 14
@@ -76,6 +77,9 @@ LAST_OFFSET: Final = 2**63 - 1
 
 LAYOUT: Final = Struct(">qiibIhiqqqhii")
 _PREFIX: Final = Struct(">qiib")
+#: A header up to its CRC, and what that covers.
+_BEFORE: Final = Struct(">qiibI")
+_COVERED: Final = Struct(">hiqqqhii")
 #: CRC, magic, attributes.
 _LEGACY: Final = Struct(">IbB")
 _LEGACY_AT: Final = 12
@@ -186,7 +190,7 @@ def parse_header(data: bytes | bytearray | memoryview, position: int = 0) -> Bat
     """
     base_offset, length, epoch, magic = _PREFIX.unpack_from(data, position)
     if magic == 2:
-        if length < HEADER_BYTES - LENGTH_PREFIX:
+        if length < _SHORTEST:
             raise MalformedBatch(f"batch length {length} is shorter than a header", position, base_offset)
         return BatchHeader._make(LAYOUT.unpack_from(data, position))
     if magic in (0, 1):
@@ -225,7 +229,10 @@ def split(records: memoryview) -> Iterator[RawBatch]:
         following = position + LENGTH_PREFIX + length
         if following > end:
             break
-        header = parse_header(records, position)
+        if magic == 2 and length >= _SHORTEST:
+            header = BatchHeader._make(LAYOUT.unpack_from(records, position))
+        else:
+            header = parse_header(records, position)
         if 0 <= magic <= 2:  # of another one nothing is known; the classifier refuses it
             if header.last_offset_delta < 0:
                 raise MalformedBatch(f"last offset delta {header.last_offset_delta}", position, base_offset)
@@ -236,6 +243,30 @@ def split(records: memoryview) -> Iterator[RawBatch]:
         position = following
     if end and not position:
         raise MalformedBatch("the first batch is not whole", position)
+
+
+def plain(records: memoryview, due: int, end: int) -> tuple[RawBatch, ...]:
+    """Cut a record set of which nothing has to be looked into: whole batches of magic 2 with a record for every offset
+    from `due` to before `end`, each with a CRC that holds. Return none where anything is otherwise; `split` says
+    what.
+    """
+    batches = []
+    position, size = 0, len(records)
+    while size - position >= HEADER_BYTES:
+        header = BatchHeader._make(LAYOUT.unpack_from(records, position))
+        base_offset, length, _, magic, crc, attributes, delta, _, _, _, _, _, count = header
+        following = position + LENGTH_PREFIX + length
+        if following > size:  # a broker cuts its answer by size
+            break
+        is_dense = base_offset == due and 0 < count == delta + 1 and due + count <= end
+        if magic != 2 or not is_dense or attributes & CONTROL or length < _SHORTEST:
+            return ()
+        data = records[position:following]
+        if crc32c(data[CRC_FROM:]) != crc:
+            return ()
+        batches.append(RawBatch(header, data))
+        position, due = following, due + count
+    return tuple(batches)
 
 
 # --- The checksums of a batch -----------------------------------------------------------------------------------------
@@ -337,7 +368,6 @@ ERAS: Final = 1 << 20
 FIRST_ID: Final = 1 << 52
 
 _CLEARED: Final = ~(APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
-_NO_OFFSET: Final = bytes(8)
 
 
 def is_a_mirrors(producer_id: int) -> bool:
@@ -345,8 +375,7 @@ def is_a_mirrors(producer_id: int) -> bool:
     return FIRST_ID <= producer_id < 2 * FIRST_ID
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(NamedTuple):
     """What the next batch of a partition is stamped with.
 
     Batches in a row count sequences up in one epoch. Each marker takes an epoch of its own, and the batch behind
@@ -382,34 +411,13 @@ def restamp(raw: RawBatch, stamp: ProducerState, *, transactional: bool = False)
     may not claim it (`LogValidator.validateTimestamp`); the delete-horizon bit goes, so that the target's cleaner
     sets its own (`Cleaner.shouldRetainRecord`). The CRC is computed anew: verify the old one first.
     """
-    h = raw.header
-    return sealed(
-        LAYOUT.pack(
-            0,
-            h.batch_length,
-            -1,
-            h.magic,
-            0,
-            h.attributes & _CLEARED | (TRANSACTIONAL if transactional else 0),
-            h.last_offset_delta,
-            h.base_timestamp,
-            h.max_timestamp,
-            stamp.producer_id,
-            stamp.epoch,
-            stamp.sequence,
-            h.count,
-        ),
-        raw.records,
-    )
+    _, length, _, magic, _, attributes, delta, base_timestamp, max_timestamp, _, _, _, count = raw.header
+    attributes = attributes & _CLEARED | (TRANSACTIONAL if transactional else 0)
+    covered = _COVERED.pack(attributes, delta, base_timestamp, max_timestamp, *stamp, count)
+    return _BEFORE.pack(0, length, -1, magic, crc32c(raw.data[HEADER_BYTES:], crc32c(covered))) + covered
 
 
 def sealed(packed: bytes, section: bytes | memoryview) -> bytes:
     """A header of magic 2 with the CRC that it has in front of a records section."""
-    head = bytearray(packed)
-    head[CRC_AT:CRC_FROM] = crc32c(section, crc32c(head[CRC_FROM:])).to_bytes(4, "big")
-    return bytes(head)
-
-
-def passed(raw: RawBatch) -> bytes:
-    """The 61 header bytes of a batch that needs no change: base offset 0, the rest and the CRC as stored."""
-    return _NO_OFFSET + bytes(raw.data[8:HEADER_BYTES])
+    covered = packed[CRC_FROM:]
+    return packed[:CRC_AT] + crc32c(section, crc32c(covered)).to_bytes(4, "big") + covered

@@ -116,39 +116,29 @@ STANDING: frozenset[State] = frozenset({State.TRUNCATED, State.DIVERGED, State.T
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One partition to mirror. `until` bounds a copy, and was the source's end at `until_ms` (Unix ms); None follows
-    the source for ever. Between the offsets
-    `accepted`, somebody accepted that the source lost records before they were mirrored. Below offset `since` of the
-    source nothing is mirrored: the flow began there, and the target was empty then. `last` and `stop` are what the
-    journal keeps of the copy; None where it keeps nothing. `losses` are the source's offsets, from and to before, that
-    are on record as lost, as far as the end of the copy may lie behind them; `way_back` are those that a flow back left
-    out, so that the copy alone may have their records. `target_topic_id`: the target topic that
-    the journal names; nothing is written to another one by its name. None where that is not known. `caught_up_ms`: when
-    the copy last had all that the source had, or no record that it had not, as Unix time in ms; 0 where that is not
-    known. `contact`: when a task last had the source before it. `tombstones_ms`: how long the source kept tombstones
-    when the copy had all and since, as far as its tasks saw; None where it was not compacted. `waits_for`: why it
-    waited by its last report; empty where it did not. `may_lack`: it is on record already that the copy may lack
-    deletions.
-    """
+    """Names one partition to mirror, and what is known of its copy."""
 
     source: TopicPartition
     target: TopicPartition
     topic_id: UUID | None
     rules: Rules
-    until: int | None = None
-    until_ms: int = 0
-    accepted: tuple[int, int] | None = None
-    since: int = 0
-    last: LastPosition | None = None
-    stop: KnownStop | None = None
+    until: int | None = None  # where a bounded copy ends; None follows the source for ever
+    until_ms: int = 0  # when the source ended there (Unix ms)
+    accepted: tuple[int, int] | None = None  # offsets between which records may be lost before they were mirrored
+    since: int = 0  # the flow began at this offset of the source, and the target was empty then
+    last: LastPosition | None = None  # as the journal keeps it
+    stop: KnownStop | None = None  # as the journal keeps it
+    #: Source offsets, from and to before, that are on record as lost, as far as the copy's end may lie behind them.
     losses: tuple[tuple[int, int], ...] = ()
-    way_back: tuple[tuple[int, int], ...] = ()
-    target_topic_id: UUID | None = None
-    caught_up_ms: int = 0
-    contact: Contact = NO_CONTACT
-    tombstones_ms: int | None = None
-    waits_for: str = ""
-    may_lack: bool = False
+    way_back: tuple[tuple[int, int], ...] = ()  # those that a flow back left out: the copy alone may have the records
+    target_topic_id: UUID | None = None  # the topic that the journal names: nothing is written to another one
+    caught_up_ms: int = 0  # when the copy last had all that the source had (Unix ms); 0 where that is not known
+    contact: Contact = NO_CONTACT  # when a task last had the source before it
+    tombstones_ms: int | None = (
+        None  # how long the source has kept tombstones since, at the least; None if not compacted
+    )
+    waits_for: str = ""  # why it waited by its last report
+    may_lack: bool = False  # it is on record that the copy may lack deletions
 
     @property
     def place(self) -> tuple[TopicPartition, TopicPartition]:

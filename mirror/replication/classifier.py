@@ -10,17 +10,25 @@ A verdict is a deterministic function of the source log, so that two runs append
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mirror.policy.rules import Rules
-from mirror.records.header import APPEND_TIME, CODECS, DELETE_HORIZON, BatchHeader
+from mirror.records.header import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CODECS,
+    CONTROL,
+    DELETE_HORIZON,
+    LENGTH_PREFIX,
+    TRANSACTIONAL,
+    BatchHeader,
+)
 
 
 class Action(StrEnum):
     """What the writer does with a batch, from the cheapest to the last resort."""
 
-    PASS = "PASS"  # noqa: S105 -- a verdict, not a password
     RESTAMP = "RESTAMP"
     REWRITE = "REWRITE"
     DROP = "DROP"
@@ -33,18 +41,19 @@ class Verdict:
 
     action: Action
     reason: str
+    name: str = field(init=False)  # both
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", f"{self.action}/{self.reason}")
 
     def __str__(self) -> str:
-        return f"{self.action}/{self.reason}"
+        return self.name
 
-
-CLEAN = Verdict(Action.PASS, "clean")
 
 OWN_PRODUCER = Verdict(Action.RESTAMP, "own_producer")
 WAS_TRANSACTIONAL = Verdict(Action.RESTAMP, "transactional")
 HAD_HORIZON = Verdict(Action.RESTAMP, "delete_horizon")
 APPEND_TIME_BOTH = Verdict(Action.RESTAMP, "append_time")
-FOREIGN_PRODUCER = Verdict(Action.RESTAMP, "foreign_producer")
 
 LEGACY = Verdict(Action.REWRITE, "legacy_magic")
 STARTS_INSIDE = Verdict(Action.REWRITE, "starts_inside")
@@ -67,7 +76,7 @@ IMPOSSIBLE = Verdict(Action.REFUSE, "impossible_header")
 UNREADABLE = frozenset({UNKNOWN_CODEC, IMPOSSIBLE})
 
 VERDICTS = (
-    *(CLEAN, OWN_PRODUCER, WAS_TRANSACTIONAL, HAD_HORIZON, APPEND_TIME_BOTH, FOREIGN_PRODUCER),
+    *(OWN_PRODUCER, WAS_TRANSACTIONAL, HAD_HORIZON, APPEND_TIME_BOTH),
     *(LEGACY, STARTS_INSIDE, HOLES, APPEND_TIME_KEPT, TOO_LARGE, CODEC_FIXED),
     *(ALREADY_MIRRORED, CONTROL_MARKER, ABORTED, EMPTY),
     *(BAD_CRC, UNKNOWN_MAGIC, UNKNOWN_CODEC, IMPOSSIBLE),
@@ -83,45 +92,42 @@ def classify(
     answer's index lists the batch's transaction as aborted. `crc_holds` is the result of the check over the stored
     bytes.
     """
-    if not 0 <= header.magic <= 2:
+    base_offset, length, _, magic, _, attributes, delta, _, _, _, _, _, count = header
+    if not 0 <= magic <= 2:
         return UNKNOWN_MAGIC
     if not crc_holds:
         return BAD_CRC
-    if header.magic < 2:  # ProduceRequest.validateRecords: a live Produce version takes magic 2 alone
+    if magic < 2:  # ProduceRequest.validateRecords: a live Produce version takes magic 2 alone
         return LEGACY if header.last_offset >= next_offset else ALREADY_MIRRORED
-    if min(header.base_offset, header.last_offset_delta) < 0:
+    if base_offset < 0 or delta < 0:
         return IMPOSSIBLE
-    if header.last_offset < next_offset:
+    if base_offset + delta < next_offset:
         return ALREADY_MIRRORED  # whatever it holds: nobody has to read it again
-    if header.codec >= len(CODECS):
+    codec = attributes & CODEC_MASK
+    if codec >= len(CODECS):
         return UNKNOWN_CODEC
-    if not 0 <= header.count <= header.last_offset_delta + 1:
+    if not 0 <= count <= delta + 1:
         return IMPOSSIBLE
-    if header.is_control:
+    if attributes & CONTROL:
         return CONTROL_MARKER  # LogValidator.validateBatch: clients may not write control records
     if aborted:
         return ABORTED
-    if not header.count:
+    if not count:
         return EMPTY  # a header that compaction kept for its producer's sequence
-    if header.base_offset < next_offset:
+    if base_offset < next_offset:
         return STARTS_INSIDE
-    if not header.is_dense:
+    if count != delta + 1:
         return HOLES  # LogValidator.validateBatch: inconsistent batch offset range
-    attributes = header.attributes
     if attributes & APPEND_TIME and not rules.target_append_time:
         return APPEND_TIME_KEPT  # a broker would clear the bit and show the producers' create times
-    if header.size > rules.max_message_bytes:
+    if LENGTH_PREFIX + length > rules.max_message_bytes:
         return TOO_LARGE  # UnifiedLog.analyzeAndValidateRecords
-    if rules.codec is not None and rules.codec != header.codec:
+    if rules.codec is not None and rules.codec != codec:
         return CODEC_FIXED
-    if header.is_transactional:
+    if attributes & TRANSACTIONAL:
         return WAS_TRANSACTIONAL
     if attributes & DELETE_HORIZON:
         return HAD_HORIZON
     if attributes & APPEND_TIME:
         return APPEND_TIME_BOTH
-    if rules.producer_id:
-        return OWN_PRODUCER
-    if header.producer_id >= 0:
-        return FOREIGN_PRODUCER  # ids belong to one cluster: a foreign one collides with a native producer's
-    return CLEAN
+    return OWN_PRODUCER  # ids belong to one cluster: a foreign one collides with a native producer's

@@ -73,7 +73,7 @@ class Coalescer:
     def _joins(self, verdict: Verdict, raw: RawBatch) -> bool:
         if verdict is LEGACY:
             return not raw.header.codec
-        return raw.header.size <= self._largest and verdict.action in (Action.PASS, Action.RESTAMP)
+        return raw.header.size <= self._largest and verdict.action is Action.RESTAMP
 
     def _fits(self, raw: RawBatch) -> bool:
         if not self._waiting:

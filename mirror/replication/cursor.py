@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from mirror.errors import PartitionStop
@@ -16,43 +17,31 @@ from mirror.replication.open_transactions import held_since
 
 @dataclass(slots=True)
 class Cursor:
-    """Progress in one source partition. `until` is where a bounded copy ends; `last_epoch` the leader epoch of the last
-    batch; `held` the bytes that were fetched and wait to be relayed. `unrelayed` are the arrivals that wait, and the
-    one that is being relayed. `largest` is the size of the largest batch of the last answer with batches. Between the
-    offsets `skips` a damaged batch may be left out. The source ends at `written_until`; while a transaction is open
-    there, a reader of committed records gets what is below `readable_until`, which has not moved `held_since`
-    (monotonic), None where none is open; it was asked for that at `named_ms` (Unix ms), 0 where it never was, and again
-    by each request of the `session` that asks for the partition. `is_past_padding`: it came to a batch that is none
-    (R5). `proved`: where the last batch ends of which it was asked whether it hides another (R6). `epochless`: the
-    leader of this epoch keeps no leader epochs (R7). `unheard_at`: since when answers leave it out (monotonic, R8).
-    `hollow`: how many answers in a row held nothing though it ends further on (R9). `log_start`: where the source's log
-    began by its last answer.
-    """
+    """Keeps where reading stands in one source partition."""
 
     partition: TopicPartition
     topic_id: UUID | None
     next_offset: int
-    last_epoch: int = -1
-    until: int | None = None
-    readable_until: int = -1
-    written_until: int = -1
-    named_ms: int = 0
-    session: FetchSession | None = None
-    held_since: float | None = None
-    damaged: int = 0
-    missing: int = 0
-    held: int = 0
-    unrelayed: int = 0
-    largest: int = 0
-    skips: tuple[int, int] | None = None
-    is_past_padding: bool = False
-    proved: int = -1
-    epochless: int | None = None
-    unheard_at: float | None = None
-    hollow: int = 0
-    log_start: int = 0
+    last_epoch: int = -1  # the leader epoch of the last batch
+    until: int | None = None  # where a bounded copy ends
+    readable_until: int = -1  # where the source ends for a reader of committed records
+    written_until: int = -1  # where it ends for everybody
+    named_ms: int = 0  # when it was asked for that (Unix ms), 0 where it never was
+    session: FetchSession | None = None  # each request of it asks again
+    held_since: float | None = None  # since when an open transaction has held `readable_until` (monotonic)
+    damaged: int = 0  # how often the batch at hand came damaged
+    missing: int = 0  # how often metadata did not name the topic
+    held: int = 0  # bytes that were fetched and wait to be relayed
+    unrelayed: int = 0  # arrivals that wait, and the one that is being relayed
+    largest: int = 0  # bytes of the largest batch of the last answer with batches
+    skips: tuple[int, int] | None = None  # offsets between which a damaged batch may be left out
+    is_past_padding: bool = False  # it came to a batch that is none of another mirror's padding (R5)
+    epochless: int | None = None  # the leader of this epoch keeps no leader epochs (R6)
+    unheard_at: float | None = None  # since when answers leave it out (monotonic, R7)
+    hollow: int = 0  # answers in a row that held nothing though the log ends further on (R8)
+    log_start: int = 0  # where the source's log began by its last answer
     backoff: Backoff = field(default_factory=Backoff)
-    not_before: float = 0.0
+    not_before: float = 0.0  # it is not asked for earlier (monotonic)
 
     @property
     def is_done(self) -> bool:
@@ -63,7 +52,8 @@ class Cursor:
         """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
         at Unix time `asked_ms`: its answer may have waited through a suspension of this process.
         """
-        self.held_since = held_since(self.held_since, self.readable_until, stable, written)
+        is_held = stable < written
+        self.held_since = held_since(self.held_since, self.readable_until, stable, written) if is_held else None
         self.readable_until, self.written_until, self.named_ms = stable, written, asked_ms
 
     @property
@@ -81,22 +71,15 @@ class Cursor:
         return self.is_done or self.next_offset >= self.readable_until
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What one fetch answer holds for one partition. A `stop` comes after the batches that precede it; `trouble`
-    passes by itself. `hole_until`: the source has nothing more below this offset, -1 where that is not known. `size` is
-    in bytes of the batches.
-    """
+class Arrival(NamedTuple):
+    """What one fetch answer holds for one partition."""
 
     cursor: Cursor
     batches: tuple[RawBatch, ...] = ()
-    aborted: tuple[tuple[int, int], ...] = ()
-    stop: PartitionStop | None = None
+    size: int = 0  # bytes of the record set that the batches were cut from
+    aborted: tuple[tuple[int, int], ...] = ()  # producer id and first offset of each aborted transaction
+    stop: PartitionStop | None = None  # comes after the batches that precede it
     lost: Damaged | None = None
-    trouble: str = ""
+    trouble: str = ""  # passes by itself
     astray: bool = False
-    hole_until: int = -1
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", sum(len(raw.data) for raw in self.batches))
+    hole_until: int = -1  # the source has nothing more below this offset, -1 where that is not known

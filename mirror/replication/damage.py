@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 from dataclasses import dataclass, replace
 from itertools import islice
-from struct import Struct
 from typing import Final
 
 from mirror.errors import BadRecords, MalformedBatch
@@ -26,7 +25,7 @@ from mirror.kafka.fetch import Fetched, fetch_at, fetch_below
 from mirror.kafka.queries import READ_COMMITTED, READ_UNCOMMITTED
 from mirror.kafka.topic_configs import topic_configs
 from mirror.policy.rules import Rules
-from mirror.records.header import HEADER_BYTES, LENGTH_PREFIX, MAGIC_AT, RawBatch, crc_holds, parse_header, split
+from mirror.records.header import HEADER_BYTES, MAGIC_AT, RawBatch, crc_holds, parse_header, split
 from mirror.records.recipe import Recipe
 from mirror.records.segment import DamageKind, Walk
 from mirror.records.transactions import Aborted
@@ -36,8 +35,6 @@ from mirror.replication.classifier import UNREADABLE, Action, classify
 _SIZES: Final = (1 << 20, 8 << 20, 64 << 20)
 #: Of a base offset, with which a batch begins.
 _OFFSET_BYTES: Final = 8
-#: Base offset and length.
-_PLACE: Final = Struct(">qi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,41 +179,11 @@ def has_leapt(raw: RawBatch, due: int, falls_to: int) -> bool:
     return due < raw.header.base_offset and due <= falls_to < raw.header.next_offset
 
 
-def reaches_over(raw: RawBatch, falls_to: int) -> bool:
-    """The same of one that claims offsets behind its records, where the next one begins among these. Compaction leaves
-    such holes, and never over what follows. A dense batch does not, by its header: the offset of the next one lies.
-    """
-    return behind_records(raw) <= falls_to < raw.header.next_offset
-
-
-def behind_records(raw: RawBatch) -> int:
-    """The least offset at which another batch may follow, by how many records one has."""
-    return raw.header.base_offset + max(raw.header.count, 1)
-
-
-async def next_begins(cluster: Cluster, partition: TopicPartition, raw: RawBatch) -> int:
-    """Where the batch behind one that has holes begins, -1 where none is. Raises as `fetch_at` does.
-
-    A leader looks an offset up by where batches say that they end. Asked for the first one that may follow, it gives
-    the batch itself and what stands behind it; or, of another segment or by an entry of its index, the next one.
-    """
-    size = raw.header.size + HEADER_BYTES
-    at = behind_records(raw)
-    fetched = await fetch_at(cluster, partition, at, max_bytes=size, isolation=READ_UNCOMMITTED)
-    position = 0
-    while len(fetched.records) - position >= LENGTH_PREFIX:
-        begins, length = _PLACE.unpack_from(fetched.records, position)
-        if begins != raw.header.base_offset or length < 0:
-            return int(begins)
-        position += LENGTH_PREFIX + length
-    return -1
-
-
 def _falls_back(walk: Walk, fetched: Fetched, raw: RawBatch, due: int) -> bool:
     if walk.damage is None or walk.damage.kind is not DamageKind.ORDER:
         return False
     falls_to = int.from_bytes(fetched.records[walk.position :][:_OFFSET_BYTES], "big", signed=True)
-    return has_leapt(raw, due, falls_to) or reaches_over(raw, falls_to)
+    return has_leapt(raw, due, falls_to)
 
 
 async def unwritable_at(cluster: Cluster, partition: TopicPartition, offset: int, rules: Rules) -> Damaged | None:

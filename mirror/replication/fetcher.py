@@ -20,16 +20,13 @@ there is data, so leaders that have nothing new cost a request every half second
         that was cut back
     R5  what a mirror pads a log with so that it begins where another one does (`log_start.py`) is no record. A source
         that is such a copy, and begins with padding still, is waited for
-    R6  a batch with holes behind its records is handed out once it is known where the next one begins: one that lies
-        about its last offset would hide what follows, and a leader that is asked for what is behind it gives nothing of
-        that
-    R7  a fetch names the leader epoch of the batch before, so that the source's leader shows where it was cut back. One
+    R6  a fetch names the leader epoch of the batch before, so that the source's leader shows where it was cut back. One
         that keeps no leader epochs refuses that as out of range, and is asked without; so is one that has a hole where
         that epoch was
-    R8  a leader whose quota is used up answers at once, and names no partition; it does so for ever where a batch is
+    R7  a leader whose quota is used up answers at once, and names no partition; it does so for ever where a batch is
         larger than the quota allows at once (Kafka `getThrottledResponse`). Who hears nothing of a partition does not
         know where its log ends, and says so
-    R9  compaction may leave nothing from a cursor up to the last stable offset, where a transaction is open: no later
+    R8  compaction may leave nothing from a cursor up to the last stable offset, where a transaction is open: no later
         batch shows that hole. It is passed over once a leader that knows all has said so as often as is believed of an
         empty answer (`fetch_below`), and never beyond what a reader of committed records gets
 """
@@ -56,7 +53,7 @@ from mirror.errors import (
     PartitionStop,
     WireError,
 )
-from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, TopicPartition
+from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.kafka.connection import throttled_seconds
 from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, Fetched, fetch_below
 from mirror.kafka.fetch_session import SESSION_ERRORS, FetchSession
@@ -67,18 +64,15 @@ from mirror.kafka.retry import Backoff
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding, padding_detail
-from mirror.records.header import MAGIC_AT, RawBatch, crc_holds, split
+from mirror.records.header import RawBatch, crc_holds, plain, split
 from mirror.replication.both_logs import is_of_another
 from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.damage import (
     Damaged,
-    behind_records,
     damaged_at,
     has_leapt,
     is_beyond,
     lost_its_magic,
-    next_begins,
-    reaches_over,
 )
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
@@ -89,13 +83,17 @@ HURRIED_WAIT_MS: Final = 10
 ANSWER_BYTES: Final = 16 * 1024 * 1024
 FETCH_TIMEOUT: Final = 15.0
 DAMAGE_TRIES: Final = 3
-#: Seconds for which answers may leave a partition out (R8). A quota that is kept to gives something every 10.
+#: Seconds for which answers may leave a partition out (R7). A quota that is kept to gives something every 10.
 UNHEARD_SECONDS: Final = 20.0
 #: Seconds between two polls of the source while the bound lets nothing be fetched.
 DEBT_POLL: Final = 1.0
 
 #: Starts a coroutine whose failure ends the task.
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+#: Takes the next batches of a cursor, or refuses them.
+Carry = Callable[[Cursor, tuple[RawBatch, ...]], bool]
 
 
 class Request(NamedTuple):
@@ -115,7 +113,7 @@ class Reading:
         self.due = set[TopicPartition]()  # what is asked for them may be another offset by now, or nothing
         self.behind = set[TopicPartition]()  # those that had more to read behind their last answer
         self.largest = 0  # bytes of the largest batch
-        self.is_muted = False  # the last answer was beyond a quota (R8)
+        self.is_muted = False  # the last answer was beyond a quota (R7)
         self.task: asyncio.Task[None] | None = None
 
 
@@ -123,6 +121,7 @@ class Fetcher:
     """Give it cursors with `start`; iterate to get arrivals until `finish`.
 
     `room` says how many bytes more a partition's writer takes; at most `partition_bytes` are asked for at a time.
+    `carry` may take plain batches (`records/header.plain`) at once, which then are no arrival.
     `bucket` bounds what all of them fetch. `memory` is the budget of bytes for what is fetched and what `writers_hold`
     (R2). A leader that had something is not asked again for `max_delay_s`, so that more comes at once. `took` has the
     seconds from a request to its answer, of answers with records; `throttled_s` are those for which brokers muted us.
@@ -138,18 +137,19 @@ class Fetcher:
         memory: int = sys.maxsize,
         writers_hold: Callable[[], int] = lambda: 0,
         max_delay_s: float = 0.0,
+        carry: Carry = lambda *_: False,
     ) -> None:
         self._source, self._bucket = source, bucket
         self._memory, self._writers_hold, self._reserved = memory, writers_hold, 0
         self._spawn = spawn
-        self._room = room
+        self._room, self._carry = room, carry
         self._partition_bytes = partition_bytes
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._arrivals: deque[Arrival] = deque()
         self._arrived = asyncio.Event()
         self._changed = asyncio.Event()
         self._readings: dict[int, Reading] = {}
-        self._nodes: dict[TopicPartition, int] = {}  # whom each partition is read of
+        self._leaders: dict[TopicPartition, Leader] = {}  # whom each partition is read of
         self._metadata = -1  # the source's metadata that these are of
         self._fetched = 0  # bytes of arrivals that wait
         self._finished = False
@@ -213,7 +213,8 @@ class Fetcher:
 
     def _due(self, partition: TopicPartition) -> None:
         """Have the next request consider what is asked for a partition."""
-        if reading := self._readings.get(self._nodes.get(partition, -1)):
+        leader = self._leaders.get(partition)
+        if leader is not None and (reading := self._readings.get(leader.node)):
             reading.due.add(partition)
 
     def _assign(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -226,7 +227,8 @@ class Fetcher:
             self._metadata, partitions = self._source.learned, tuple(self._cursors)
         for partition in partitions:
             self._due(partition)  # of the leader until now, which is not asked any more where it is none
-            node = self._nodes[partition] = self._source.leader(partition).node
+            leader = self._leaders[partition] = self._source.leader(partition)
+            node = leader.node
             reading = self._readings.setdefault(node, Reading())
             reading.due.add(partition)
             if reading.task is None or reading.task.done():
@@ -336,7 +338,7 @@ class Fetcher:
                 self._bucket.spend(size)
 
     def _left_out(self, partitions: Collection[TopicPartition], since: float, muted: float, backoff: Backoff) -> float:
-        """An answer to what was asked at `since` names none of these, and no other one comes while `muted` (R8);
+        """An answer to what was asked at `since` names none of these, and no other one comes while `muted` (R7);
         seconds to wait before the next request.
         """
         why = "its answers do not name it"
@@ -393,30 +395,11 @@ class Fetcher:
             self._deliver(Arrival(cursor, lost=found))
         self.nudge()
 
-    async def _prove(self, cursor: Cursor, raw: RawBatch) -> None:
-        """Find out whether a batch hides the next one; it is fetched again (R6)."""
-        at = cursor.next_offset
-        try:
-            begins = await next_begins(self._source, cursor.partition, raw)
-        except (ClusterError, WireError) as problem:
-            self._ask_later(cursor, str(problem))
-            return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
-            return
-        if reaches_over(raw, begins):
-            try:
-                self._damaged(cursor, _reaching(raw, begins), lies=True)
-            except PartitionStop as stop:
-                self._stopped(cursor, stop)
-        else:
-            cursor.proved, cursor.not_before = raw.header.next_offset, 0.0
-        self.nudge()
-
     def _find_holes(
         self, asks: Iterable[Ask], parts: Collection[Fetched], unheard: Collection[TopicPartition] = ()
     ) -> None:
         """Look for a hole where answers held nothing of a log that goes on, and not for want of bytes: these go to the
-        partitions in the order of the asks (R9).
+        partitions in the order of the asks (R8).
         """
         given = {fetched.partition: fetched for fetched in parts}
         for ask in takewhile(lambda ask: not (ask.partition in given and given[ask.partition].records), asks):
@@ -432,7 +415,7 @@ class Fetcher:
                 self._spawn(self._pass_hole(cursor, cursor.readable_until))
 
     async def _pass_hole(self, cursor: Cursor, stable: int) -> None:
-        """Go on at the last stable offset where nothing is left below it (R9). A leader epoch that does not reach so
+        """Go on at the last stable offset where nothing is left below it (R8). A leader epoch that does not reach so
         far is named no more: the next fetch would take what follows for another log (KIP-595).
         """
         at, epoch = cursor.next_offset, cursor.last_epoch
@@ -454,7 +437,7 @@ class Fetcher:
         self.nudge()
 
     async def _find_epoch(self, cursor: Cursor) -> None:
-        """Fetch without a leader epoch where the leader refuses one because it keeps none (R7), as 2.8 does once
+        """Fetch without a leader epoch where the leader refuses one because it keeps none (R6), as 2.8 does once
         `message.format.version` is below 0.11 (Kafka `Log.initializeLeaderEpochCache`). One that keeps them knows where
         any up to its own ends.
         """
@@ -476,7 +459,7 @@ class Fetcher:
 
     async def _find_cut(self, cursor: Cursor, stop: PartitionStop) -> None:
         """Stop where a leader that has nothing of a leader epoch holds something else there, and go on without the
-        epoch where it has a hole: compaction takes all of one, and a replica made since has never heard of it (R7).
+        epoch where it has a hole: compaction takes all of one, and a replica made since has never heard of it (R6).
         """
         at = cursor.next_offset
         try:
@@ -541,10 +524,10 @@ class Fetcher:
         least, half = self._partition_bytes // 2, self._memory // 2
         if only is not None:
             reading.due.update(session.asks)
-        for partition in tuple(reading.due):
-            cursor, leader = self._cursors.get(partition), self._source.leader(partition)
+        due, reading.due = reading.due, set()
+        for partition in due:
+            cursor, leader = self._cursors.get(partition), self._leaders[partition]
             if cursor is None or leader.node != node or cursor.is_done:
-                reading.due.discard(partition)
                 reading.behind.discard(partition)
                 session.forget(partition)
                 continue
@@ -553,9 +536,9 @@ class Fetcher:
                 hurried = True
                 cursor.leave()
                 session.forget(partition)
+                reading.due.add(partition)
                 continue
-            reading.due.discard(partition)
-            last_epoch = -1 if cursor.epochless == leader.epoch else cursor.last_epoch  # R7
+            last_epoch = -1 if cursor.epochless == leader.epoch else cursor.last_epoch  # R6
             session.ask(Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, last_epoch, room))
         free = self._free()
         if not session.asks or free < min(max(least, reading.largest), half):
@@ -618,9 +601,23 @@ class Fetcher:
         return False
 
     def _cut(self, cursor: Cursor, fetched: Fetched) -> None:
+        until = fetched.high_watermark if cursor.until is None else min(cursor.until, fetched.high_watermark)
+        if cursor.is_past_padding and (batches := plain(fetched.records, cursor.next_offset, until)):
+            last = batches[-1].header
+            cursor.next_offset, cursor.last_epoch = last.base_offset + last.count, last.partition_leader_epoch
+            cursor.largest = max([len(raw.data) for raw in batches])
+            cursor.damaged = 0
+            cursor.backoff.reset()
+            is_behind = cursor.unrelayed or fetched.aborted or cursor.until is not None
+            if is_behind or not self._carry(cursor, batches):
+                self._deliver(Arrival(cursor, batches, len(fetched.records), fetched.aborted))
+        else:
+            self._cut_with_care(cursor, fetched)
+
+    def _cut_with_care(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
         damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.damaged
-        largest, is_sound, lies, unproved = 0, True, False, None
+        largest, is_sound, lies = 0, True, False
         try:
             for raw in (rest := split(fetched.records)):
                 is_known = 0 <= raw.header.magic <= 2
@@ -653,36 +650,19 @@ class Fetcher:
                     cursor.backoff.reset()
             if cursor.next_offset == before and all(0 <= raw.header.magic <= 2 for raw in batches):
                 raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
-            if batches and self._may_hide(cursor, batches, fetched):  # R6
-                unproved = batches[-1]
         except MalformedBatch as problem:
             damage = str(problem)
             if batches and is_sound:
-                if reaches_over(batches[-1], problem.offset):
-                    damage, lies = _reaching(batches[-1], problem.offset), True
-                else:
-                    lies = has_leapt(batches[-1], _due(batches, before), problem.offset)
-        if unproved or (lies and is_sound):
+                lies = has_leapt(batches[-1], _due(batches, before), problem.offset)
+        if lies and is_sound:
             due = _due(batches, before)
             batches.pop()
             cursor.next_offset, cursor.last_epoch = due, epoch
             cursor.damaged = tries if due == before else 0
         cursor.largest = largest or cursor.largest
-        self._deliver(Arrival(cursor, tuple(batches), fetched.aborted))
+        self._deliver(Arrival(cursor, tuple(batches), sum(len(raw.data) for raw in batches), fetched.aborted))
         if damage:
             self._damaged(cursor, damage, lies=lies)
-        elif unproved:
-            cursor.not_before = float("inf")
-            self._spawn(self._prove(cursor, unproved))
-
-    def _may_hide(self, cursor: Cursor, batches: list[RawBatch], fetched: Fetched) -> bool:
-        """Whether the last batch of an answer has holes behind its records, and nothing shows what follows it."""
-        last = batches[-1]
-        if last.header.magic != 2 or behind_records(last) >= last.header.next_offset:
-            return False
-        if cursor.proved == last.header.next_offset or cursor.next_offset != last.header.next_offset:
-            return False
-        return len(fetched.records) - sum(len(raw.data) for raw in batches) <= MAGIC_AT
 
     def _damaged(self, cursor: Cursor, damage: str, *, lies: bool) -> None:
         """Fetch again what is damaged. Raises PartitionStop where that was done often enough."""
@@ -751,7 +731,3 @@ def _leaps(raw: RawBatch, due: int, rest: Iterator[RawBatch]) -> bool:
 
 def _claim(raw: RawBatch) -> str:
     return f"the batch at base offset {raw.header.base_offset} says that its last offset is {raw.header.last_offset}"
-
-
-def _reaching(raw: RawBatch, begins: int) -> str:
-    return f"{_claim(raw)}, and the next one begins at offset {begins}"

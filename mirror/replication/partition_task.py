@@ -28,16 +28,7 @@ MUTED_SECONDS: Final = 2.0
 
 @dataclass(slots=True, eq=False)
 class PartitionTask:
-    """What is known of it. `is_new`: it has not begun, and what its task learned a moment ago is about it, too. `note`
-    is reported beside the state until `noted_until` (monotonic). `last` is the last position that is known to be
-    acknowledged. `presumes`: its state is a stop that is known, and it was not looked at yet. `stop` is the one that is
-    met, and `lifted` one that was known and does not stand any more.
-    `cut_bytes`: size of the smallest batch that the target closed a connection over, again and again; 0 for none.
-    `target_topic_id` is the one that was known last: a topic that is missing for a moment is still this one. `left_out`
-    are the source's offsets, from and to before, that were left out here. `read_until` is where the source was read to.
-    Up to target offset `sent` was sent here: a broker may still append it. `begins` is where the copy was made to
-    begin, -1 where it was not. `followed` is the target offset below which it was deleted since, as its source was.
-    """
+    """Keeps what is known of a partition for as long as its task runs."""
 
     assignment: Assignment
     state: State = State.STARTING
@@ -45,24 +36,24 @@ class PartitionTask:
     advice: str = ""
     cursor: Cursor | None = None
     partition_writer: PartitionWriter | None = None
-    in_doubt: asyncio.Event = field(default_factory=asyncio.Event)
-    doubts: int = 0
+    in_doubt: asyncio.Event = field(default_factory=asyncio.Event)  # its position is to be read again
+    doubts: int = 0  # in a row that count towards a stop
     stopped_at: int = -1
-    begins: int = -1
-    sent: int = -1
-    followed: int = 0
-    is_new: bool = True
-    presumes: bool = False
+    begins: int = -1  # where the copy was made to begin
+    sent: int = -1  # up to here something was sent to the target: a broker may still append it
+    followed: int = 0  # the target offset below which the copy was deleted since, as its source was
+    is_new: bool = True  # it has not begun: what its task learned a moment ago is about it, too
+    presumes: bool = False  # its state is a stop that is known, and it was not looked at yet
     finished: bool = False
-    note: str = ""
-    noted_until: float = 0.0
-    last: LastPosition | None = None
-    stop: KnownStop | None = None
-    lifted: bool = False
-    cut_bytes: int = 0
-    target_topic_id: UUID | None = None
-    left_out: list[tuple[int, int]] = field(default_factory=list)
-    read_until: int = -1
+    note: str = ""  # reported beside the state
+    noted_until: float = 0.0  # until then (monotonic)
+    last: LastPosition | None = None  # the last position that is known to be acknowledged
+    stop: KnownStop | None = None  # one that it met
+    lifted: bool = False  # one was known that does not stand any more
+    cut_bytes: int = 0  # size of the smallest batch that the target closed a connection over, again and again
+    target_topic_id: UUID | None = None  # known last: a topic that is missing for a moment is still this one
+    left_out: list[tuple[int, int]] = field(default_factory=list)  # source offsets, from and to before
+    read_until: int = -1  # where the source was read to
     tombstones: Tombstones = field(init=False)
     contact: Contact = field(init=False)
 
@@ -115,7 +106,7 @@ class PartitionTask:
         return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
 
     def cuts(self, batch: CutOff | None) -> Rules:
-        """The rules to go on by, once the target closed connections over a batch (W16 in `writer.py`)."""
+        """The rules to go on by, once the target closed connections over a batch (W15 in `writer.py`)."""
         if batch is not None and batch.is_too_large:
             self.cut_bytes = min(batch.size, self.cut_bytes or batch.size)
         return self.assignment.rules.below(self.cut_bytes) if self.cut_bytes else self.assignment.rules
@@ -137,17 +128,22 @@ class PartitionTask:
         """
         if not batches and until is None:
             return -1
-        hole, tombstones = -1, self.tombstones
-        read_until = max(self.read_until, batches[-1].header.next_offset if batches else -1)
-        self._acknowledged()
-        if tombstones.may_miss(clock.now_ms()):
-            hole = hole_in(batches, self.read_until)
-            if hole < 0 and until is not None and read_until < until:
-                hole = read_until
+        hole, read_until = -1, max(self.read_until, batches[-1].header.next_offset if batches else -1)
+        if self.tombstones.kept_ms is not None:
+            self._acknowledged()
+            if self.tombstones.may_miss(clock.now_ms()):
+                hole = hole_in(batches, self.read_until)
+                if hole < 0 and until is not None and read_until < until:
+                    hole = read_until
         self.read_until = max(read_until, until or -1)
-        if self.read_until >= cursor.readable_until >= 0:
-            tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
+        if self.tombstones.kept_ms is not None:
+            self._sees_end(cursor)
         return hole
+
+    def _sees_end(self, cursor: Cursor) -> None:
+        """Note what is to be acknowledged until the copy has all that the source has now, where all was read."""
+        if self.read_until >= cursor.readable_until >= 0:
+            self.tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
 
     def _acknowledged(self) -> None:
         """What was the source's end a moment ago may be on the target by now."""
@@ -242,6 +238,8 @@ class PartitionTask:
             end = cursor.written_until  # it is there, and not here
         if state is not State.CAUGHT_UP:
             self._acknowledged()
+            if cursor is not None:
+                self._sees_end(cursor)
         elif cursor is not None:  # also where nothing was written for long; a suspended process saw nothing meanwhile
             self.tombstones.had_all(cursor.seen_ms if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked

@@ -22,10 +22,10 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.observability.status import Histogram
 from mirror.policy.rules import Rules
-from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, passed, restamp
+from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, restamp
 from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
-from mirror.replication.classifier import Action, Verdict
+from mirror.replication.classifier import Verdict
 from mirror.replication.coalescer import Coalescer
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.position import FENCE, Position
@@ -35,7 +35,7 @@ from mirror.states import RESOLVED_BY, Remedy, State
 LONGEST_GAP: Final = 1_000_000
 
 
-#: So often a broker closes a connection over a batch that goes alone before that is not sent any more (W16).
+#: So often a broker closes a connection over a batch that goes alone before that is not sent any more (W15).
 CLOSINGS: Final = 2
 
 
@@ -48,21 +48,9 @@ class Unwritable(PartitionStop):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """The batch at source offset `offset`, which the target answered with an error that may be about its contents. It
-    is read before it is sent again (W15 in `writer.py`). `refusal`: the stop where it can be read, None where it may be
-    sent again.
-    """
-
-    offset: int
-    answer: str
-    refusal: PartitionStop | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CutOff:
     """The batch at source offset `offset`, of `size` bytes, which was on its way when the target closed the connection;
-    `alone`: how often, while nothing else was on that connection (W16 in `writer.py`).
+    `alone`: how often, while nothing else was on that connection (W15 in `writer.py`).
     """
 
     offset: int
@@ -95,6 +83,20 @@ class PartitionCounters:
     verdicts: Counter[str] = field(default_factory=Counter)
     verdict_bytes: Counter[str] = field(default_factory=Counter)
     latency: Histogram = field(default_factory=Histogram)
+
+    def add(self, out: PendingBatch, now_ms: int) -> None:
+        """Count a batch that is in the target's log by now (Unix ms)."""
+        size, verdict, newest = len(out.raw.data), out.verdict.name, out.raw.header.max_timestamp
+        self.records += out.raw.header.count
+        self.batches += 1
+        self.bytes += size
+        self.verdicts[verdict] += 1
+        self.verdict_bytes[verdict] += size
+        if newest < 0:
+            self.latency_ms = None
+        else:
+            self.latency_ms = max(0, now_ms - newest)
+            self.latency.add(self.latency_ms / 1000)
 
 
 class PendingBatch(NamedTuple):
@@ -141,63 +143,46 @@ class Gap:
 
 @dataclass(slots=True)
 class PartitionWriter:
-    """Where a partition is written, from one position on.
-
-    The source is queued below `next_offset` and mirrored below `acked`; the next batch to be queued must be appended at
-    `target_offset`, and everything of the target below `sent` was sent. `offset_map`: of a partition whose offsets
-    move. `fenced`: a marker of this partition writer is in the log, so whatever a dead mirror sent has an epoch that is
-    gone. `mistimed`: an ack named another time than the batch has. `unconfirmed`: batches sent whose fate only the
-    log's end shows. `seen_at` is when the question was sent whose answer said that the log ends at `acked`, and
-    `heard_at` when its position was read, or what was acknowledged last was sent (both monotonic). What is in flight
-    went to broker `node`, over the one of its connections named `connection`. `landed_at` is where the target's log
-    ends with what is acknowledged; `epoch` is the source's leader epoch of the last of that, which reaches up to
-    `epoch_until` at least, and `newest` its last batch. `session` is a connection to the leader that was open before
-    the position was read, `topic_id` the target topic's id then. `losses` are those that are being passed over.
-    `opens`: bytes that a record to be rewritten may have without compression. `suspensions`: how often the process had
-    been suspended when the position was read. `suspect`: the batch whose contents may be what the target refused, here
-    or through the partition writer before; `cut_off` likewise, the one whose size may be why the target closed a
-    connection. `muted_until`: when a quota of the target lets more through (monotonic).
-    """
+    """Has what is written of a partition, from one position on."""
 
     source: TopicPartition
     target: TopicPartition
     position: Position
     rules: Rules = field(default_factory=Rules)
-    offset_map: OffsetMap | None = None
-    opens: int = CAP
-    suspensions: int = 0
-    next_offset: int = 0
-    target_offset: int = 0
-    stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))
-    sent: int = 0
-    acked: int = 0
-    known: bool = False
-    fenced: bool = False
-    has_gaps: bool = False
+    offset_map: OffsetMap | None = None  # of a partition whose offsets move
+    opens: int = CAP  # bytes that a record to be rewritten may have without compression
+    suspensions: int = 0  # how often the process had been suspended when the position was read
+    next_offset: int = 0  # the source is queued below it
+    target_offset: int = 0  # where the next batch to be queued must be appended
+    stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))  # of the next batch to be queued
+    sent: int = 0  # everything of the target below it was sent
+    acked: int = 0  # the source is mirrored below it
+    known: bool = False  # the leader knows the producer
+    fenced: bool = False  # a marker of ours is in the log: whatever a dead mirror sent has an epoch that is gone
+    has_gaps: bool = False  # markers were queued
     coalescer: Coalescer = field(init=False)
     queue: deque[PendingBatch | Gap] = field(default_factory=deque)
     in_flight: deque[PendingBatch] = field(default_factory=deque)
-    filling: bool = False
-    unconfirmed: list[PendingBatch] = field(default_factory=list)
-    held: int = 0
-    in_doubt: str = ""
-    mistimed: bool = False
-    doubtful: bool = False
-    node: int = -1
-    connection: int = 0
-    seen_at: float = float("-inf")
-    heard_at: float = field(default_factory=clock.monotonic)
+    filling: bool = False  # markers are in flight
+    unconfirmed: list[PendingBatch] = field(default_factory=list)  # sent, and only the log's end shows their fate
+    held: int = 0  # bytes queued and in flight
+    in_doubt: str = ""  # why nothing more is sent before the log's end was read again
+    mistimed: bool = False  # an ack named another time than the batch has
+    doubtful: bool = False  # the doubt counts towards those in a row that stop the partition
+    node: int = -1  # the broker that what is in flight went to
+    connection: int = 0  # and which of the connections to it
+    seen_at: float = float("-inf")  # when that question was sent whose answer said that the log ends at `acked`
+    heard_at: float = field(default_factory=clock.monotonic)  # when what was acknowledged last was sent
     stop: PartitionStop | None = None
-    landed_at: int = 0
-    epoch: int = -1
-    epoch_until: int = -1
-    newest: tuple[bytes, BatchHeader, int, bool] | None = None
-    session: Connection | None = None
-    topic_id: UUID | None = None
-    losses: deque[Loss] = field(default_factory=deque)
-    suspect: Suspect | None = None
-    cut_off: CutOff | None = None
-    muted_until: float = 0.0
+    landed_at: int = 0  # where the target's log ends with what is acknowledged
+    epoch: int = -1  # the source's leader epoch of the last of that
+    epoch_until: int = -1  # which reaches up to this source offset at least
+    newest: tuple[bytes, BatchHeader, int, bool] | None = None  # the last batch of that
+    session: Connection | None = None  # to the leader, open before the position was read
+    topic_id: UUID | None = None  # of the target topic then
+    losses: deque[Loss] = field(default_factory=deque)  # that are being passed over
+    cut_off: CutOff | None = None  # the batch whose size may be why the target closed a connection
+    muted_until: float = 0.0  # when a quota of the target lets more through (monotonic)
 
     def __post_init__(self) -> None:
         self.next_offset = self.acked = self.position.next_offset
@@ -221,6 +206,11 @@ class PartitionWriter:
     def is_idle(self) -> bool:
         """Everything queued is acknowledged, or nothing more will be sent."""
         return self.is_quiet and (not self.queue or bool(self.in_doubt))
+
+    @property
+    def takes_plain(self) -> bool:
+        """A batch that goes as it is stored may be queued at once: nothing waits for it, and nothing is to be read."""
+        return not (self.in_doubt or self.rules.coalesce_bytes or self.coalescer.next_offset)
 
     @property
     def may_send(self) -> bool:
@@ -273,13 +263,11 @@ class PartitionWriter:
         """
         header = raw.header
         epoch = header.partition_leader_epoch if rewritten_from is None else rewritten_from
-        self.fill(header.base_offset, epoch=epoch)
+        if header.base_offset != self.next_offset or self.offset_map is not None:
+            self.fill(header.base_offset, epoch=epoch)
         assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
-        if verdict.action is Action.PASS:
-            head = passed(raw)
-        else:
-            head = restamp(raw, self.stamp)
-            self.stamp = self.stamp.after(header.last_offset_delta)
+        head = restamp(raw, self.stamp)
+        self.stamp = self.stamp.after(header.last_offset_delta)
         self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
         self.held += len(raw.data)
         is_rewritten, until = rewritten_from is not None, self.next_offset

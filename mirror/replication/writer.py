@@ -40,10 +40,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
     W14 what was in flight behind a batch that failed must not be in the log. A leader that forgot the producer in
         between took it, where the failed one belonged: the copy is spoilt, and that stop stands. The check of the last
         batch alone would not see it where batches are alike
-    W15 a batch that goes as it is stored, and that the target answers with an error which may be about its contents, is
-        read once before it is sent again, or refused. Where its records cannot be read, no setting lets the target take
-        them: it is damage of the source, and may be left out like any
-    W16 a broker closes a connection, and says nothing, over which a request comes that is larger than it takes
+    W15 a broker closes a connection, and says nothing, over which a request comes that is larger than it takes
         (`socket.request.max.bytes`). So a batch in a request that was on its way then, and is larger than any that this
         broker has answered, goes alone over a connection of its own, where it is nobody else's trouble; after
         `CLOSINGS` closings there the batch is what the target does not take. One that has several records is split
@@ -52,9 +49,10 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
+from uuid import UUID
 
 from mirror import clock
 from mirror.errors import (
@@ -76,7 +74,7 @@ from mirror.kafka.queries import LATEST, list_offsets_request
 from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant, grant_markers
 from mirror.policy.rules import NO_LIMIT
-from mirror.records.header import APPEND_TIME, RawBatch
+from mirror.records.header import APPEND_TIME, HEADER_BYTES, BatchHeader, RawBatch
 from mirror.replication.assignment import Loss
 from mirror.replication.both_logs import unstamped
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
@@ -87,7 +85,6 @@ from mirror.replication.partition_writer import (
     PartitionCounters,
     PartitionWriter,
     PendingBatch,
-    Suspect,
     stamped,
 )
 from mirror.replication.position import MARKERS
@@ -153,6 +150,28 @@ class Channel:
             asyncio.get_running_loop().call_soon(ready)
 
 
+class SentRequest(NamedTuple):
+    """A Produce request whose answer is due."""
+
+    channel: Channel
+    connection: Connection
+    partition_writers: Sequence[PartitionWriter]  # each has the oldest of its batches in it that is in flight
+    topic_ids: Mapping[str, UUID | None]
+    size: int  # bytes
+    sent_at: float  # monotonic
+
+
+class SentMarkers(NamedTuple):
+    """Markers for a gap whose answer is due, or the question for the log's end behind them, or both."""
+
+    partition_writer: PartitionWriter
+    gap: Gap
+    markers: int  # how many
+    marked: asyncio.Future[Any] | None
+    asked: asyncio.Future[Any] | None
+    sent_at: float  # monotonic
+
+
 # --- The writing side -------------------------------------------------------------------------------------------------
 
 REQUEST_BYTES: Final = 1024 * 1024
@@ -174,8 +193,6 @@ _NEVER: Final = frozenset({10, 18, 32, 35, 42, 44, 76, 87})
 _INVALID_RECORD: Final = 87
 #: Damage on the way or inside the batch, an error that the broker cannot name: worth another try, not many.
 _DOUBTFUL: Final = frozenset({-1, 2})
-#: What a broker says, too, of records that are not what their batch's header says (Kafka `LogValidator`).
-_ABOUT_CONTENTS: Final = _DOUBTFUL | {42, _INVALID_RECORD}
 
 
 _SUSPENDED: Final = "this process was suspended, and the position is read again"
@@ -189,7 +206,7 @@ class Writer:
     to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs.
     """
 
-    #: By a broker's address, bytes of the smallest batch over which it closed connections (W16), for tasks to come.
+    #: By a broker's address, bytes of the smallest batch over which it closed connections (W15), for tasks to come.
     _cut: ClassVar[dict[tuple[str, int], int]] = {}
 
     def __init__(
@@ -200,8 +217,7 @@ class Writer:
         self._on_change = on_change
         self._partition_bytes = partition_bytes
         self._partition_writers: dict[TopicPartition, PartitionWriter] = {}
-        self._queued: dict[TopicPartition, PartitionWriter] = {}  # at least those with something to send
-        self._holding: dict[TopicPartition, PartitionWriter] = {}  # at least those with something to send or unacked
+        self._busy: dict[TopicPartition, PartitionWriter] = {}  # with something to send, or not acknowledged
         self._flushing: asyncio.Handle | None = None
         self._turns: dict[TopicPartition, int] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
@@ -217,7 +233,7 @@ class Writer:
     def begin(self, partition_writer: PartitionWriter) -> None:
         """Write a partition from its position on; replaces its former partition writer, which must be idle."""
         self._partition_writers[partition_writer.source] = partition_writer
-        self._queue(partition_writer)
+        self.queue(partition_writer)
         self._turns.setdefault(partition_writer.source, len(self._turns))
         counters = self.all_counters.setdefault(partition_writer.source, PartitionCounters())
         if partition_writer.offset_map is not None and partition_writer.position.lost_until >= 0:
@@ -235,15 +251,12 @@ class Writer:
         """The log's end decides the fate of what a partition writer in doubt had sent: count what is below it."""
         for out in partition_writer.unconfirmed:
             if out.end <= end:
-                self._count(partition_writer.source, out)
+                self.all_counters[partition_writer.source].add(out, clock.now_ms())
         partition_writer.unconfirmed.clear()
 
     def holds(self) -> int:
         """Bytes of batches that wait for the target, or for its acks."""
-        self._holding = {
-            at: partition_writer for at, partition_writer in self._holding.items() if partition_writer.held
-        }
-        return sum(partition_writer.held for partition_writer in self._holding.values())
+        return sum(partition_writer.held for partition_writer in self._busy.values())
 
     def room(self, source: TopicPartition) -> int:
         """Bytes that a partition's writer still takes, negative where it holds more than its share; 0 for one that is
@@ -267,13 +280,10 @@ class Writer:
         """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
         if partition_writer.in_doubt or verdict is ALREADY_MIRRORED:
             return
-        self._queue(partition_writer)
+        self.queue(partition_writer)
         match verdict.action:
-            case Action.PASS | Action.RESTAMP:
-                if partition_writer.suspect is None:
-                    partition_writer.append(raws[0], verdict)
-                else:
-                    yield from self._append_examined(raws[0], verdict, partition_writer, partition_writer.suspect)
+            case Action.RESTAMP:
+                partition_writer.append(raws[0], verdict)
             case Action.DROP:
                 self._drop(verdict, raws[0], partition_writer)
             case Action.REWRITE:
@@ -284,18 +294,18 @@ class Writer:
                     raise _unreadable(partition_writer, raws[0], detail)
                 raise partition_writer.refuse(raws[0].header.base_offset, detail, Remedy.UPGRADE)
 
-    def _queue(self, partition_writer: PartitionWriter) -> None:
+    def queue(self, partition_writer: PartitionWriter) -> None:
         """Have the next flush, and `holds`, look at a partition writer."""
-        self._queued[partition_writer.source] = self._holding[partition_writer.source] = partition_writer
+        self._busy[partition_writer.source] = partition_writer
 
     def fill(self, until: int, partition_writer: PartitionWriter) -> None:
         """Let nothing follow below an offset of the source. Raises PartitionStop as `PartitionWriter.fill` does."""
-        self._queue(partition_writer)
+        self.queue(partition_writer)
         partition_writer.fill(until)
 
     def lose(self, loss: Loss, partition_writer: PartitionWriter) -> None:
         """Let markers take the offsets of a loss behind what is queued, or pass them over where offsets move."""
-        self._queue(partition_writer)
+        self.queue(partition_writer)
         if partition_writer.offset_map is not None:
             self.all_counters[partition_writer.source].lost += loss.next_offset - loss.first
         partition_writer.lose(loss)
@@ -323,7 +333,7 @@ class Writer:
                 yield
                 if partition_writer.in_doubt:
                     return
-                self._queue(partition_writer)
+                self.queue(partition_writer)
         except TooManyBytes as large:
             raise partition_writer.refuse(partition_writer.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
         except RecordTooLarge as record:
@@ -336,31 +346,6 @@ class Writer:
                     return
             raise _unreadable(partition_writer, raws[number], damage.detail) from damage
         partition_writer.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
-
-    def _append_examined(
-        self, raw: RawBatch, verdict: Verdict, partition_writer: PartitionWriter, suspect: Suspect
-    ) -> Iterator[None]:
-        """Queue a batch; the one that is suspect only once it was read, with a pause behind each portion (W15)."""
-        if raw.header.base_offset == suspect.offset:
-            yield from self._examined(raw, partition_writer, suspect)
-        if not partition_writer.in_doubt:
-            self._queue(partition_writer)
-            partition_writer.append(raw, verdict)
-
-    def _examined(self, raw: RawBatch, partition_writer: PartitionWriter, suspect: Suspect) -> Iterator[None]:
-        """Read a batch. Raises PartitionStop where it is damaged, or where the target will not take it all the same."""
-        from mirror.records.rewrite import portions  # noqa: PLC0415 -- loads the compiler, seldom needed
-
-        try:
-            for _ in portions(raw, partition_writer.opens):
-                yield
-        except TooManyBytes:
-            pass  # a record that a task may not open shows nothing
-        except BadRecords as damage:
-            detail = f"the target answered {suspect.answer}, since the records are not what the batch says"
-            raise _unreadable(partition_writer, raw, f"{detail}: {damage.detail}") from damage
-        if suspect.refusal is not None:
-            raise suspect.refusal
 
     def flush(self) -> None:
         """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of partition
@@ -379,20 +364,22 @@ class Writer:
             return
         waiting: dict[tuple[int, int], list[PartitionWriter]] = {}
         in_doubt: list[PartitionWriter] = []
-        self._queued = {
-            at: partition_writer
-            for at, partition_writer in self._queued.items()
-            if partition_writer.queue and self._partition_writers[at] is partition_writer
+        self._busy = {
+            source: partition_writer
+            for source, partition_writer in self._busy.items()
+            if (partition_writer.queue or partition_writer.held) and self._partition_writers[source] is partition_writer
         }
         now = clock.monotonic()
-        for partition_writer in self._queued.values():
+        for partition_writer in self._busy.values():
+            if not partition_writer.queue:
+                continue
             if partition_writer.is_quiet and now - partition_writer.heard_at > FRESH:  # W3
                 partition_writer.known = False
             if partition_writer.may_send:
                 leader = self._target.leader(partition_writer.target)
                 node = leader.node
                 if moved := self._moved(partition_writer, leader):  # W7, W11, W13
-                    self._unsettle(partition_writer, moved)
+                    self._mark_in_doubt(partition_writer, moved)
                     in_doubt.append(partition_writer)
                     continue
                 if not partition_writer.in_flight:  # W7
@@ -409,13 +396,17 @@ class Writer:
             for partition_writer in partition_writers:
                 if isinstance(partition_writer.queue[0], Gap):
                     self._fill(partition_writer, partition_writer.queue[0], channel, connection)
-            while channel.in_flight < channel.window and connection.unsent < UNSENT_BYTES:
-                if not self._send(channel, connection, partition_writers):
-                    break
+            left = partition_writers
+            while left and channel.in_flight < channel.window and connection.unsent < UNSENT_BYTES:
+                left = self._send(channel, connection, left)
         for partition_writer in in_doubt:
             self._on_change(partition_writer)
 
     def _connection_for(self, partition_writer: PartitionWriter, leader: Leader) -> int:
+        if partition_writer.held < LARGE and not (
+            self._cut or partition_writer.cut_off or partition_writer.rules.max_record_bytes
+        ):
+            return 0
         if partition_writer.goes_alone(self._cut.get(self._target.address(leader.node), NO_LIMIT)):
             return ALONE
         return self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
@@ -471,7 +462,7 @@ class Writer:
         for partition_writer in tuple(self._partition_writers.values()):
             leader = self._target.leader(partition_writer.target)
             if not partition_writer.in_doubt and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
-                self._lost((partition_writer,), moved)
+                self.doubt(partition_writer, moved)
 
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
         """No connection: every partition writer that waits for it must ask again where its leader is."""
@@ -480,80 +471,86 @@ class Writer:
                 partition_writer.may_send
                 and (self._target.leader(partition_writer.target).node, partition_writer.connection) == key
             ):
-                self._lost((partition_writer,), problem)
+                self.doubt(partition_writer, problem)
 
     def doubt(self, partition_writer: PartitionWriter, why: str) -> None:
         """Send nothing more through a partition writer until its position was read again."""
-        self._lost((partition_writer,), why)
+        self._mark_in_doubt(partition_writer, why)
+        self._on_change(partition_writer)
 
-    def _send(self, channel: Channel, connection: Connection, partition_writers: list[PartitionWriter]) -> bool:
-        """One request with the next batch of each partition that has one, up to a size; false where there is nothing
-        to send.
+    def _send(
+        self, channel: Channel, connection: Connection, partition_writers: Iterable[PartitionWriter]
+    ) -> list[PartitionWriter]:
+        """Send one request with the next batch of each partition that has one, up to a size. Return those that may have
+        more to send; who did not fit goes first.
         """
         batches: dict[TopicPartition, tuple[Any, ...]] = {}
         sent: list[PartitionWriter] = []
+        left: list[PartitionWriter] = []
         size, most = 0, 0 if channel.is_alone else REQUEST_BYTES
         for partition_writer in partition_writers:
             out = partition_writer.queue[0] if partition_writer.may_send else None
             if not isinstance(out, PendingBatch):
                 continue
             most = min(most, partition_writer.rules.max_request_bytes)
-            if size and size + len(out.raw.data) + AROUND > most:
+            data = out.raw.data
+            if size and size + len(data) + AROUND > most:
+                left.append(partition_writer)
                 continue
             partition_writer.queue.popleft()
             partition_writer.in_flight.append(out)
             partition_writer.node = channel.node
             partition_writer.sent = out.end
-            batches[partition_writer.target] = (out.header, out.raw.records)
-            size += len(out.raw.data) + AROUND
+            batches[partition_writer.target] = (out.header, data[HEADER_BYTES:])
+            size += len(data) + AROUND
             sent.append(partition_writer)
         if not sent:
-            return False
-        partition_writers[:] = (
-            partition_writers[len(sent) :] + partition_writers[: len(sent)]
-        )  # whoever did not fit goes first next time
+            return []
         topic_ids = {partition.topic: self._target.topic_id(partition.topic) for partition in batches}
         channel.in_flight += 1
         request = ProduceRequest(connection.version(PRODUCE), batches, topic_ids)
         future = connection.send(PRODUCE, request, self._is_awake)
         connection.expect(future, PRODUCE, connection.request_timeout or ANSWER_TIMEOUT)
-        now = clock.monotonic()
+        request_sent = SentRequest(channel, connection, sent, topic_ids, size, clock.monotonic())
+        future.add_done_callback(partial(self._answered, request_sent))
+        return left + [partition_writer for partition_writer in sent if partition_writer.queue]
 
-        def answered(answer: asyncio.Future[Any]) -> None:
-            channel.in_flight -= 1
-            if problem := answer.exception():
-                if isinstance(problem, ClosedByPeer):
-                    self._closed(channel, connection, sent, size)
-                self._lost(sent, str(problem), in_flight=True)
-            else:
-                self._taken[channel.node] = max(size, self._taken.get(channel.node, ANY_TAKES))
-                if size > self._cut.get(connection.address, NO_LIMIT):
-                    del self._cut[connection.address]
-                heard_at = clock.monotonic()
-                self.took.add(heard_at - now)
-                channel.round_trip_s = min(channel.round_trip_s, heard_at - now)
-                self.throttled_s += (muted_s := throttled_seconds(answer.result()))
-                for waiting in sent:
-                    waiting.muted_until = heard_at + muted_s
-                by_target = {partition_writer.target: partition_writer for partition_writer in sent}
-                for ack in read_produce(answer.result(), topic_ids):
-                    if partition_writer := by_target.pop(ack.partition, None):
-                        self._acknowledged(partition_writer, ack, now)
-                self._lost(tuple(by_target.values()), "an answer without the partition", in_flight=True)
-            self.flush()
+    def _answered(self, request: SentRequest, answer: asyncio.Future[Any]) -> None:
+        """Take the acks of a request, or doubt what it held."""
+        channel = request.channel
+        channel.in_flight -= 1
+        if problem := answer.exception():
+            if isinstance(problem, ClosedByPeer):
+                self._closed(request)
+            self._return_in_flight(request.partition_writers, str(problem))
+        else:
+            self._taken[channel.node] = max(request.size, self._taken.get(channel.node, ANY_TAKES))
+            if request.size > self._cut.get(request.connection.address, NO_LIMIT):
+                del self._cut[request.connection.address]
+            heard_at, now_ms = clock.monotonic(), clock.now_ms()
+            self.took.add(heard_at - request.sent_at)
+            channel.round_trip_s = min(channel.round_trip_s, heard_at - request.sent_at)
+            self.throttled_s += (muted_s := throttled_seconds(answer.result()))
+            by_target = {}
+            for partition_writer in request.partition_writers:
+                partition_writer.muted_until = heard_at + muted_s
+                by_target[partition_writer.target] = partition_writer
+            for ack in read_produce(answer.result(), request.topic_ids):
+                if acknowledged := by_target.pop(ack.partition, None):
+                    self._acknowledged(acknowledged, ack, request.sent_at, now_ms)
+            self._return_in_flight(by_target.values(), "an answer without the partition")
+        self.flush()
 
-        future.add_done_callback(answered)
-        return True
-
-    def _closed(self, channel: Channel, connection: Connection, sent: Iterable[PartitionWriter], size: int) -> None:
-        """The broker closed the connection over which a request of `size` bytes was on its way (W16)."""
-        if size <= self._taken.pop(channel.node, ANY_TAKES):
+    def _closed(self, request: SentRequest) -> None:
+        """The broker closed the connection over which a request was on its way (W15)."""
+        if request.size <= self._taken.pop(request.channel.node, ANY_TAKES):
             return
-        for partition_writer in sent:
+        for partition_writer in request.partition_writers:
             if not partition_writer.in_doubt:  # else an earlier batch of its was on its way, too
-                batch = partition_writer.closed_on(is_alone=channel.is_alone)
+                batch = partition_writer.closed_on(is_alone=request.channel.is_alone)
                 if batch.is_too_large:
-                    self._cut[connection.address] = min(batch.size, self._cut.get(connection.address, NO_LIMIT))
+                    address = request.connection.address
+                    self._cut[address] = min(batch.size, self._cut.get(address, NO_LIMIT))
 
     def _fill(self, partition_writer: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
@@ -581,53 +578,49 @@ class Writer:
             question = list_offsets_request(connection.version(LIST_OFFSETS), {partition_writer.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, question)
 
-        def answered(last: asyncio.Future[Any]) -> None:
-            partition_writer.filling = False
-            problem = (marked.exception() if marked else None) or last.exception()
-            code = read_markers(marked.result()) if marked and not problem else None
-            answer = _of(partition_writer.target, asked.result()) if asked and not problem else None
-            if code in AUTHORIZATION_ERRORS:
-                detail = f"the target answered {code.name} to control markers"
-                stop = partition_writer.refuse(
-                    gap.first,
-                    detail,
-                    Remedy.GRANT,
-                    Remedy.OTHER_FLOW,
-                    state=State.UNAUTHORIZED,
-                    grant=grant_markers(self._target.endpoint),
-                )
-                partition_writer.stop = partition_writer.stop or stop
-            elif code in _NEVER:
-                detail = f"the target answered {code.name} to control markers"
-                partition_writer.stop = partition_writer.stop or partition_writer.refuse(
-                    gap.first, detail, Remedy.SEE_BROKER
-                )
-            partition_writer.doubtful = code in _DOUBTFUL
-            code = code or (answer.error_code if answer else None)
-            if problem or (asked and not answer):
-                self._unsettle(partition_writer, str(problem or "an answer without the partition"))
-            elif code or partition_writer.in_doubt:
-                self._unsettle(
-                    partition_writer, f"the target answered {code.name}" if code else partition_writer.in_doubt
-                )
-            elif answer and answer.offset != partition_writer.sent:
-                self._unsettle(
-                    partition_writer,
-                    f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}",
-                )
-            else:
-                self._filled(partition_writer, gap, count, now)
-            self._on_change(partition_writer)
-            self.flush()
-
         behind = asked or marked
         assert behind is not None, "neither markers nor the question were sent"
         last_api = LIST_OFFSETS if asked else WRITE_TXN_MARKERS
         connection.expect(behind, last_api, connection.request_timeout or ANSWER_TIMEOUT)
-        behind.add_done_callback(answered)
+        sent = SentMarkers(partition_writer, gap, count, marked, asked, now)
+        behind.add_done_callback(lambda _: self._markers_answered(sent))
 
-    def _filled(self, partition_writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
-        partition_writer.seen_at = asked_at
+    def _markers_answered(self, sent: SentMarkers) -> None:
+        """Count markers that are in the log, or doubt them, or stop."""
+        partition_writer, gap, _, marked, asked, _ = sent
+        partition_writer.filling = False
+        problem = (marked.exception() if marked else None) or (asked.exception() if asked else None)
+        code = read_markers(marked.result()) if marked and not problem else None
+        answer = _of(partition_writer.target, asked.result()) if asked and not problem else None
+        if code in AUTHORIZATION_ERRORS or code in _NEVER:
+            partition_writer.stop = partition_writer.stop or self._without_markers(partition_writer, gap, code)
+        partition_writer.doubtful = code in _DOUBTFUL
+        code = code or (answer.error_code if answer else None)
+        if problem or (asked and not answer):
+            self._mark_in_doubt(partition_writer, str(problem or "an answer without the partition"))
+        elif code or partition_writer.in_doubt:
+            why = f"the target answered {code.name}" if code else partition_writer.in_doubt
+            self._mark_in_doubt(partition_writer, why)
+        elif answer and answer.offset != partition_writer.sent:
+            why = f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}"
+            self._mark_in_doubt(partition_writer, why)
+        else:
+            self._filled(sent)
+        self._on_change(partition_writer)
+        self.flush()
+
+    def _without_markers(self, partition_writer: PartitionWriter, gap: Gap, code: Any) -> PartitionStop:
+        """Return the stop of a partition whose target takes no markers."""
+        detail = f"the target answered {code.name} to control markers"
+        if code in _NEVER:
+            return partition_writer.refuse(gap.first, detail, Remedy.SEE_BROKER)
+        right = grant_markers(self._target.endpoint)
+        remedies = Remedy.GRANT, Remedy.OTHER_FLOW
+        return partition_writer.refuse(gap.first, detail, *remedies, state=State.UNAUTHORIZED, grant=right)
+
+    def _filled(self, sent: SentMarkers) -> None:
+        partition_writer, gap, count = sent.partition_writer, sent.gap, sent.markers
+        partition_writer.seen_at = sent.sent_at
         partition_writer.heard_at = clock.monotonic()
         partition_writer.fenced = partition_writer.fenced or bool(count)
         partition_writer.known = partition_writer.known or bool(count)
@@ -641,10 +634,22 @@ class Writer:
             if partition_writer.queue:  # forgotten where the task ends meanwhile
                 partition_writer.queue.popleft()
 
-    def _acknowledged(self, partition_writer: PartitionWriter, ack: Ack, sent_at: float) -> None:
+    def _acknowledged(self, partition_writer: PartitionWriter, ack: Ack, sent_at: float, now_ms: int) -> None:
         out = partition_writer.in_flight.popleft()
-        header = out.raw.header
         partition_writer.held -= len(out.raw.data)
+        is_there = ack.base_offset == out.target_offset and not ack.error_code and not partition_writer.in_doubt
+        if is_there and _has_its_time(partition_writer, ack, out.raw.header):
+            partition_writer.known = True
+            partition_writer.seen_at = partition_writer.heard_at = sent_at
+            partition_writer.landed(out)
+            self.all_counters[partition_writer.source].add(out, now_ms)
+        else:
+            self._refused(partition_writer, out, ack)
+        self._on_change(partition_writer)
+
+    def _refused(self, partition_writer: PartitionWriter, out: PendingBatch, ack: Ack) -> None:
+        """Find what an ack means that is not the one which was due: a stop, or a doubt."""
+        header = out.raw.header
         if partition_writer.in_doubt and not ack.error_code and ack.base_offset != out.target_offset:  # W14
             stop = partition_writer.stop
             if stop is None or stop.state not in (State.FENCED, State.DIVERGED):  # the first one says why
@@ -659,11 +664,7 @@ class Writer:
             keyless = partition_writer.rules.compacted and ack.error_code == _INVALID_RECORD
             remedy = Remedy.TAKE_KEYLESS if keyless else Remedy.FIT_TARGET
             refusal = partition_writer.refuse(header.base_offset, detail, remedy)
-            if _is_suspect(out, ack):  # W15
-                partition_writer.suspect = Suspect(header.base_offset, ack.error_code.name, refusal)
-                self._unsettle(partition_writer, detail)
-            else:
-                self._stopped(partition_writer, refusal)
+            self._stopped(partition_writer, refusal)
         elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
             right = grant(self._target.endpoint, partition_writer.target.topic, "WRITE")
@@ -676,9 +677,7 @@ class Writer:
             self._target.disowned(self._target.leader(at).node, ack.error_code, at)
             partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
-            if _is_suspect(out, ack):  # W15
-                partition_writer.suspect = Suspect(header.base_offset, ack.error_code.name)
-            self._unsettle(partition_writer, f"the target answered {ack.error_code.name}")
+            self._mark_in_doubt(partition_writer, f"the target answered {ack.error_code.name}")
         elif ack.base_offset != out.target_offset:  # W4
             self._stopped(
                 partition_writer,
@@ -686,49 +685,21 @@ class Writer:
             )
         elif _repeats_another(partition_writer, ack, header.max_timestamp):  # W10, or W12 where the log has this one
             partition_writer.mistimed = True
-            self._unsettle(partition_writer, f"the target has another batch at offset {ack.base_offset}")
+            self._mark_in_doubt(partition_writer, f"the target has another batch at offset {ack.base_offset}")
         elif _has_own_time(partition_writer, ack, header.max_timestamp):  # W12
             self._stopped(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
-        elif (
-            ack.append_time_ms == -1 and header.attributes & APPEND_TIME and partition_writer.rules.target_append_time
-        ):  # W12
+        else:  # W12
             self._stopped(partition_writer, unstamped(partition_writer.source, header.base_offset, ack.base_offset))
-        else:
-            partition_writer.known = True
-            partition_writer.seen_at = sent_at
-            partition_writer.heard_at = sent_at
-            partition_writer.landed(out)
-            self._count(partition_writer.source, out)
-        self._on_change(partition_writer)
 
-    def _count(self, source: TopicPartition, out: PendingBatch) -> None:
-        counters = self.all_counters[source]
-        counters.records += out.raw.header.count
-        counters.batches += 1
-        size, verdict = len(out.raw.data), str(out.verdict)
-        counters.bytes += size
-        counters.verdicts[verdict] += 1
-        counters.verdict_bytes[verdict] += size
-        newest = out.raw.header.max_timestamp
-        counters.latency_ms = max(0, clock.now_ms() - newest) if newest >= 0 else None
-        if counters.latency_ms is not None:
-            counters.latency.add(counters.latency_ms / 1000)
-
-    def _lost(
-        self,
-        partition_writers: tuple[PartitionWriter, ...] | list[PartitionWriter],
-        problem: str,
-        in_flight: bool = False,
-    ) -> None:
+    def _return_in_flight(self, partition_writers: Iterable[PartitionWriter], problem: str) -> None:
+        """Doubt what a request held that was not answered."""
         for partition_writer in partition_writers:
-            if in_flight:
-                out = partition_writer.in_flight.popleft()
-                partition_writer.held -= len(out.raw.data)
-                partition_writer.unconfirmed.append(out)
-            self._unsettle(partition_writer, problem)
-            self._on_change(partition_writer)
+            out = partition_writer.in_flight.popleft()
+            partition_writer.held -= len(out.raw.data)
+            partition_writer.unconfirmed.append(out)
+            self.doubt(partition_writer, problem)
 
-    def _unsettle(self, partition_writer: PartitionWriter, why: str) -> None:
+    def _mark_in_doubt(self, partition_writer: PartitionWriter, why: str) -> None:
         """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
         new one (W5).
         """
@@ -737,7 +708,7 @@ class Writer:
 
     def _stopped(self, partition_writer: PartitionWriter, stop: PartitionStop) -> None:
         partition_writer.stop = partition_writer.stop or stop
-        self._unsettle(partition_writer, stop.detail)
+        self._mark_in_doubt(partition_writer, stop.detail)
 
 
 def _reconnected(partition_writer: PartitionWriter, leader: Leader) -> str:
@@ -749,14 +720,16 @@ def _reconnected(partition_writer: PartitionWriter, leader: Leader) -> str:
     return ""
 
 
+def _has_its_time(partition_writer: PartitionWriter, ack: Ack, header: BatchHeader) -> bool:
+    """Return True if a batch has the time in the target's log that the rules ask for (W12)."""
+    if ack.append_time_ms == -1:
+        return not (header.attributes & APPEND_TIME and partition_writer.rules.target_append_time)
+    return not _has_own_time(partition_writer, ack, header.max_timestamp)
+
+
 def _has_own_time(partition_writer: PartitionWriter, ack: Ack, max_timestamp: int) -> bool:
     """Return True if the target gave a batch the time of its append, which the rules do not ask for (W12)."""
     return ack.append_time_ms not in (-1, max_timestamp) and not partition_writer.rules.target_append_time
-
-
-def _is_suspect(out: PendingBatch, ack: Ack) -> bool:
-    """Whether a batch may not be what its header says; one that was made here is."""
-    return ack.error_code in _ABOUT_CONTENTS and not out.is_rewritten
 
 
 def _unreadable(partition_writer: PartitionWriter, raw: RawBatch, detail: str) -> PartitionStop:

@@ -56,7 +56,7 @@ from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of
 from mirror.groups.terms import terms_of
 from mirror.journal import ownership
-from mirror.journal.entries import Accepted, FirstSeen, rekeyed_in, same_id, seen_in
+from mirror.journal.entries import COPIES, REKEYED, Accepted, FirstSeen, same_id
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
@@ -350,7 +350,7 @@ class Supervisor:
     @property
     def seen(self) -> Mapping[str, FirstSeen]:
         """By target topic, as what its source was first seen."""
-        return seen_in(self._journal_state.topics)
+        return COPIES.newest(self._journal_state.topics)
 
     @property
     def sound(self) -> Collection[str]:
@@ -653,7 +653,7 @@ class Supervisor:
             and one.topic not in elsewhere
             and flow.follows(one.topic, one.target_topic)
         ]
-        rekeyed, mirrored = rekeyed_in(known), {at.topic for at in self._places}
+        rekeyed, mirrored = REKEYED.newest(known), {at.topic for at in self._places}
         new = await self._gone.find(left, {**rekeyed, **self.seen}, rekeyed.keys() - self.seen.keys(), mirrored)
         for key in self._gone.over:
             self._reports_before.pop(key, None)
@@ -742,7 +742,7 @@ class Supervisor:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
                     ends = await ends_and_starts(self._source, blind)
-        ids = {one.source_topic: one.topic_id for one in rekeyed_in(self._journal_state.topics).values()}
+        ids = {one.source_topic: one.topic_id for one in REKEYED.newest(self._journal_state.topics).values()}
         ids |= {one.source.topic: one.topic_id for one in self._assignments}
         self._journal_state.know_ends(
             {at: end for at, end in ends.items() if same_id(ids.get(at.topic), self._source.topic_id(at.topic))}

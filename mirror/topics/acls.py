@@ -15,7 +15,7 @@ A4  principals are the source cluster's words: `sync.acl_principals` says which 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,10 +32,11 @@ from confluent_kafka.admin import (
 
 from mirror.config import Settings
 from mirror.errors import MirrorError
-from mirror.journal.entries import newest_of
+from mirror.journal.journal import Change
+from mirror.journal.kinds import TopicKind
 from mirror.kafka.admin import Admin
 from mirror.names import first_of
-from mirror.observability.status import parsed
+from mirror.observability.json_record import Codec
 from mirror.policy.selection import TopicPair
 from mirror.topics.history import write_own
 
@@ -48,7 +49,8 @@ _CARRIED: Final = {
     AclOperation.DESCRIBE_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
 }
 _KINDS: Final = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP}
-_PREFIX: Final = "acl/"
+#: By `<kind>/<name>`: principal, host, operation, and whether it is allowed.
+GIVEN: Final = TopicKind(b"acl/", Codec[list[tuple[str, str, str, bool]]](list[tuple[str, str, str, bool]]))
 
 #: By the principal's pattern or name on the source, its name on the target; None keeps the name.
 Principals = Mapping[re.Pattern[str], str | None]
@@ -183,25 +185,25 @@ def delete_acls(target: Admin, revoked: Iterable[Acl]) -> None:
 
 def given_in(journal: Mapping[bytes, bytes]) -> set[Acl]:
     """What a flow gave, as the newest records of its journal say; records that no mirror wrote are passed over."""
-
-    def read(resource: str, value: bytes) -> set[Acl]:
+    given = set[Acl]()
+    for resource, rules in GIVEN.newest(journal).items():
         kind, _, name = resource.partition("/")
-        return {
-            Acl(kind, name, str(principal), str(host), AclOperation[operation].name, allowed is True)
-            for principal, host, operation, allowed in parsed(value)
-            if kind in _KINDS
-        }
+        with contextlib.suppress(KeyError):
+            if kind in _KINDS:
+                given |= {
+                    Acl(kind, name, principal, host, AclOperation[operation].name, is_allowed)
+                    for principal, host, operation, is_allowed in rules
+                }
+    return given
 
-    return set[Acl]().union(*newest_of(journal, _PREFIX.encode(), read).values())
 
-
-def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes | None]]:
+def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> list[Change]:
     """The journal's records of what was given for these topics and groups."""
-    entries = list[tuple[bytes, bytes | None]]()
+    entries = list[Change]()
     for kind, name in sorted(set(resources)):
         rules = sorted(one for one in given if one.resource == (kind, name))
-        fields = [[one.principal, one.host, one.operation, one.allowed] for one in rules]
-        entries.append((f"{_PREFIX}{kind}/{name}".encode(), json.dumps(fields).encode() if fields else None))
+        fields = [(one.principal, one.host, one.operation, one.allowed) for one in rules]
+        entries.append(GIVEN.change(f"{kind}/{name}", fields or None))
     return entries
 
 

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PreflightError
-from mirror.journal.entries import FirstSeen, losses_in, making_in, mirrored_cluster, rekeyed_in, same_id, seen_in
+from mirror.journal.entries import COPIES, MAKING, REKEYED, FirstSeen, losses_in, mirrored_cluster, same_id
 from mirror.journal.journal import Change, Journal, Place, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import joined
@@ -251,7 +251,7 @@ async def read_history(
         if journal is None:
             silent.append(f"{journal_topic(flow)} on cluster {where[0]} cannot be read, so a loop would not be seen")
             continue
-        named = (making_in(journal), seen_in(journal), rekeyed_in(journal))
+        named = (MAKING.newest(journal), COPIES.newest(journal), REKEYED.newest(journal))
         for topic, seen in (item for found in named for item in found.items()):
             before = origins[topic].clusters if topic in origins else ()
             origins[topic] = Origin(flow, tuple(dict.fromkeys((*before, *seen.hops))))
@@ -264,14 +264,14 @@ async def read_history(
     is_shared = source_id == own.cluster_id or settings.target.differs_from
     is_asked = is_shared and any(own.cluster_id in one.clusters for one in origins.values())
     return History(
-        seen=seen_in(own.newest),
+        seen=COPIES.newest(own.newest),
         origins=origins,
         claims=claims,
         target_id=own.cluster_id,
         unread=(*unread, *silent),
         silent=tuple(silent),
         has_run=has_reports(own.newest),
-        rekeyed=rekeyed_in(own.newest),
+        rekeyed=REKEYED.newest(own.newest),
         target_topics=await _topic_ids(Endpoint.of(settings.target), target_topics) if is_asked else None,
     )
 
@@ -311,7 +311,7 @@ async def losses_on_the_way_back(
                 return {}
 
     for flow, known in zip(flows, await asyncio.gather(*map(read, flows)), strict=True):
-        back, lost = seen_in(known), losses_in(known)
+        back, lost = COPIES.newest(known), losses_in(known)
         for copy, ours in seen.items():
             theirs = back.get(ours.source_topic)
             is_pair = (
@@ -347,7 +347,7 @@ def _add_claims(
     """Add what a flow claims; a claim as a dead-letter topic, which bars fewer, stands back behind any other."""
     begin = progress_topic(flow, "")
     rekeyed = {one.removeprefix(begin): Claim(flow, None) for one in target_topics if one.startswith(begin)}
-    seen = (*rekeyed_in(journal).items(), *seen_in(journal).items())
+    seen = (*REKEYED.newest(journal).items(), *COPIES.newest(journal).items())
     found = {topic: Claim(flow, one.target_topic_id, one.is_letters) for topic, one in seen} | rekeyed
     claims |= {topic: claim for topic, claim in found.items() if not (claim.is_letters and topic in claims)}
 

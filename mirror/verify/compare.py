@@ -25,10 +25,11 @@ from mirror.records.header import (
     same_records,
 )
 from mirror.verify.reader import Reader, Stored
-from mirror.verify.report import KEPT, NOTHING, Difference, Digest, Kind, Pair, PartitionReport, covering
+from mirror.verify.report import KEPT, NOTHING, Difference, Digest, Kind, Pair, PartitionReport, covering, number_of
 
 _BEYOND: Final = 1 << 63
 _SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})
+_TIMED: Final = CODEC_MASK | APPEND_TIME
 _FINGERPRINT: Final = Struct(">biqiiqqBI")
 
 
@@ -162,7 +163,8 @@ class _Comparison:
         """Compare everything."""
         self._judge_starts()
         source, target = self._source, self._target
-        await asyncio.gather(self._advance(source), self._advance(target))
+        await self._advance(source)
+        await self._advance(target)
         while min(source.first, target.first) < _BEYOND and not (source.is_stuck or target.is_stuck):
             if not await self._take_counterparts():
                 await self._compare_stretch()
@@ -257,7 +259,7 @@ class _Comparison:
         # where both brokers stamp records, the copy may have been made for that
         may_differ = self._pair.own_clock or one.header.attributes & APPEND_TIME
         timed = not (other.header.attributes & APPEND_TIME and may_differ)
-        if _fingerprint(one, timed=timed) != _fingerprint(other, timed=timed) or not same_records(one, other):
+        if _shape(one.header, timed=timed) != _shape(other.header, timed=timed) or not same_records(one, other):
             return False
         self._take_source()
         target.take()
@@ -265,7 +267,8 @@ class _Comparison:
         self._as_stored += timed and one.header.crc == other.header.crc
         self._own_timestamps += not timed
         self._own_clock |= not timed
-        await asyncio.gather(self._advance(source), self._advance(target))
+        await self._advance(source)  # the next answer of either side is under way already
+        await self._advance(target)
         return True
 
     async def _compare_stretch(self) -> None:
@@ -316,9 +319,9 @@ class _Comparison:
     def _take_source(self) -> RawBatch:
         """Count the source's batch at hand, and add it to the digests (D2)."""
         raw = self._source.take()
-        term = _fingerprint(raw, timed=True)
-        self._source_digest.add(term)
-        self._target_digest.add(term)
+        number = number_of(_fingerprint(raw))
+        self._source_digest.add_number(number)
+        self._target_digest.add_number(number)
         self._codecs.add(raw.header.codec_name)
         return raw
 
@@ -342,30 +345,29 @@ class _Comparison:
             self._differences.append(Difference(topic, partition, offset, kind, source, target))
 
 
-def _fingerprint(raw: RawBatch, *, timed: bool) -> bytes:
-    """What two batches have in common that are the same; of their bytes a checksum, which somebody can forge. The
-    transactional bit and the delete horizon's may be gone on the target. A target that is not `timed` has a clock of
-    its own.
+def _shape(header: BatchHeader, *, timed: bool) -> tuple[int, ...]:
+    """Return what the headers of two batches have in common that are the same. The transactional bit and the delete
+    horizon's may be gone on the target. A target that is not `timed` has a clock of its own.
     """
-    header = raw.header
-    # before magic 2, all that follows the length must be the same
-    body = records_crc(raw) if header.magic == 2 else crc32c(raw.data[LENGTH_PREFIX:])
-    return _FINGERPRINT.pack(
-        header.magic,
-        header.batch_length,
-        header.base_offset,
-        header.last_offset_delta,
-        header.count,
-        header.base_timestamp,
-        header.max_timestamp if timed else 0,
-        header.attributes & (CODEC_MASK | APPEND_TIME if timed else CODEC_MASK),
-        body,
-    )
+    base_offset, length, _, magic, _, attributes, delta, base_timestamp, max_timestamp, _, _, _, count = header
+    if timed:
+        return magic, length, base_offset, delta, count, base_timestamp, max_timestamp, attributes & _TIMED
+    return magic, length, base_offset, delta, count, base_timestamp, 0, attributes & CODEC_MASK
+
+
+def _fingerprint(raw: RawBatch) -> bytes:
+    """Return a batch's shape and a checksum of its bytes, which somebody can forge. Before magic 2 these are all that
+    follows the length.
+    """
+    body = records_crc(raw) if raw.header.magic == 2 else crc32c(raw.data[LENGTH_PREFIX:])
+    return _FINGERPRINT.pack(*_shape(raw.header, timed=True), body)
 
 
 def _records_from(header: BatchHeader, start: int) -> int:
     """How many records the header counts, where the log begins inside the batch those behind its `start`; 0 where
     the header does not say.
     """
+    if header.magic == 2 and header.base_offset >= start:
+        return max(0, header.count)
     hidden = max(0, start - header.base_offset) if header.magic == 2 and header.is_dense else 0
     return max(0, (header.stated_records or 0) - hidden)

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE
@@ -32,15 +32,12 @@ class Answer:
 Fetch = Callable[[int], Coroutine[Any, Any, Answer]]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A batch as a log holds it. None of its records lies below `first`; `is_visible` says that a consumer of
-    committed records gets some out of it (V5).
-    """
+class Stored(NamedTuple):
+    """A batch as a log holds it."""
 
     raw: RawBatch
-    first: int
-    is_visible: bool
+    first: int  # none of its records lies below it
+    is_visible: bool  # a consumer of committed records gets some out of it (V5)
 
 
 class Reader:

@@ -48,12 +48,21 @@ class Digest:
         self._sum = 0
 
     def add(self, term: bytes) -> None:
-        """One batch, or one difference."""
-        self._sum = (self._sum + int.from_bytes(hashlib.sha256(term).digest())) % _MODULUS
+        """Add one batch, or one difference."""
+        self.add_number(number_of(term))
+
+    def add_number(self, number: int) -> None:
+        """Add what `number_of` made of one."""
+        self._sum = (self._sum + number) % _MODULUS
 
     def hexdigest(self) -> str:
         """64 hexadecimal digits."""
         return f"{self._sum:0{_BITS // 4}x}"
+
+
+def number_of(term: bytes) -> int:
+    """Return what a digest adds up."""
+    return int.from_bytes(hashlib.sha256(term).digest())
 
 
 def added_up(digests: Iterable[str]) -> str:

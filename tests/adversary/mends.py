@@ -210,7 +210,7 @@ MENDS: Final = (
         ),
         replaced={
             "mirror.replication.both_logs.Logs.check_source_epoch": always(None),
-            "mirror.replication.pipeline.resume": _without_epoch,
+            "mirror.replication.start.resume": _without_epoch,
         },
     ),
     Mend(

@@ -101,9 +101,7 @@ def test_a_damaged_batch_that_a_person_accepts(
 
 
 @pytest.mark.proves("never-silent", "CORRUPT")
-@pytest.mark.parametrize(
-    ("kind", "last", "are_alone"), [("base", 0, False), ("last", 35, False), ("last", 39, True), ("last", 199, True)]
-)
+@pytest.mark.parametrize(("kind", "last", "are_alone"), [("base", 0, False), ("last", 199, True)])
 def test_a_batch_whose_offsets_lie_stops_its_partition(
     pair: Pair, source_cluster: Shared, topic_name: str, kind: str, last: int, are_alone: bool
 ) -> None:
@@ -150,9 +148,6 @@ def broken(old: RawBatch, kind: str) -> bytes:
     [
         ("garbage", "gzip", "preserve"),
         ("unknown codec", "producer", "preserve"),
-        ("another codec", "producer", "translate"),
-        ("a record more", "producer", "preserve"),
-        ("a longer record", "producer", "translate"),
     ],
 )
 def test_records_that_nobody_can_read_are_left_out_where_that_is_the_policy(

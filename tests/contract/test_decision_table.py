@@ -28,7 +28,7 @@ from mirror.errors import BadRecords, MalformedBatch
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
 from mirror.policy.rules import Rules
-from mirror.records.header import ProducerState, RawBatch, crc_holds, passed, restamp, split
+from mirror.records.header import ProducerState, RawBatch, crc_holds, restamp, split
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import rewrite
 from mirror.replication.classifier import Action, Verdict, classify
@@ -202,8 +202,6 @@ def verdict_on(row: Sample, rules: Rules) -> tuple[Verdict | None, RawBatch | No
 
 def made_of(raw: RawBatch, verdict: Verdict, rules: Rules, next_offset: int) -> list[bytes]:
     """What the mirror sends for a batch, one request for each. Raises BadRecords."""
-    if verdict.action is Action.PASS:
-        return [passed(raw) + bytes(raw.records)]
     if verdict.action is Action.RESTAMP:
         batches = [raw]
     elif verdict.action is Action.REWRITE:

@@ -14,11 +14,11 @@ from waiting import until
 
 from mirror.driver.topic_watcher import Replanner
 from mirror.errors import BrokerError
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import COPIES, FirstSeen
 from mirror.journal.journal import OWNER
 from mirror.journal.ownership import KEY as FAILOVER
 from mirror.journal.ownership import FailedOver, Owner
-from mirror.journal.positions import position_entry, stop_entry
+from mirror.journal.positions import POSITIONS, STOPS
 from mirror.kafka.cluster import TopicPartition
 from mirror.replication.assignment import Assignment, KnownStop, LastPosition
 from mirror.states import State
@@ -81,7 +81,7 @@ def test_a_copy_stays_where_somebody_else_has_a_say_in_it(
     for why, change, back in (
         ("another mirror has the flow", (OWNER, replace(Owner.here("x"), host="elsewhere").to_json()), mine),
         ("failed over", (FAILOVER, FailedOver.here().to_json()), (FAILOVER, None)),
-        ("let go of", (known.key(gone), replace(known, made=False).to_json()), (known.key(gone), known.to_json())),
+        ("let go of", COPIES.entry(gone, replace(known, made=False)), COPIES.entry(gone, known)),
     ):
         flow.write_journal(change)
         assert left() == [gone, other], why
@@ -89,7 +89,7 @@ def test_a_copy_stays_where_somebody_else_has_a_say_in_it(
     produce(flow.target, gone, [b"nobody else has it"])
     assert left() == [gone, other], "somebody else wrote to it"
     ids: Any = {"source_topic_id": known.topic_id, "target_topic_id": known.target_topic_id}
-    flow.write_journal(position_entry(TopicPartition(gone, 0), LastPosition(source_next=11, target_end=11, **ids)))
+    flow.write_journal(POSITIONS.entry(TopicPartition(gone, 0), LastPosition(source_next=11, target_end=11, **ids)))
 
     async def disabled(*_: object) -> None:
         raise BrokerError(73, "TOPIC_DELETION_DISABLED", f"delete topic {gone}")
@@ -111,9 +111,9 @@ def test_a_source_that_lost_its_data_deletes_no_copy(flow: ConfiguredFlow, sign:
     at, known = TopicPartition(witness, 0), seen[witness]
     ids: Any = {"source_topic_id": known.topic_id, "target_topic_id": known.target_topic_id}
     if sign == "shorter":
-        flow.write_journal(position_entry(at, LastPosition(source_next=12, target_end=12, **ids)))
+        flow.write_journal(POSITIONS.entry(at, LastPosition(source_next=12, target_end=12, **ids)))
     elif sign == "TRUNCATED":
-        flow.write_journal(stop_entry(at, KnownStop(state=State.TRUNCATED, offset=5, detail="it was cut", **ids)))
+        flow.write_journal(STOPS.entry(at, KnownStop(state=State.TRUNCATED, offset=5, detail="it was cut", **ids)))
     elif sign == "RECREATED":
         recreate(flow.source, witness)
     living = Replanner(flow.settings)

@@ -17,7 +17,7 @@ from transactional import transactions
 from mirror.commands.accept import accept
 from mirror.commands.verify import verify_flow
 from mirror.errors import ClusterUnreachable, ConfigError, ExitCode, PreflightError
-from mirror.journal.entries import seen_in
+from mirror.journal.entries import COPIES
 from mirror.journal.journal import Journal, journal_topic
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
@@ -54,17 +54,17 @@ def test_what_was_written_on_the_target_comes_home_and_the_first_flow_goes_on(fi
     """It owns what it made no longer: else it would delete the copy where its source is deleted, as failbacks ask."""
     with pytest.raises(ConfigError, match="was not failed over"):
         first.undo()
-    assert seen_in(first.journal())[first.topic].made
+    assert COPIES.newest(first.journal())[first.topic].made
     first.fail_over()
     produce(first.target, first.topic, [b"there"] * 3)
     assert back.adopts() == ExitCode.DONE
     back.copies()
     back.fail_over()
     first.undo()
-    assert not seen_in(first.journal())[first.topic].made
+    assert not COPIES.newest(first.journal())[first.topic].made
     produce(first.source, first.topic, [b"again"] * 5)
     first.copies()
-    assert not seen_in(first.journal())[first.topic].made
+    assert not COPIES.newest(first.journal())[first.topic].made
     assert assert_same_records(first.source, first.target, first.topic, 1) == 28
 
 

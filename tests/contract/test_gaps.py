@@ -23,9 +23,8 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ProducerState
 from mirror.replication import both_logs
 from mirror.replication.both_logs import producer_id
-from mirror.replication.partition_writer import Gap, PartitionWriter
 from mirror.replication.position import MARKERS
-from mirror.replication.writer import Writer
+from mirror.replication.writer import SentMarkers, Writer
 from mirror.states import State
 
 #: A producer id; they belong to a partition here, and every test has a topic of its own.
@@ -106,11 +105,11 @@ def test_the_filling_of_a_loss_goes_on_where_it_was_killed(
     async def forgotten(*_: Any) -> None:
         return None
 
-    def kill(self: Writer, writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
-        if count == MARKERS and not killed_at:
-            killed_at.append(gap.first + count)
+    def kill(self: Writer, sent: SentMarkers) -> None:
+        if sent.markers == MARKERS and not killed_at:
+            killed_at.append(sent.gap.first + sent.markers)
             raise Killed
-        filled(self, writer, gap, count, asked_at)
+        filled(self, sent)
 
     monkeypatch.setattr(both_logs, "_kept_until", forgotten)
     monkeypatch.setattr(Writer, "_filled", kill)

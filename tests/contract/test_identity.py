@@ -16,7 +16,7 @@ from mirror.cli import app
 from mirror.config import ClusterSettings
 from mirror.driver.flow import prepare
 from mirror.errors import ClusterError, ClusterUnreachable, ExitCode, PreflightError
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen
 from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
@@ -59,13 +59,13 @@ def test_a_flow_is_of_the_source_with_which_it_began(flow: Flow, how: str) -> No
     flow.make()
     flow.fill(0, 10)
     assert flow.run().exit_code == ExitCode.DONE
-    key = FirstSeen.key(flow.name)
-    seen = replace(FirstSeen.read(flow.journal()[key]), cluster_id="of-another-one")
+    key = COPIES.key(flow.name)
+    seen = replace(FirstSeen.from_json(flow.journal()[key]), cluster_id="of-another-one")
     if how == "mirrored":
         flow.write((key, seen.to_json()))
     else:
         flow.topics["rules"] = [{"match": flow.name, "partitions": 1, "rekey": "key"}]
-        flow.write((key, None), (FirstSeen.rekeyed_key(flow.name), seen.to_json()))
+        flow.write((key, None), REKEYED.entry(flow.name, seen))
     planned = flow.command("plan", "CONFIG", code=ExitCode.PREFLIGHT)
     assert f"{flow.name}: {how} from cluster of-another-one" in planned.output
     with pytest.raises(PreflightError, match=f"the source is cluster {flow.source.cluster_id}"):

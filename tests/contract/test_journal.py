@@ -134,7 +134,7 @@ def test_a_running_mirror_writes_a_lost_journal_again_and_a_failover_still_ends_
     pause = pause_entry("elsewhere")
 
     def owner() -> str:
-        return Owner.read(flow.journal().get(OWNER, b'{"instance": ""}')).instance
+        return Owner.from_json(flow.journal().get(OWNER, b'{"instance": ""}')).instance
 
     def story() -> None:
         until(lambda: mirror._journal_state.owner)
@@ -146,7 +146,7 @@ def test_a_running_mirror_writes_a_lost_journal_again_and_a_failover_still_ends_
         again = flow.journal()
         for key in (OWNER, *(key for key in known if key.startswith(b"topic/"))):
             assert key in again
-        assert Owner.read(again[OWNER]).instance == Owner.read(known[OWNER]).instance
+        assert Owner.from_json(again[OWNER]).instance == Owner.from_json(known[OWNER]).instance
         settings = admin_of(flow.target).topic_configs([journal_topic(flow.topic)])
         assert settings[journal_topic(flow.topic)]["cleanup.policy"].value == "compact"
         produce(flow.source, flow.topic, values(5))

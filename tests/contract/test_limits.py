@@ -136,7 +136,7 @@ def test_a_quota_of_creations_is_waited_for_and_keeps_nothing_else(
     until(lambda: len(target.describe([one.topic for one in made])) == len(made))
 
 
-# --- a target that closes the connection, without a word, over a request that is larger than it takes (W16)
+# --- a target that closes the connection, without a word, over a request that is larger than it takes (W15)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_a_mirror_waits_for_the_one_before(
             await journal.append([(OWNER, older.to_json())])
             waiting = asyncio.create_task(take(journal, "younger", asyncio.Event(), take_over=take_over))
             await still_waits(waiting)
-            owners = [Owner.read(one.value).instance for one in (await journal.read())[0] if one.value]
+            owners = [Owner.from_json(one.value).instance for one in (await journal.read())[0] if one.value]
             assert owners == (["older", "younger"] if take_over else ["older"])
             if how == "it says that it ended":
                 await journal.append([(ENDED, b'{"instance": "older"}')])
@@ -156,7 +156,7 @@ def test_of_several_that_wait_one_gets_the_flow(settings: Settings, monkeypatch:
         """Whoever has the flow says so again and again."""
         while True:
             values = await journal.newest()
-            if (owner := Owner.read(values[OWNER])).instance != "older":
+            if (owner := Owner.from_json(values[OWNER])).instance != "older":
                 await journal.append([(OWNER, owner.to_json())])
             await asyncio.sleep(0.1)
 

@@ -13,7 +13,7 @@ from syncing import delete_topics
 from topicadmin import configure, grow
 
 from mirror.errors import ExitCode
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT
 
@@ -171,7 +171,7 @@ def test_a_flow_between_wrong_clusters_or_without_topics_is_refused_as_a_whole(f
     circle.target = circle.source
     assert_whole(circle, Fix.OTHER_ADDRESS)
     seen = FirstSeen(source_topic=f"{flow.name}-topic", topic_id=None, target_topic_id=None, cluster_id="another")
-    copied, rekeyed = FirstSeen.key(seen.source_topic), FirstSeen.rekeyed_key(seen.source_topic)
+    copied, rekeyed = COPIES.key(seen.source_topic), REKEYED.key(seen.source_topic)
     elsewhere.write_journal((copied, seen.to_json()))
     assert_whole(elsewhere, Fix.OTHER_SOURCE)
     elsewhere.write_journal((copied, None), (rekeyed, seen.to_json()))

@@ -13,7 +13,7 @@ from rekeychecker import read_committed
 from waiting import DEADLINE_S
 
 from mirror.errors import ExitCode
-from mirror.journal.entries import pending_starts
+from mirror.journal.entries import STARTS
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import LATEST, listed
@@ -121,7 +121,7 @@ def test_a_first_start_stands_until_there_is_a_plan(story: Story) -> None:
     story.pauses(is_paused=True)
     outcome = story.ended(story.settings(start="latest"))
     assert [one.state for one in outcome.figures.values()] == [State.PAUSED]
-    assert pending_starts(story.journal())[story.topic].since == (50,)
+    assert STARTS.newest(story.journal())[story.topic].since == (50,)
     story.pauses(is_paused=False)
     story.fill(50, 70)
     grow(story.source, story.topic, 2)
@@ -129,7 +129,7 @@ def test_a_first_start_stands_until_there_is_a_plan(story: Story) -> None:
     outcome = story.ended(story.settings(start="earliest"))
     assert (outcome.exit_code, outcome.incomplete) == (ExitCode.DONE, "")
     assert numbers(story) == [*range(50, 72)]
-    assert not pending_starts(story.journal()), "the plans say it"
+    assert not STARTS.newest(story.journal()), "the plans say it"
 
 
 @pytest.mark.proves("CORRUPT")

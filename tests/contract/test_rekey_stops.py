@@ -24,7 +24,7 @@ from waiting import DEADLINE_S, MovableClock, until
 from mirror.cli import app
 from mirror.config import load
 from mirror.errors import ClusterUnreachable, ExitCode
-from mirror.journal.entries import FirstSeen, losses_in
+from mirror.journal.entries import REKEYED, losses_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
@@ -356,7 +356,7 @@ def test_a_topic_that_another_flow_writes_to_is_not_re_keyed_into(story: Story) 
         until(lambda: at in driver.figures and driver.figures[at].state is State.REFUSED)
         assert "flow another" in driver.figures[at].detail
         assert read_committed(story.target, story.topic) == []
-        assert FirstSeen.rekeyed_key(story.topic) not in story.journal()
+        assert REKEYED.key(story.topic) not in story.journal()
         claims.clear()
         until(lambda: driver.figures[at].state is State.CAUGHT_UP, lambda: driver.figures[at].detail)
     assert len(read_committed(story.target, story.topic)) == 50

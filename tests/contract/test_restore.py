@@ -208,7 +208,7 @@ def test_a_damaged_batch_is_left_out_at_its_offsets_where_that_is_asked_for(disk
         assert (code, found["lost"]) == (4, [{"first_offset": 60, "last_offset": 69, "reason": "damage"}])
         assert "offsets 20 to 29 are on the target, and stay there" in found["notes"]
     (lost,) = losses_in(in_journal(disk.settings())).values()
-    assert [one[:3] for one in lost] == [(60, 70, "damage")]
+    assert [(one.first, one.next_offset, one.reason) for one in lost] == [(60, 70, "damage")]
     records = [(one[0], one[4]) for one in read(disk.target.bootstrap, disk.topic, 0)]
     assert records == [(number, b"%d" % number) for number in range(90) if number // 10 != 6]
 

@@ -151,7 +151,7 @@ def test_a_number_by_which_the_leader_knows_another_batch_does_not_count_as_copi
             arrived.append(await send(flow, late, 0))
         return found
 
-    monkeypatch.setattr("mirror.replication.pipeline.resume_translated", resumed)
+    monkeypatch.setattr("mirror.replication.start.resume_translated", resumed)
     found = flow.copy()
     assert (found.state, found.records) == (State.DIVERGED, 0), found
     assert "at offset 0 of the target, the record is not the source's at offset 3" in found.detail

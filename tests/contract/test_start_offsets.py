@@ -22,7 +22,7 @@ from mirror.config import Settings
 from mirror.driver.flow import prepare
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ExitCode
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import COPIES
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import KEY, GroupFigures
 from mirror.spark.supervisor import Supervisor
@@ -206,7 +206,7 @@ def test_topics_and_partitions_that_are_seen_later_begin_with_their_first_record
         return len(list(read(flow.target.bootstrap, topic, partition)))
 
     def appear(settings: Settings) -> None:
-        until(lambda: FirstSeen.key(flow.name) in flow.journal())
+        until(lambda: COPIES.key(flow.name) in flow.journal())
         make_topic(flow.source.bootstrap, running)
         produce(flow.source.bootstrap, running, [b"%d" % number for number in range(20)])
         admin = AdminClient({"bootstrap.servers": flow.source.bootstrap})

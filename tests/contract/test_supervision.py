@@ -15,7 +15,7 @@ from waiting import DEADLINE_S
 
 from mirror.driver.flow import prepare
 from mirror.errors import ExitCode
-from mirror.journal.entries import pause_entry, resume_entry
+from mirror.journal.entries import PAUSES, pause_entry
 from mirror.spark.supervisor import Supervisor
 
 __all__ = ["flow"]
@@ -39,6 +39,6 @@ def test_a_copy_that_ends_once_it_has_caught_up_names_what_is_paused(flow: Flow)
     flow.write(pause_entry(rests))
     outcome = asyncio.run(asyncio.wait_for(supervisor(flow, until_caught_up=True).run(), DEADLINE_S))
     assert (outcome.exit_code, outcome.incomplete.split(",")[0]) == (6, f"{rests}-0: PAUSED at offset -1")
-    flow.write(resume_entry(rests))
+    flow.write(PAUSES.tombstone(rests))
     assert flow.run().exit_code == ExitCode.DONE
     assert len(list(read(flow.target.bootstrap, rests, 0))) == 10

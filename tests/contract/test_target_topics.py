@@ -18,11 +18,11 @@ from watchedtask import WatchedTask
 from mirror.driver.flow import prepare
 from mirror.driver.topic_watcher import Replanner
 from mirror.errors import ExitCode, PreflightError
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import COPIES, FirstSeen
 from mirror.journal.journal import OWNER
 from mirror.journal.ownership import KEY as FAILOVER
 from mirror.journal.ownership import FailedOver, Owner
-from mirror.journal.positions import position_entry
+from mirror.journal.positions import POSITIONS
 from mirror.kafka.cluster import TopicPartition
 from mirror.replication.assignment import LastPosition
 from mirror.spark.supervisor import Supervisor
@@ -99,7 +99,7 @@ def test_a_loop_over_three_clusters_is_refused(flow: ConfiguredFlow) -> None:
     def comes_through(*origins: str) -> None:
         ids: dict[str, Any] = {"topic_id": None, "target_topic_id": None, "cluster_id": "third"}
         seen = FirstSeen(source_topic=flow.name, **ids, origins=origins)
-        third.write_journal((FirstSeen.key(flow.name), seen.to_json()))
+        third.write_journal(COPIES.entry(flow.name, seen))
 
     comes_through("third", target_id)
     (refusal,) = refusals(flow)
@@ -142,7 +142,7 @@ def test_what_another_flow_named_since_the_start_is_not_begun(
             target_topic_id=topic_id,
             cluster_id=admin_of(other.source).cluster_id(),
         )
-        other.write_journal((FirstSeen.key(more), named.to_json()))
+        other.write_journal(COPIES.entry(more, named))
     flow.topics["exclude"] = []
     living.settings = flow.settings
     found = living.replan(begun, {})
@@ -155,7 +155,7 @@ def test_what_another_flow_named_since_the_start_is_not_begun(
     if what == "created":
         assert partitions_of(flow.target, more) == 0
         return
-    other.write_journal((FirstSeen.key(more), None))
+    other.write_journal(COPIES.tombstone(more))
     clock.move(60)  # other flows' journals are read again
     assert [one.source.topic for one in living.replan(begun, {}).assignments] == [flow.name, more]
 
@@ -179,7 +179,7 @@ def test_a_copy_that_is_not_its_sources_keeps_its_settings_and_partitions(flow: 
         ids: Any = {"source_topic_id": seen.topic_id, "target_topic_id": seen.target_topic_id}
         last = LastPosition(source_next=100, target_end=100, **ids)
         at = TopicPartition(flow.name, 0)
-        flow.write_journal((FirstSeen.key(flow.name), seen.to_json()), position_entry(at, last))
+        flow.write_journal(COPIES.entry(flow.name, seen), POSITIONS.entry(at, last))
     configure(flow.source, flow.name, retention_ms="1000")
     grow(flow.source, flow.name, 2)
     before = held(flow.target, flow.name)
@@ -231,7 +231,7 @@ def test_a_mirror_that_lost_its_flow_changes_nothing(flow: ConfiguredFlow, lost:
     fill(flow)
     assert flow.once().exit_code == ExitCode.DONE
     living, seen = Replanner(flow.settings), flow.seen()
-    living.owner = newest = Owner.read(flow.journal()[OWNER])
+    living.owner = newest = Owner.from_json(flow.journal()[OWNER])
     if lost == "failed over":
         flow.write_journal((FAILOVER, FailedOver.here().to_json()))
     else:

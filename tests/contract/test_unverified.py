@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from syncing import delete_topics, made_by, write_journal
 
 from mirror.commands.verify import verify
 from mirror.errors import ClusterUnreachable, ExitCode
+from mirror.journal.entries import COPIES
 from mirror.verify import flow
 
 
@@ -34,7 +36,7 @@ def test_what_cannot_be_compared_is_named_with_its_reason(
     every = [f"{topic_name}-.*"]
     assert mirror_once(source, target, every, topic_name)
     settings = settings_between(source, target, every, topic_name, exclude=[unwanted])
-    write_journal(settings, *((one.key(name), one.to_json()) for name, one in made_by(settings, names).items()))
+    write_journal(settings, *itertools.starmap(COPIES.entry, made_by(settings, names).items()))
     delete_topics(source, goes, unwanted)
     compare: Any = flow._compare
 

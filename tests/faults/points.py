@@ -38,7 +38,7 @@ MOMENTS: Final = ("sending", "sent", "answered")
 
 #: Step of the mirror -> where it is: module, name inside it. Each gives two points, `before-` and `after-`.
 STEPS: Final[dict[str, tuple[str, str]]] = {
-    "crc": ("mirror.replication.fetcher", "crc_holds"),
+    "crc": ("mirror.replication.fetcher", "plain"),
     "arrival": ("mirror.replication.fetcher", "Fetcher._take"),
     "verdict": ("mirror.replication.pipeline", "classify"),
     "restamp": ("mirror.replication.partition_writer", "restamp"),
@@ -46,13 +46,13 @@ STEPS: Final[dict[str, tuple[str, str]]] = {
     "gap": ("mirror.replication.partition_writer", "PartitionWriter.fill"),
     "rewrite": ("mirror.records.rewrite", "build"),
     "ack": ("mirror.replication.writer", "Writer._acknowledged"),
-    "count": ("mirror.replication.writer", "Writer._count"),
+    "count": ("mirror.replication.partition_writer", "PartitionCounters.add"),
     "filled": ("mirror.replication.writer", "Writer._filled"),
     "replicated-end": ("mirror.replication.both_logs", "replicated_end"),
     "tail": ("mirror.replication.both_logs", "batch_at"),
     "stamp": ("mirror.replication.position", "next_stamp"),
-    "resume": ("mirror.replication.pipeline", "resume"),
-    "begin": ("mirror.replication.pipeline", "Pipeline._begin"),
+    "resume": ("mirror.replication.start", "resume"),
+    "begin": ("mirror.replication.start", "Start.start"),
     "padding": ("mirror.replication.log_start", "padding"),
     "pad": ("mirror.replication.log_start", "append"),
     "trim": ("mirror.replication.log_start", "delete_records"),
@@ -77,7 +77,7 @@ POINTS: Final[tuple[str, ...]] = (
 #: The same for what is done only where offsets move. `reported` is what follows once runs are recorded.
 MOVING_STEPS: Final[dict[str, tuple[str, str]]] = {
     "recall": ("mirror.journal.offset_maps", "OffsetMapStore.recall"),
-    "found-position": ("mirror.replication.pipeline", "resume_translated"),
+    "found-position": ("mirror.replication.start", "resume_translated"),
     "checked-tail": ("mirror.replication.offset_map_recovery", "_check_tail"),
     "own-stamp": ("mirror.replication.offset_map_recovery", "next_stamp"),
     "retrace": ("mirror.replication.offset_map_recovery", "_retrace"),

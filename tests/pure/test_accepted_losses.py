@@ -12,7 +12,7 @@ from uuid import uuid4
 from compared_logs import PAIR, end_after, kinds, log_of, some, stored
 from recordoracle import Record
 
-from mirror.journal.entries import FirstSeen, Lost, loss_entry, losses_in
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen, Lost, loss_entry, losses_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import TopicPartition
 from mirror.policy.rules import Rules
@@ -86,7 +86,7 @@ def test_a_loss_of_another_source_topic_or_copy_by_that_name_does_not_count() ->
     now: dict[str, Any] = {"topic_id": SEEN.topic_id, "target_topic_id": SEEN.target_topic_id}
     counts, of_any = Loss(AT, AT, 10, 20, **now), Loss(AT, AT, 30, 31)
     former = [Loss(AT, AT, n, n + 1, **now | {key: uuid4()}) for n, key in enumerate(("topic_id", "target_topic_id"))]
-    known = dict(map(loss_entry, [*former, counts, of_any])) | {FirstSeen.key("orders"): SEEN.to_json()}
+    known = dict(map(loss_entry, [*former, counts, of_any])) | {COPIES.key("orders"): SEEN.to_json()}
     assert [(one.first, one.next_offset) for one in losses_in(known)[AT]] == [(10, 20), (30, 31)]
     standing = standing_in(known)
     assert standing.lost_of(AT, SEEN.topic_id, SEEN.target_topic_id) == ((10, 20), (30, 31))
@@ -97,8 +97,8 @@ def test_a_loss_of_another_source_topic_or_copy_by_that_name_does_not_count() ->
 def test_a_loss_of_a_topic_that_was_copied_before_it_was_re_keyed_counts() -> None:
     """The record of the copy that it was stays in the journal."""
     known = {
-        FirstSeen.key("orders"): replace(SEEN, target_topic_id=uuid4()).to_json(),
-        FirstSeen.rekeyed_key("orders"): SEEN.to_json(),
+        COPIES.key("orders"): replace(SEEN, target_topic_id=uuid4()).to_json(),
+        REKEYED.key("orders"): SEEN.to_json(),
     }
     ids = SEEN.topic_id, SEEN.target_topic_id
     lost = [Loss(AT, AT, 0, 5, topic_id=ids[0], target_topic_id=each) for each in (uuid4(), ids[1])]

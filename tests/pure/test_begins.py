@@ -16,7 +16,7 @@ from mirror.driver import start
 from mirror.driver.journal_state import JournalState
 from mirror.driver.start import record_rekeyed, recorded
 from mirror.errors import AccessDenied, ClusterUnreachable, MirrorError, PreflightError
-from mirror.journal.entries import FirstSeen
+from mirror.journal.entries import COPIES, REKEYED, FirstSeen
 from mirror.journal.journal import Change, Entry, newest
 from mirror.kafka.admin import TopicInfo
 from mirror.kafka.cluster import Topic, TopicPartition
@@ -107,7 +107,7 @@ def test_what_must_not_be_begun_is_not_at_the_next_try_either(elsewhere: History
         begun, failures = mirror.tries(lambda: elsewhere)
         assert (begun, list(failures)) == (["old"], ["new"])
         assert why in str(failures["new"])
-        assert list(asyncio.run(mirror.journal.newest())) == [FirstSeen.key("old")]
+        assert list(asyncio.run(mirror.journal.newest())) == [COPIES.key("old")]
     assert mirror.tries(History) == (["old", "new"], {}), "the other flow has ended"
 
 
@@ -135,7 +135,7 @@ def test_what_is_re_keyed_is_one_flows(elsewhere: History, why: str) -> None:
     """Also where the flow named it already, and could not ask then."""
     mirror = Begins()
     rule = Rekeying(source="old", target="new", partitions=3, on_bad_record="dead-letter", dead_letter="letters")
-    both = [FirstSeen.rekeyed_key(name) for name in ("new", "letters")]
+    both = [REKEYED.key(name) for name in ("new", "letters")]
     for _ in range(2):
         naming = record_rekeyed(mirror.source, mirror.journal, rule, (), lambda: elsewhere)
         if why:
@@ -158,7 +158,7 @@ def test_ids_of_before_do_not_replace_those_on_record() -> None:
     for side in (mirror.source, mirror.journal.cluster):
         side.now = now
     on_record = {
-        FirstSeen.key(name): FirstSeen(
+        COPIES.key(name): FirstSeen(
             source_topic=name,
             topic_id=topic.topic_id,
             target_topic_id=topic.topic_id,

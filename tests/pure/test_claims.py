@@ -138,7 +138,7 @@ def test_only_what_arrives_shows_that_a_mirror_lives(ahead_ms: int, clock: Movab
 def test_a_process_is_looked_up_where_its_number_was_given() -> None:
     """Two containers may have one host name, and each a process of this number; an older record does not say."""
     here = Owner.here("older", 1)
-    assert Owner.read(here.to_json()) == here
+    assert Owner.from_json(here.to_json()) == here
     assert here.place, "Linux says"
     assert (here.is_here, here.lives, here.is_this_process, here.is_gone) == (True, True, True, True)
     there = replace(here, place="another boot/pid:[4026532001]")
@@ -185,12 +185,12 @@ def test_whoever_runs_a_flow_says_so_again(clock: MovableClock) -> None:
         clock.move(ownership.RESTATE_SECONDS)
         assert await state.read(journal)
         assert ended == [], "a record of the one before landed twice"
-        assert Owner.read(journal.entries[-1].value or b"").instance == "living", "where compaction keeps it"
+        assert Owner.from_json(journal.entries[-1].value or b"").instance == "living", "where compaction keeps it"
         journal.keep((OWNER, claim("next", 3).to_json()))
         clock.move(ownership.LIVENESS_SECONDS)
         assert await state.read(journal)
         assert [one.instance for one in ended] == ["next"]
-        assert Owner.read(journal.entries[-1].value or b"").instance == "next"
+        assert Owner.from_json(journal.entries[-1].value or b"").instance == "next"
 
     assert 2 * ownership.RESTATE_SECONDS < ownership.LIVENESS_SECONDS
     asyncio.run(story())

@@ -22,7 +22,6 @@ CLEAN = BatchHeader(
 )
 APPEND_TIME, TRANSACTIONAL, CONTROL, HORIZON = 8, 16, 32, 64
 OWN = Rules()
-NO_ID = Rules(producer_id=False)
 STAMPS = Rules(target_append_time=True)
 
 
@@ -63,13 +62,12 @@ ROWS = {
     "control marker": (but(flags=CONTROL | TRANSACTIONAL, count=1, last_offset_delta=0), "DROP/control"),
     "aborted": (but(Case(aborted=True), flags=TRANSACTIONAL), "DROP/aborted"),
     "committed": (but(flags=TRANSACTIONAL, producer_id=7), "RESTAMP/transactional"),
-    "transactional without a producer": (but(Case(rules=NO_ID), flags=TRANSACTIONAL), "RESTAMP/transactional"),
+    "transactional without a producer": (but(flags=TRANSACTIONAL), "RESTAMP/transactional"),
     "emptied by compaction": (but(count=0), "DROP/empty"),
     "holes": (but(count=9), "REWRITE/holes"),
-    "clean, written without a producer id": (Case(rules=NO_ID), "PASS/clean"),
-    "unused attribute bits": (but(Case(rules=NO_ID), flags=0x7F80), "PASS/clean"),
-    "clean, written under our producer id": (Case(), "RESTAMP/own_producer"),
-    "another producer's": (but(Case(rules=NO_ID), producer_id=0), "RESTAMP/foreign_producer"),
+    "unused attribute bits": (but(flags=0x7F80), "RESTAMP/own_producer"),
+    "without a producer id": (Case(), "RESTAMP/own_producer"),
+    "another producer's": (but(producer_id=0), "RESTAMP/own_producer"),
     "tombstones": (but(flags=HORIZON), "RESTAMP/delete_horizon"),
     "append time to create time": (but(flags=APPEND_TIME), "REWRITE/append_time"),
     "append time on both sides": (but(Case(rules=STAMPS), flags=APPEND_TIME), "RESTAMP/append_time"),
@@ -118,9 +116,7 @@ TABLE: tuple[Row, ...] = (
     ("RESTAMP/transactional", lambda c: bit(c, 4)),
     ("RESTAMP/delete_horizon", lambda c: bit(c, 6)),
     ("RESTAMP/append_time", lambda c: bit(c, 3)),
-    ("RESTAMP/own_producer", lambda c: c.rules.producer_id),
-    ("RESTAMP/foreign_producer", lambda c: c.header.producer_id != -1),
-    ("PASS/clean", lambda c: True),
+    ("RESTAMP/own_producer", lambda c: True),
 )
 
 
@@ -136,8 +132,8 @@ def test_every_combination() -> None:
     codecs, flags = (0, 4, 5), [sum(bits) for bits in product((0, 8), (0, 16), (0, 32), (0, 64))]
     shapes = [(-1, 0), (0, 0), (0, 1), (0, 2), (9, -1), (9, 0), (9, 1), (9, 10), (9, 11)]
     every_rule = [
-        Rules(producer_id=own, target_append_time=stamps, codec=codec, max_message_bytes=largest)
-        for own, stamps, codec, largest in product((True, False), (True, False), (None, 4), (999, 1000))
+        Rules(target_append_time=stamps, codec=codec, max_message_bytes=largest)
+        for stamps, codec, largest in product((True, False), (None, 4), (999, 1000))
     ]
     headers = [
         CLEAN._replace(attributes=codec | bits, last_offset_delta=delta, count=count, producer_id=producer)
@@ -166,20 +162,16 @@ headers = st.builds(
 )
 
 
-@given(headers, st.integers(0, 2**63 - 1), st.booleans(), st.sampled_from([OWN, NO_ID, STAMPS]))
+@given(headers, st.integers(0, 2**63 - 1), st.booleans(), st.sampled_from([OWN, STAMPS]))
 def test_what_is_appended_as_it_is_would_be_accepted(
     header: BatchHeader, position: int, aborted: bool, rules: Rules
 ) -> None:
     """Whatever gets by is dense, whole, from the position on, with no bit that a broker refuses from a client."""
     verdict = classify(header, rules, next_offset=position, aborted=aborted)
-    if verdict.action in (Action.PASS, Action.RESTAMP):
+    if verdict.action is Action.RESTAMP:
         assert header.magic == 2
         assert header.count == header.last_offset_delta + 1 > 0
         assert header.base_offset >= position
         assert not header.attributes & CONTROL
         assert header.size <= rules.max_message_bytes
         assert not aborted
-    if verdict.action is Action.PASS:
-        assert not header.attributes & (TRANSACTIONAL | HORIZON | APPEND_TIME)
-        assert header.producer_id == -1
-        assert not rules.producer_id

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.observability.status import PartitionStatus, Totals
+from mirror.observability.status import BOUNDS, PartitionStatus, Totals
 from mirror.states import State
 
 COUNT = st.integers(0, 2**63 - 1)
@@ -67,12 +67,23 @@ def test_round_trip(figures: PartitionStatus) -> None:
         {"lag_ms": 2**63},
         {"at_ms": -(2**63) - 1},
         {"verdicts": []},
-        {"verdicts": {"PASS/clean": "3"}},
+        {"verdicts": {"RESTAMP/own_producer": "3"}},
+        {"verdicts": {"RESTAMP/own_producer": 2**63}},
+        {"latency": {"counts": [0], "total": 0.0}},
+        {"latency": {"counts": [-1] * (len(BOUNDS) + 1), "total": 0.0}},
+        {"latency": {"counts": [0] * (len(BOUNDS) + 1), "total": float("nan")}},
     ],
 )
 def test_values_of_the_wrong_kind_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"figures|State|64 bits"):
+    with pytest.raises(ValueError, match=f"^PartitionStatus: {next(iter(change))}[:.]"):
         PartitionStatus.from_json(json.dumps({**json.loads(one().to_json()), **change}).encode())
+
+
+def test_text_that_could_not_be_shown_is_written_and_not_read() -> None:
+    value = one(detail="half a character: \ud800").to_json()
+    assert json.loads(value) == {**json.loads(one().to_json()), "detail": "half a character: \ud800"}
+    with pytest.raises(ValueError, match=r"^PartitionStatus: Invalid JSON"):
+        PartitionStatus.from_json(value)
 
 
 def test_unknown_keys_are_ignored_and_some_have_defaults() -> None:
@@ -82,15 +93,15 @@ def test_unknown_keys_are_ignored_and_some_have_defaults() -> None:
         del value[name]
     assert PartitionStatus.from_json(json.dumps(value).encode()) == one()
     del value["log_end"]
-    with pytest.raises(ValueError, match="figures lack log_end"):
+    with pytest.raises(ValueError, match=r"^PartitionStatus: log_end: Field required$"):
         PartitionStatus.from_json(json.dumps(value).encode())
 
 
 def test_totals() -> None:
     totals = Totals.of(
         [
-            one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"PASS/clean": 1}),
-            one(state=State.CORRUPT, lag_ms=None, verdicts={"PASS/clean": 2, "DROP/control": 1}),
+            one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"RESTAMP/own_producer": 1}),
+            one(state=State.CORRUPT, lag_ms=None, verdicts={"RESTAMP/own_producer": 2, "DROP/control": 1}),
             one(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3, filled=7, lost=2),
         ]
     )
@@ -106,7 +117,7 @@ def test_totals() -> None:
         bytes=103,
         filled=7,
         lost=2,
-        verdicts={"PASS/clean": 3, "DROP/control": 1},
+        verdicts={"RESTAMP/own_producer": 3, "DROP/control": 1},
     )
     assert (Totals.of([]).lag_ms, Totals.of([]).lag_records) == (None, None)
     partly = Totals.of([one(lag_records=4), one(state=State.PAUSED, lag_records=None)])

@@ -24,7 +24,7 @@ from mirror.groups.side import Blocker, Side
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.groups.terms import is_verified, preserved
 from mirror.journal.journal import Entry
-from mirror.journal.offset_maps import read_cut
+from mirror.journal.offset_maps import CUTS
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.kafka.groups import Committed, Coordinators, ListedGroup, Refusal
 from mirror.kafka.queries import EARLIEST
@@ -118,7 +118,7 @@ async def test_groups_that_were_put_back_are_written() -> None:
     rounds = (replace(result(active=1), cuts={AT: replace(cut, groups=frozenset(names))}) for names in ("g", ""))
     following, _, journal = follower(*rounds)
     await following._step()
-    assert read_cut(Entry(0, *journal.cuts.popitem())) == (AT, replace(cut, groups=frozenset("g")))
+    assert CUTS.read(Entry(0, *journal.cuts.popitem())) == (AT, replace(cut, groups=frozenset("g")))
     await following._step()
     assert journal.cuts == {b"cut/orders/0": None}
 

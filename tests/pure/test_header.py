@@ -20,6 +20,7 @@ from mirror.records.header import (
     RawBatch,
     crc_holds,
     parse_header,
+    plain,
     records_crc,
     split,
 )
@@ -127,3 +128,37 @@ def test_a_marker_and_a_transaction_are_known_by_their_bits_in_magic_2_alone(dat
         header = parse_header(data)._replace(attributes=bit)
         assert getattr(header, name) is meant
         assert getattr(header._replace(attributes=0xFF & ~bit), name) is False
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.sampled_from((0, CONTROL))), max_size=4),
+    st.integers(0, 12),
+    st.binary(max_size=30),
+    st.none() | st.tuples(st.integers(0, 300), st.integers(1, 255)),
+)
+def test_plain_batches_are_those_that_nothing_is_wrong_with(
+    shapes: list[tuple[int, int, int]], end: int, tail: bytes, flip: tuple[int, int] | None
+) -> None:
+    """They are what `split` cuts, from the offset that is due on, dense and sound; else there are none."""
+    data, offset = bytearray(), 5
+    for skipped, count, attributes in shapes:
+        data += batch(offset + skipped, count=count, attributes=attributes)
+        offset += skipped + count
+    data += tail
+    if flip is not None and flip[0] < len(data):
+        data[flip[0]] ^= flip[1]
+    found = plain(memoryview(bytes(data)), 5, 5 + end)
+    if found:
+        due = 5
+        for raw in found:
+            header = raw.header
+            assert (header.magic, header.base_offset, header.is_control) == (2, due, False)
+            assert header.count == header.last_offset_delta + 1 > 0
+            assert crc_holds(raw)
+            due = header.next_offset
+        assert due <= 5 + end
+        rest = bytes(data)[sum(len(raw.data) for raw in found) :]
+        assert len(rest) < HEADER_BYTES or int.from_bytes(rest[8:12], "big", signed=True) + 12 > len(rest)
+    elif flip is None and not tail and shapes:
+        is_plain = all(not skipped and count and not attributes for skipped, count, attributes in shapes)
+        assert not is_plain or sum(count for _, count, _ in shapes) > end

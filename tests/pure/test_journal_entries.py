@@ -11,15 +11,15 @@ from uuid import UUID, uuid4
 import pytest
 
 from mirror.journal.entries import (
+    ACCEPTED,
+    COPIES,
+    REKEYED,
     Accepted,
     FirstSeen,
     accept_entry,
     accepted_for,
     mirrored_cluster,
     moment,
-    read_accepted,
-    rekeyed_in,
-    seen_in,
 )
 from mirror.journal.journal import Entry
 from mirror.journal.positions import standing_in
@@ -41,7 +41,7 @@ SEEN = FirstSeen(
 
 
 def test_what_a_topic_was_first_seen_as_is_read_back() -> None:
-    found = FirstSeen.read(SEEN.to_json())
+    found = FirstSeen.from_json(SEEN.to_json())
     assert found == SEEN
     assert [found.begins(partition) for partition in range(4)] == [0, 7, 2**63 - 1, 0]
 
@@ -55,23 +55,23 @@ def test_what_a_topic_was_first_seen_as_is_read_back() -> None:
 )
 def test_what_somebody_else_wrote_is_no_record_of_a_topic(foreign: bytes) -> None:
     with pytest.raises(NOT_OURS):
-        FirstSeen.read(foreign)
-    assert seen_in({FirstSeen.key("a"): foreign, FirstSeen.key("b"): SEEN.to_json()}) == {"b": SEEN}
+        FirstSeen.from_json(foreign)
+    assert COPIES.newest({COPIES.key("a"): foreign, COPIES.key("b"): SEEN.to_json()}) == {"b": SEEN}
 
 
 def test_what_is_re_keyed_is_no_copy_and_of_one_source() -> None:
     """A dead-letter topic is of none."""
     letters = FirstSeen(source_topic="", topic_id=None, target_topic_id=UUID(int=3), cluster_id=None)
     journal = {
-        FirstSeen.rekeyed_key("a"): SEEN.to_json(),
-        FirstSeen.rekeyed_key("letters"): letters.to_json(),
-        FirstSeen.rekeyed_key("b"): b"[]",
+        REKEYED.key("a"): SEEN.to_json(),
+        REKEYED.key("letters"): letters.to_json(),
+        REKEYED.key("b"): b"[]",
     }
-    assert (seen_in(journal), rekeyed_in(journal)) == ({}, {"a": SEEN, "letters": letters})
+    assert (COPIES.newest(journal), REKEYED.newest(journal)) == ({}, {"a": SEEN, "letters": letters})
     assert (letters.is_letters, letters.chain, SEEN.is_letters) == (True, (), False)
     assert mirrored_cluster(journal) == "a-cluster"
     other = replace(SEEN, cluster_id="b-cluster")
-    assert mirrored_cluster({**journal, FirstSeen.key("a"): other.to_json()}) is None
+    assert mirrored_cluster({**journal, COPIES.key("a"): other.to_json()}) is None
 
 
 def test_what_is_seen_anew_is_learned() -> None:
@@ -100,9 +100,9 @@ def test_a_start_is_asked_for_by_its_moment(start: Any, when: int) -> None:
 def test_what_is_accepted_is_read_back() -> None:
     for topic_id in (uuid4(), None):
         reported = accept_entry(Loss(AT, AT, 100, 150), topic_id)
-        assert read_accepted(Entry(0, *reported)) == Accepted(AT, (100, 150), topic_id)
-    assert read_accepted(Entry(0, b"accept/orders/0", None)) is None
-    assert read_accepted(Entry(0, b"state/accept/0", b"{}")) is None
+        assert ACCEPTED.read(Entry(0, *reported)) == (AT, Accepted(100, 150, topic_id))
+    assert ACCEPTED.read(Entry(0, b"accept/orders/0", None)) == (TopicPartition("orders", 0), None)
+    assert ACCEPTED.read(Entry(0, b"state/accept/0", b"{}")) is None
     for key, value in (
         (b"accept/orders/x", b'{"first": 1, "upto": 2, "topic_id": null}'),
         (b"accept/\xff/0", b'{"first": 1, "upto": 2, "topic_id": null}'),
@@ -110,7 +110,7 @@ def test_what_is_accepted_is_read_back() -> None:
         (b"accept/orders/0", b"[" * 100_000),
     ):
         with pytest.raises((ValueError, KeyError)):
-            read_accepted(Entry(0, key, value))
+            ACCEPTED.read(Entry(0, key, value))
         assert standing_in({key: value}).accepted == {}
 
 
@@ -126,7 +126,7 @@ def test_what_was_accepted_of_another_topic_of_that_name_is_not_accepted() -> No
 
 def test_what_an_acceptance_covers() -> None:
     topic = uuid4()
-    accepted = Accepted(AT, (100, 150), topic)
+    accepted = Accepted(100, 150, topic)
     assert accepted.covers(Loss(AT, AT, 100, 150), topic)
     assert accepted.covers(Loss(AT, AT, 120, 140), topic)
     assert not accepted.covers(Loss(AT, AT, 120, 151), topic), "the source has lost more since"

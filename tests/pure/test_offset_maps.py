@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mirror.errors import ClusterUnreachable
 from mirror.journal.journal import Entry, Journal
-from mirror.journal.offset_maps import Indexes, OffsetMapStore, cut_entry, read_cut
+from mirror.journal.offset_maps import CUTS, Indexes, OffsetMapStore, cut_entry
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.replication import offset_map as module
 from mirror.replication.offset_map import Cut, OffsetMap, OffsetRanges
@@ -145,5 +145,5 @@ def test_groups_that_were_put_back_are_named_no_more() -> None:
     ]
     left = replace(cut, groups=frozenset({"g"}))
     assert (left.concerns("g", 4, -1), left.concerns("h", 4, -1)) == (True, False)
-    assert read_cut(Entry(0, *cut_entry(TARGET, left))) == (TARGET, left)
-    assert read_cut(Entry(0, *cut_entry(TARGET, replace(cut, groups=frozenset())))) == (TARGET, None)
+    assert CUTS.read(Entry(0, *cut_entry(TARGET, left))) == (TARGET, left)
+    assert CUTS.read(Entry(0, *cut_entry(TARGET, replace(cut, groups=frozenset())))) == (TARGET, None)

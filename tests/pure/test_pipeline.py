@@ -78,7 +78,7 @@ def test_a_bounded_copy_that_is_ended_has_what_was_acknowledged_alone(acked: int
         pipeline.finish()
         pipeline._writer.finish()
         while writer.in_flight:
-            pipeline._writer._acknowledged(writer, Ack(AT, 0, "", writer.in_flight[0].target_offset, -1), 0.0)
+            pipeline._writer._acknowledged(writer, Ack(AT, 0, "", writer.in_flight[0].target_offset, -1), 0.0, 0)
         (figures,) = pipeline.figures("here")
         has_all = acked == 30
         assert (partition_task.finished, figures.next_offset, figures.lag_records) == (has_all, acked, 30 - acked)

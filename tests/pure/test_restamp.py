@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
 
 from mirror.kafka.cluster import TopicPartition
-from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, ProducerState, parse_header, passed, restamp
+from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, ProducerState, parse_header, restamp
 from mirror.replication.both_logs import producer_id as producer_id_of
 
 with warnings.catch_warnings():
@@ -66,12 +66,6 @@ def test_in_a_transaction_the_batch_says_so(attributes: int) -> None:
     assert after.attributes == attributes & ~0b100_1000 | 0b1_0000
     assert (after.producer_id, after.producer_epoch, after.base_sequence) == (7, 3, 9)
     assert after.crc == crc32c((head + data[HEADER_BYTES:])[21:])
-
-
-@given(batches)
-def test_a_passed_batch_changes_its_base_offset_alone(data: bytes) -> None:
-    head = passed(raw(data))
-    assert head == bytes(8) + data[8:HEADER_BYTES]
 
 
 def test_behind_markers_a_further_epoch_begins_with_sequence_zero() -> None:

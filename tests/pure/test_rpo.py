@@ -22,11 +22,11 @@ from mirror.failover.account import _compared, _exposure, _placed, doubts_of, en
 from mirror.failover.drain import _stretches
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
 from mirror.groups.decide import Standing
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import COPIES, FirstSeen
 from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News, Place
 from mirror.journal.ownership import ACCOUNT, FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.journal.ownership import KEY as FAILED_OVER
-from mirror.journal.positions import position_entry, standing_in
+from mirror.journal.positions import POSITIONS, standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
@@ -204,7 +204,7 @@ def test_a_record_of_a_failover_is_read_back() -> None:
     for known in (FailedOver.here(), FailedOver.here(["pid 1 on elsewhere"])):
         assert FailedOver.standing({FAILED_OVER: known.to_json()}) == known
     older = b'{"at_ms": 1, "host": "h", "pid": 2}'
-    assert FailedOver.read(older) == FailedOver(at_ms=1, host="h", pid=2)
+    assert FailedOver.from_json(older) == FailedOver(at_ms=1, host="h", pid=2)
     assert FailedOver.standing({}) is None
 
 
@@ -212,12 +212,12 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
     """Else a flow that runs again would delete what applications own by now, once its source is deleted (failback)."""
     made = FirstSeen(source_topic="a", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id="c", made=True, since=(7,))
     found = replace(made, source_topic="b", made=False)
-    known = {FirstSeen.key(name): seen.to_json() for name, seen in {"eu.a": made, "eu.b": found}.items()}
+    known = {COPIES.key(name): seen.to_json() for name, seen in {"eu.a": made, "eu.b": found}.items()}
     reported = ending(known | {b"topic/eu.c": b"somebody else's"})
     assert [key for key, _ in reported] == [b"topic/eu.a", ACCOUNT, FAILED_OVER]
     assert reported[1][1] is None, "an account is of one failover"
     after = {key: value for key, value in reported if value is not None}
-    assert seen_in(after) == {"eu.a": replace(made, made=False)}
+    assert COPIES.newest(after) == {"eu.a": replace(made, made=False)}
     assert FailedOver.standing(after) is not None
 
 
@@ -259,7 +259,7 @@ def test_what_a_flow_lost_is_known_for_as_long_as_its_source_is_away() -> None:
     """The journal was compacted since: of each partition it has the newest report, of a task that never began."""
     now = mirror_clock.now_ms()
     one = replace(status_of("orders", -1, State.UNAVAILABLE), log_end=5000, contact_ms=now - 20_000)
-    position = position_entry(ORDERS, LastPosition(source_next=1000, target_end=1000))
+    position = POSITIONS.entry(ORDERS, LastPosition(source_next=1000, target_end=1000))
     known = JournalSnapshot(cast(Journal, Journaling([(one.key(), one.to_json()), position])))
     asyncio.run(known.read())
     for answer in (1000, ClusterUnreachable("the target does not answer for it")):
@@ -363,7 +363,7 @@ class Journaling:
 def test_a_copy_on_which_no_task_has_reported_yet_is_not_forgotten() -> None:
     """The mirror was lost in its first second: what it had begun is missing from where it began."""
     begun = FirstSeen(source_topic="late", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id="c", since=(0, 7))
-    journal = Journaling([entry_of("orders", 5), (FirstSeen.key("eu.late"), begun.to_json())])
+    journal = Journaling([entry_of("orders", 5), COPIES.entry("eu.late", begun)])
     leaders = dict.fromkeys(range(2), Leader(1, 0))
     journal.cluster.topics = {"journal": None, "eu.late": Topic("eu.late", None, leaders)}
     known = JournalSnapshot(cast(Journal, journal), lambda topic: "eu.late" if topic == "late" else topic)

@@ -17,17 +17,13 @@ from mirror.errors import PartitionStop
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Entry
 from mirror.journal.positions import (
+    POSITIONS,
+    STOPS,
+    WAYS_BACK,
     Standing,
     WayBack,
     joined,
-    lifted_entry,
-    position_entry,
-    read_position,
-    read_stop,
-    read_way_back,
     standing_in,
-    stop_entry,
-    way_back_entry,
 )
 from mirror.journal.snapshot import status_of
 from mirror.kafka.cluster import TopicPartition
@@ -70,9 +66,9 @@ FIRST, FULL = (
 
 def test_positions_and_stops_are_read_back() -> None:
     for last in (FIRST, FULL):
-        assert read_position(Entry(0, *position_entry(AT, last))) == (AT, last)
+        assert POSITIONS.read(Entry(0, *POSITIONS.entry(AT, last))) == (AT, last)
     for stop in (STOP, replace(STOP, offset=-1, detail='z\u00fc "\n', target_topic_id=None)):
-        assert read_stop(Entry(0, *stop_entry(AT, stop))) == (AT, stop)
+        assert STOPS.read(Entry(0, *STOPS.entry(AT, stop))) == (AT, stop)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +94,9 @@ def test_records_that_somebody_else_wrote_are_passed_over(key: bytes, value: byt
 
 def test_what_is_reported_last_counts() -> None:
     known = Standing()
-    assert known.learn(Entry(0, *stop_entry(AT, STOP)))
+    assert known.learn(Entry(0, *STOPS.entry(AT, STOP)))
     assert known.handed(Assignment(AT, AT, None, Rules())).stop == STOP
-    assert known.learn(Entry(1, *lifted_entry(AT)))
+    assert known.learn(Entry(1, *STOPS.tombstone(AT)))
     assert known.handed(Assignment(AT, AT, None, Rules())).stop is None
     assert not known.learn(Entry(2, b"owner", b"{}"))
 
@@ -109,8 +105,8 @@ def test_what_a_flow_back_left_out_is_of_the_topics_that_it_was_found_with() -> 
     spans = joined([(7, 9), (1, 2), (8, 12), (12, 13)])
     assert spans == ((1, 2), (7, 13))
     back = WayBack(spans, OURS, OTHER)
-    assert read_way_back(Entry(0, *way_back_entry(AT, back))) == (AT, back)
-    known = standing_in(dict([way_back_entry(AT, back)]))
+    assert WAYS_BACK.read(Entry(0, *WAYS_BACK.entry(AT, back))) == (AT, back)
+    known = standing_in(dict([WAYS_BACK.entry(AT, back)]))
     assert known.way_back_of(AT, OURS, OTHER) == known.way_back_of(AT, OURS, None) == spans
     assert known.way_back_of(AT, OTHER, OTHER) == known.way_back_of(AT, OURS, OURS) == ()
     ours = Assignment(AT, AT, OURS, Rules(), target_topic_id=OTHER)
@@ -141,10 +137,10 @@ def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> No
     last, stop = replace(FULL, source_next=21), replace(STOP, offset=4)
     for entry in (
         (report.key(), report.to_json()),
-        position_entry(copy, last),
-        stop_entry(copy, stop),
+        POSITIONS.entry(copy, last),
+        STOPS.entry(copy, stop),
         loss_entry(Loss(AT, copy, 8, 9, topic_id=OURS, target_topic_id=OTHER)),
-        way_back_entry(copy, WayBack(((60, 70),), OURS, OTHER)),
+        WAYS_BACK.entry(copy, WayBack(((60, 70),), OURS, OTHER)),
     ):
         assert known.learn(Entry(0, *entry))
     since = replace(full, last=last, stop=stop, losses=((4, 5), (8, 9)), way_back=((60, 70),))
@@ -272,7 +268,7 @@ def test_a_stop_is_reported_once_what_precedes_it_is_acknowledged() -> None:
 
 def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
     report = partition_task(None).figures("flow", "instance", 1, PartitionCounters())
-    known = dict([(report.key(), report.to_json()), stop_entry(AT, STOP)])
+    known = dict([(report.key(), report.to_json()), STOPS.entry(AT, STOP)])
     (shown,) = status_of("flow", "us", known, 2).figures
     assert (shown.state, shown.detail) == (State.DIVERGED, "somebody wrote. Begin anew")
 

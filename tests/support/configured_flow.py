@@ -21,7 +21,7 @@ from mirror.config import Settings, load
 from mirror.driver.flow import Outcome, prepare
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import MirrorError
-from mirror.journal.entries import FirstSeen, seen_in
+from mirror.journal.entries import COPIES, FirstSeen
 from mirror.journal.journal import Change
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import TopicPartition
@@ -117,7 +117,7 @@ class ConfiguredFlow:
 
     def seen(self) -> dict[str, FirstSeen]:
         """What the journal says of its target topics."""
-        return seen_in(self.journal())
+        return COPIES.newest(self.journal())
 
     def write_journal(self, *changes: Change) -> None:
         """Append records to the flow's journal, which is made where there is none."""

@@ -23,7 +23,7 @@ from waiting import DEADLINE_S, until
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.flow import Flow, Outcome, prepare
-from mirror.journal.entries import PendingStart, pause_entry, resume_entry
+from mirror.journal.entries import PAUSES, PendingStart, pause_entry
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
@@ -88,7 +88,7 @@ class Story:
         nowhere: Any = None  # Spark is not asked
         made = Rekeyer(nowhere, flow or self.flow, self.rule, frozenset())
         if self.flow.start != EARLIEST:
-            made._side.start = PendingStart(self.topic, None, self.flow.start)
+            made._side.start = PendingStart(self.topic, None, self.flow.start, ())
         return made
 
     def stopped(self) -> PartitionStatus:
@@ -151,7 +151,7 @@ class Story:
         async def write() -> None:
             async with Wire(self.flow.target) as target:
                 await target.refresh([journal_topic(self.topic)])
-                said = pause_entry(self.topic) if is_paused else resume_entry(self.topic)
+                said = pause_entry(self.topic) if is_paused else PAUSES.tombstone(self.topic)
                 await Journal(target, self.topic).append([said])
 
         asyncio.run(write())

@@ -49,10 +49,10 @@ class _Watched(Pipeline):
                 if not is_sound:
                     self.affected.setdefault(cursor.partition, []).append(began)
 
-        def watched_ack(partition_writer: Any, ack: Ack, sent_at: float) -> None:
+        def watched_ack(partition_writer: Any, ack: Ack, sent_at: float, now_ms: int) -> None:
             if ack.error_code:
                 self.affected.setdefault(partition_writer.source, []).append(time.monotonic())
-            acknowledged(partition_writer, ack, sent_at)
+            acknowledged(partition_writer, ack, sent_at, now_ms)
 
         self._fetcher._take = watched_take  # type: ignore[method-assign] # to watch
         self._writer._acknowledged = watched_ack  # type: ignore[method-assign] # the same

@@ -22,7 +22,7 @@ from mirror.verify.report import TopicReport
 # --- What the demonstration found, as values, and whether it holds (pure) ---------------------------------------------
 
 #: Verdicts that append a batch's bytes as they are stored.
-AS_STORED: Final = ("PASS/", "RESTAMP/")
+AS_STORED: Final = "RESTAMP/"
 #: The verdict on what no reader gets.
 DROPPED: Final = "DROP/"
 #: What librdkafka makes of a batch that compression would not shrink, as small ones may be.

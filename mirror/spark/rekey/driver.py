@@ -60,10 +60,10 @@ from mirror.errors import (
     PreflightError,
     WireError,
 )
-from mirror.journal.entries import PendingStart, forgotten_entry, loss_entry, start_entry
+from mirror.journal.entries import STARTS, PendingStart, forgotten_entry, loss_entry
 from mirror.journal.journal import Journal
+from mirror.journal.positions import STOPS, StandingLog, standing_in
 from mirror.journal.positions import Standing as CopyStates
-from mirror.journal.positions import StandingLog, lifted_entry, standing_in
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.retry import Backoff
 from mirror.observability import logs
@@ -404,7 +404,7 @@ class Rekeyer:
         self._newest, self._side.topic_id, self._target_id = plan.number, plan.source_id, plan.target_id
         self._partitions = plan.rule.partitions
         if self._side.start is not None:
-            await self.journal.append([start_entry(self._rule.target, None)])
+            await self.journal.append([STARTS.tombstone(self._rule.target)])
             self._side.start = None
 
     async def _refresh(self) -> None:
@@ -423,7 +423,7 @@ class Rekeyer:
         are reports, by the journal's keys, of partitions that its source no longer has.
         """
         self._standing = StandingLog()
-        lifted = (lifted_entry(target) for target in known.stops if target.topic == self._rule.target)
+        lifted = (STOPS.tombstone(target) for target in known.stops if target.topic == self._rule.target)
         forgotten = (
             forgotten_entry(target, lost)
             for target, losses in known.losses.items()

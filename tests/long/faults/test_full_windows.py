@@ -43,10 +43,10 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many requests were in flight, each time that one was sent."""
     found, send = list[int](), Writer._send
 
-    def sent(self: Writer, channel: Channel, *more: Any) -> bool:
-        is_sent = send(self, channel, *more)
+    def sent(self: Writer, channel: Channel, *more: Any) -> Any:
+        left = send(self, channel, *more)
         found.append(channel.in_flight)
-        return is_sent
+        return left
 
     monkeypatch.setattr(Writer, "_send", sent)
     return found

@@ -22,7 +22,7 @@ from waiting import until
 
 from mirror.config import load
 from mirror.errors import ExitCode
-from mirror.journal.entries import seen_in
+from mirror.journal.entries import COPIES
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster as KafkaCluster
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -133,7 +133,7 @@ def test_a_restore_that_is_killed_and_started_again_writes_nothing_twice(
     async def named() -> dict[str, str | None]:
         host, port = target.split(":")
         async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
-            seen = seen_in(await Journal(cluster, topic).newest())
+            seen = COPIES.newest(await Journal(cluster, topic).newest())
             return {name: one.cluster_id for name, one in seen.items()}
 
     assert asyncio.run(named()) == {topic: own_source.cluster_id}, "a mirror that runs now knows the copy as the flow's"

@@ -14,11 +14,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from mirror.errors import ExitCode
-from mirror.journal.entries import FirstSeen, accept_entry, loss_entry, pause_entry
+from mirror.journal.entries import COPIES, FirstSeen, accept_entry, loss_entry, pause_entry
 from mirror.journal.heartbeats import Heartbeat, heartbeat_topic
 from mirror.journal.journal import journal_topic
 from mirror.journal.ownership import FailedOver, Owner
-from mirror.journal.positions import position_entry, stop_entry
+from mirror.journal.positions import POSITIONS, STOPS
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.produce import markers_request
 from mirror.kafka.protocol import WRITE_TXN_MARKERS, encode
@@ -47,8 +47,8 @@ STATUS: Final = PartitionStatus(
     log_end=9,
     lag_records=4,
     lag_ms=20,
-    verdicts={"PASS": 1},
-    verdict_bytes={"PASS": 70},
+    verdicts={"RESTAMP": 1},
+    verdict_bytes={"RESTAMP": 70},
     **MADE,
 )
 TASK: Final = TaskStatus(task=0, epoch=0, **MADE)
@@ -129,13 +129,13 @@ def journal() -> Iterator[tuple[str, Any]]:
     for key, value in (
         (b"owner", Owner(host="host", pid=7, claim=2, place="boot", **MADE).to_json()),
         (b"failover", FailedOver(at_ms=1, host="host", pid=7, silent=("a",)).to_json()),
-        (FirstSeen.key("orders"), SEEN.to_json()),
+        COPIES.entry("orders", SEEN),
         (STATUS.key(), STATUS.to_json()),
         (b"task/0", TASK.to_json()),
         (b"groups", GroupFigures(**MADE).to_json()),
         (b"heartbeat", Heartbeat.of(FLOW, "one", [STATUS]).to_json()),
-        position_entry(AT, LAST),
-        stop_entry(AT, STOP),
+        POSITIONS.entry(AT, LAST),
+        STOPS.entry(AT, STOP),
         loss_entry(LOSS),
         accept_entry(LOSS, ID),
         pause_entry("orders"),

@@ -1,0 +1,282 @@
+"""Where a partition begins: its position is found in both logs, what either side lost goes on record, and reading and
+writing start there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from mirror.errors import AccessDenied, ClusterUnreachable, MalformedBatch, NotAuthenticated, PartitionStop
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.queries import replicated_end, resting_end
+from mirror.observability import logs
+from mirror.policy.remedies import grant_named
+from mirror.policy.rules import NO_LIMIT
+from mirror.replication.assignment import LastPosition, Loss, OnLoss, log_loss, outside
+from mirror.replication.cursor import Cursor
+from mirror.replication.fetcher import Fetcher
+from mirror.replication.offset_map import OffsetMap
+from mirror.replication.offset_map_recovery import Recall, resume_translated
+from mirror.replication.partition_task import PartitionTask
+from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, stamped
+from mirror.replication.position import Position, corrupt, resume
+from mirror.replication.topic_identity import other_topic, recreated, what_became_of
+from mirror.replication.writer import IN_FLIGHT, Writer
+from mirror.states import Remedy, State
+
+DOUBTFUL_TRIES: Final = 3
+
+
+class Start:
+    """Starts the partitions of a task, and starts them anew when their writer is in doubt."""
+
+    def __init__(
+        self,
+        flow: str,
+        source: Cluster,
+        target: Cluster,
+        writer: Writer,
+        fetcher: Fetcher,
+        on_loss: OnLoss | None,
+        recall: Recall,
+        opens: int,
+    ) -> None:
+        """`on_loss` and `recall` are those of the pipeline; a record to be rewritten may have `opens` bytes."""
+        self._flow, self._source, self._target = flow, source, target
+        self._writer, self._fetcher = writer, fetcher
+        self._on_loss, self._recall, self._opens = on_loss, recall, opens
+
+    async def start(self, partition_task: PartitionTask, suspensions: int) -> PartitionWriter:
+        """Find the position, and start reading and writing there. The process was suspended as often as that when its
+        clearance was given. Raises PartitionStop, MalformedBatch, ClusterError, WireError.
+        """
+        mine, former = partition_task.assignment, partition_task.partition_writer
+        partition_task.meets(self._target.topic_id(mine.target.topic))
+        if (known := partition_task.standing_stop()) is not None:
+            raise known
+        if became := await self._what_became_of(partition_task):
+            at = await replicated_end(self._target, mine.target)
+            if mine.rules.translates:  # there are other offsets
+                at = (await self._recall(mine.target, at)).runs.next_source
+            raise recreated(mine.source, at, became)
+        node, session = await self._writer.session(mine.target)
+        partition_task.meets(self._target.topic_id(mine.target.topic))
+        if mine.target_topic_id not in (None, partition_task.target_topic_id):  # the gate has not seen this one yet
+            what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
+        if former is not None and len(former.unconfirmed) > IN_FLIGHT:
+            await resting_end(self._target, mine.target)  # W2
+        position, offset_map = await self._position(partition_task)
+        target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
+        cut_off = former.cut_off if former is not None else None
+        made = partial(
+            PartitionWriter,
+            mine.source,
+            mine.target,
+            rules=partition_task.cuts(cut_off),
+            opens=self._opens,
+            suspensions=suspensions,
+            session=session,
+            topic_id=partition_task.target_topic_id,
+            cut_off=None if cut_off is None or cut_off.is_too_large else cut_off,
+        )
+        gone = await self._gone(partition_task, position)
+        while position.begin >= 0:
+            await self._align(partition_task, made(position))
+            position, offset_map = await self._position(partition_task)
+            gone = gone or await self._gone(partition_task, position)
+        if self._target.leader(mine.target).node != node:
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: the leader moved while the position was read")
+        partition_writer = made(position, offset_map=offset_map)
+        self._writer.check(partition_writer)
+        if former is not None:
+            self._follows(former, partition_writer, partition_task, found_end)
+        if target_lost is not None:
+            self._target_lost(partition_task, target_lost, gone, position.lost_until)
+        if position.lost_until >= 0:
+            await self._lose_until(partition_task, position, partition_writer, "target" if target_lost else "retention")
+        partition_task.in_doubt.clear()
+        partition_task.partition_writer, partition_task.last = partition_writer, None
+        partition_task.cursor = Cursor(
+            mine.source,
+            mine.topic_id,
+            partition_writer.next_offset,
+            position.last_epoch,
+            mine.until,
+            log_start=position.log_start,
+        )
+        partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
+        partition_task.resumed(
+            position.next_offset,
+            partition_writer.next_offset,
+            is_empty=position.is_empty,
+            was_cut=target_lost is not None,
+        )
+        self._writer.begin(partition_writer)
+        self._fetcher.start(partition_task.cursor)
+        self._writer.flush()
+        return partition_writer
+
+    def _follows(
+        self, former: PartitionWriter, partition_writer: PartitionWriter, partition_task: PartitionTask, end: int
+    ) -> None:
+        """Let a partition writer take the place of one in doubt, whose fate the end of the log decides. Raises
+        PartitionStop where somebody else wrote, and where it was the doubt of too many in a row.
+        """
+        partition_task.sent = max(partition_task.sent, former.sent)
+        if end > partition_task.sent:
+            detail = f"the log ends at {end}, this mirror wrote up to {partition_task.sent}"
+            raise partition_writer.contended(partition_writer.position.next_offset, detail)
+        self._writer.resolve(former, end)
+        partition_task.doubts += former.doubtful
+        if partition_task.doubts >= DOUBTFUL_TRIES:
+            raise stop_for(partition_task, State.REFUSED, former.in_doubt, Remedy.SEE_BROKER)
+
+    async def _lose_until(
+        self, partition_task: PartitionTask, position: Position, partition_writer: PartitionWriter, reason: str
+    ) -> None:
+        """Pass over what the source has no more, once that is on record."""
+        mine = partition_task.assignment
+        loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
+        if self._on_loss is not None:
+            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=partition_writer.topic_id))
+        partition_task.leaves_out(loss)
+        partition_writer.lose(loss)
+
+    async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
+        """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
+        and when the log begins there, nothing shows that it was copied. What a source deleted behind `topics.start`
+        before the first record was copied goes on record, too, and stops nothing.
+        """
+        mine, lost = partition_task.assignment, position.target_lost
+        if lost is None and position.is_empty and mine.since:
+            await self._begins_later(partition_task, max(position.begin, position.next_offset))
+        if lost is None or lost[0] >= position.begin:
+            return None
+        ids = mine.topic_id, partition_task.target_topic_id
+        gone = Loss(mine.source, mine.target, lost[0], min(position.begin, lost[1]), "target", "", *ids)
+        if self._on_loss is not None:
+            await self._on_loss(gone)
+        return gone
+
+    async def _begins_later(self, partition_task: PartitionTask, begin: int) -> None:
+        """Put on record what the source deleted between the flow's start in it and where its copy begins."""
+        mine = partition_task.assignment
+        ids = mine.topic_id, partition_task.target_topic_id
+        for first, until in outside(partition_task.losses, mine.since, begin):
+            loss = Loss(mine.source, mine.target, first, until, "retention", "", *ids)
+            if self._on_loss is not None:
+                await self._on_loss(loss)
+            self._writer.all_counters.setdefault(mine.source, PartitionCounters()).lost += until - first
+            partition_task.leaves_out(loss)
+            log_loss(loss)
+
+    def _target_lost(
+        self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
+    ) -> None:
+        """Report records that the target had acknowledged and lost, of source offsets from and to before, of which
+        those that are `gone`, or below `lost_until`, are not copied again.
+        """
+        mine, (first, following) = partition_task.assignment, lost
+        counters = self._writer.all_counters.setdefault(mine.source, PartitionCounters())
+        counters.target_lost += following - first
+        logs.get("mirror.pipeline").error(
+            "target_lost_records",
+            topic=mine.target.topic,
+            partition=mine.target.partition,
+            first_offset=first,
+            last_offset=following - 1,
+            offsets=following - first,
+            reason="the target's log ends below what it had acknowledged; what the source still has is copied again",
+        )
+        kept = min(max(first, lost_until), following)
+        if gone is not None:
+            kept, counters.lost = gone.next_offset, counters.lost + gone.next_offset - gone.first
+            log_loss(gone)
+        again = "copied again" if kept == first else "the source has none of them any more"
+        if first < kept < following:
+            again = f"copied again from {kept} on: the source has those before no more"
+        partition_task.add_note(
+            f"the target lost acknowledged records (source offsets {first} to {following - 1}), {again}"
+        )
+
+    async def _what_became_of(self, partition_task: PartitionTask) -> str:
+        """What became of the source topic, asked for now, or known since the task looked as it began."""
+        topic, topic_id = partition_task.assignment.source.topic, partition_task.assignment.topic_id
+        is_new, partition_task.is_new = partition_task.is_new, False
+        if is_new and topic in self._source.topics:
+            return other_topic(self._source, topic, topic_id)
+        return await what_became_of(self._source, topic, topic_id)
+
+    async def _position(self, partition_task: PartitionTask) -> tuple[Position, OffsetMap | None]:
+        mine = partition_task.assignment
+        last = partition_task.position
+        accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
+        logs = self._flow, self._source, mine.source, self._target, mine.target
+        more = mine.since, last, partition_task.losses
+        try:
+            if mine.rules.translates:
+                found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
+            else:
+                found, offset_map = await resume(*logs, accepted, *more, mine.way_back), None
+            former = partition_task.partition_writer
+            is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
+            may_stamp = mine.rules.target_append_time or mine.rules.may_stamp
+            if found.stamped and not may_stamp and (is_new or (former and former.mistimed)):
+                raise stamped(mine.source, found.next_offset, found.end - 1)
+            if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
+                why = "its source has CreateTime" if mine.rules.may_stamp else "topics.append_time is source"
+                detail = f"the copy has message.timestamp.type=LogAppendTime, and {why}"
+                raise PartitionStop(State.REFUSED, *mine.source, found.next_offset, detail, Remedy.KEEP_TIMES)
+            return found, offset_map
+        except PartitionStop as stop:  # the topic may have been deleted or recreated while its log was read
+            if became := await what_became_of(self._source, mine.source.topic, mine.topic_id):
+                raise recreated(mine.source, stop.offset, became) from stop
+            raise
+
+    async def _align(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> None:
+        """Let the target begin where the source does, or the flow in it, from the writer's position on."""
+        from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+
+        position = partition_writer.position
+
+        def moved(at: int) -> None:
+            where = f"padding up to offset {position.begin}, where the copy begins"
+            partition_task.detail = f"{where}: {at} offsets so far"
+
+        partition_task.state, partition_task.begins = State.PADDING, position.begin
+        moved(position.next_offset)
+        mine = partition_task.assignment
+        alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
+        await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
+        if position.is_empty and position.target_lost is None:  # the log alone would not show that it held nothing else
+            partition_task.last = LastPosition(
+                source_next=position.begin,
+                target_end=position.begin,
+                source_topic_id=mine.topic_id,
+                target_topic_id=partition_writer.topic_id,
+                begins=position.begin,
+            )
+
+    def damaged(self, partition_task: PartitionTask, damage: MalformedBatch) -> PartitionStop:
+        """Return the stop for what cannot be read of one of both logs."""
+        mine, writer = partition_task.assignment, partition_task.partition_writer
+        return corrupt(damage, self._target, mine.source, mine.target.topic, writer.acked if writer else -1)
+
+    def denied(self, partition_task: PartitionTask, problem: AccessDenied) -> PartitionStop:
+        """Return the stop for a right that is missing."""
+        if isinstance(problem, NotAuthenticated):
+            return stop_for(partition_task, State.UNAUTHORIZED, str(problem), Remedy.MEND_LOGIN)
+        mine, source, target = partition_task.assignment, self._source.endpoint, self._target.endpoint
+        right = grant_named(problem, source, target, mine.source, mine.target)
+        return stop_for(partition_task, State.UNAUTHORIZED, str(problem), Remedy.GRANT, grant=right)
+
+
+def stop_for(
+    partition_task: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
+) -> PartitionStop:
+    """Return the stop of a partition at what it mirrored last; `values` are for the texts of its remedies."""
+    at = partition_task.partition_writer.acked if partition_task.partition_writer else -1
+    return PartitionStop(state, *partition_task.assignment.source, at, detail, *remedies).knowing(**values)
