@@ -27,8 +27,7 @@ from mirror.lab.bench.arms import Arm, Job
 from mirror.lab.bench.copies import removed
 from mirror.lab.bench.measuring import BrokerCpu
 from mirror.lab.bench.result import Latency
-from mirror.lab.bench.stored import endpoint
-from mirror.lab.bench.workloads import Shape, create
+from mirror.lab.bench.workloads import Shape, create, endpoint
 from mirror.lab.demo.processes import Bound, Tree
 from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress

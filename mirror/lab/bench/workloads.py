@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import string
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mirror.errors import BenchError, ClusterUnreachable, ConfigError
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_below
+from mirror.kafka.queries import LATEST, list_offset
 from mirror.lab.bench.result import FAR_SIDES, Side, Workload
-from mirror.lab.bench.stored import Stored, stored
+from mirror.records.header import RawBatch, split
 
 # --- What a comparison copies -----------------------------------------------------------------------------------------
 
@@ -197,6 +201,53 @@ def create(
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for created in admin.create_topics([NewTopic(topic, partitions, replicas, config=settings)]).values():
         created.result()
+
+
+# --- Batches as the broker stores them, read by the project's own client ----------------------------------------------
+
+_FETCH_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Batches with records for a reader: markers are left out."""
+
+    batches: int
+    records: int
+    bytes: int
+
+
+def endpoint(alias: str, bootstrap: str) -> Endpoint:
+    """A cluster on loopback by its addresses."""
+    addresses = (address.rpartition(":") for address in bootstrap.split(","))
+    return Endpoint(alias, tuple((host, int(port)) for host, _, port in addresses))
+
+
+def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
+    """What a topic holds, from its batches' headers. Raises ClusterError, WireError."""
+
+    async def measure() -> Stored:
+        batches = records = size = 0
+        async with Cluster(endpoint("source", bootstrap)) as cluster:
+            await cluster.refresh([topic])
+            for number in range(partitions):
+                async for raw in _batches(cluster, TopicPartition(topic, number)):
+                    if raw.header.count and not raw.header.is_control:
+                        batches, records, size = batches + 1, records + raw.header.count, size + len(raw.data)
+        return Stored(batches=batches, records=records, bytes=size)
+
+    return asyncio.run(measure())
+
+
+async def _batches(cluster: Cluster, partition: TopicPartition) -> AsyncIterator[RawBatch]:
+    offset, end = 0, await list_offset(cluster, partition, LATEST)
+    while offset < end:
+        before = offset
+        for raw in split((await fetch_below(cluster, partition, offset, end, max_bytes=_FETCH_BYTES)).records):
+            offset = raw.header.next_offset
+            yield raw
+        if offset == before:
+            return  # compaction left nothing from here to the end, or a transaction is open
 
 
 # --- Makes a source topic of a given shape, and says what came to lie in it -------------------------------------------

@@ -7,15 +7,16 @@ signalled.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from mirror.errors import ConfigError, EmbeddedError
 from mirror.lab.embedded.cluster import Cluster, Spec, started
@@ -54,6 +55,9 @@ class Standing:
     def alive(self) -> int:
         """How many nodes run."""
         return sum(node.process.alive for node in self.nodes)
+
+
+_ADAPTER: Final = TypeAdapter(Standing)
 
 
 def up(name: str, nodes: int = 1, config: Config | None = None) -> Standing:
@@ -126,18 +130,14 @@ def _write(record: Path, cluster: Cluster) -> None:
     members = tuple(Member(id=node.id, port=node.port, process=node.process) for node in cluster.nodes if node.process)
     standing = Standing(name=cluster.name, cluster_id=cluster.cluster_id, folder=cluster.folder, nodes=members)
     scratch = record.with_suffix(".part")
-    scratch.write_text(json.dumps(asdict(standing), default=str, indent=2) + "\n", encoding="utf-8")
+    scratch.write_bytes(_ADAPTER.dump_json(standing, indent=2))
     scratch.replace(record)
 
 
 def _read(record: Path) -> Standing:
     try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-        members = tuple(
-            Member(id=node["id"], port=node["port"], process=Identity(**node["process"])) for node in found["nodes"]
-        )
-        return Standing(name=found["name"], cluster_id=found["cluster_id"], folder=Path(found["folder"]), nodes=members)
-    except (ValueError, KeyError, TypeError) as error:
+        return _ADAPTER.validate_json(record.read_bytes())
+    except ValidationError as error:
         raise EmbeddedError(
             f"{record} cannot be read ({error!r}): end its brokers by hand and remove the file"
         ) from error
