@@ -17,7 +17,7 @@ from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
 from mirror.policy.selection import Rekeying
-from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size
+from mirror.rendering import COMMAND, console, count, duration, json_rows, keys, number, plain, print_json, size
 from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
 
 #: Copies that differ are shown one by one, up to so many.
@@ -71,10 +71,8 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "source": {"alias": settings.source.alias, "cluster_id": found.source_id},
         "target": {"alias": settings.target.alias, "cluster_id": found.target_id},
         "changes": found.has_changes,
-        "topics": [
-            {"source": pair.source, "target": pair.target, "partitions": pair.partitions} for pair in topics.pairs
-        ],
-        "rekey": [one.to_dict() for one in topics.rekeyed],
+        "topics": json_rows(keys("source target partitions"), topics.pairs),
+        "rekey": [asdict(one) for one in topics.rekeyed],
         "create": [asdict(one) for one in topics.creations],
         "own_topics": [one.topic for one in found.own_topics],
         "add_partitions": [asdict(one) for one in topics.growths],

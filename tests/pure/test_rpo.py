@@ -16,7 +16,6 @@ from waiting import DEADLINE_S, MovableClock
 
 from mirror import clock as mirror_clock
 from mirror.commands.failover_view import FailoverReport, account_entry, account_in, as_dict, rendered
-from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, PartitionStop, PreflightError
 from mirror.failover.account import _compared, _exposure, _placed, doubts_of, ends_of
 from mirror.failover.drain import _stretches
@@ -406,13 +405,12 @@ def test_partitions_that_a_running_mirror_leaves_behind(
 ) -> None:
     """Of two topics with a hundred records each, in which nothing may stand still for ten seconds."""
     monkeypatch.setattr("mirror.failover.rpo.POLL_SECONDS", 0.0)
-    settings = SimpleNamespace(flow="eu-to-us", target=SimpleNamespace(alias="us"))
     ends = {TopicPartition(topic, 0): 100 for topic in ("busy", "stuck")}
 
     async def behind() -> list[TopicPartition]:
         async with asyncio.timeout(DEADLINE_S):
             known = JournalSnapshot(cast(Journal, Journaling(*reads, clock=clock)))
-            return await known.reaching(cast(Settings, settings), ends, 10)
+            return await known.reaching(ends, 10)
 
     assert [at.topic for at in asyncio.run(behind())] == left
 

@@ -72,7 +72,7 @@ from mirror.policy.selection import Rekeying
 from mirror.records.recipe import opened_by
 from mirror.replication.assignment import KnownStop
 from mirror.replication.position import inspecting
-from mirror.spark.compat import map_in_arrow, partitioned_by_id
+from mirror.spark.compat import map_in_arrow, partitioned_by_slot
 from mirror.spark.rekey.expressions import MADE, judged, used_by
 from mirror.spark.rekey.microbatch import (
     NOTHING,
@@ -104,7 +104,7 @@ def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list
 
     Whatever Spark raises says nothing of what was committed: the slots' numbers do.
     """
-    ordered = partitioned_by_id(slices_of(session, work, used), work.slots, "slot").sortWithinPartitions(*ORDER)
+    ordered = partitioned_by_slot(slices_of(session, work, used), work.slots).sortWithinPartitions(*ORDER)
     return map_in_arrow(ordered, naming_denials(written(work)), RESULT_DDL).collect()
 
 

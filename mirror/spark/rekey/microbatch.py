@@ -9,7 +9,9 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Annotated, Final, Self, TypeVar
+
+from pydantic import Field
 
 from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConfigError, MirrorError, NotAuthenticated
@@ -19,6 +21,7 @@ from mirror.kafka.log_reader import Log, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, every_listed, list_offset
 from mirror.kafka.topic_configs import topic_configs
 from mirror.kafka.transactions import awaiting_markers
+from mirror.observability.json_record import JsonRecord, codec_of
 from mirror.policy.rules import is_compacted, is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
@@ -108,7 +111,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(JsonRecord):
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
     There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
@@ -119,7 +122,7 @@ class Plan:
     number: int
     after: int
     begin: Mapping[int, int]
-    until: Mapping[int, int]
+    until: Annotated[Mapping[int, int], Field(alias="upto")]
     epochs: Mapping[int, int]
     slots: int
     rule: Rekeying
@@ -136,49 +139,13 @@ class Plan:
             if until > self.begin[partition]
         )
 
-    @property
-    def _by_partition(self) -> dict[str, Mapping[int, int]]:
-        return {"begin": self.begin, "upto": self.until, "epochs": self.epochs}
-
-    def to_json(self) -> bytes:
-        """The record's value."""
-        return json.dumps(self._to_dict(), separators=(",", ":")).encode()
-
-    def _to_dict(self) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "after": self.after,
-            **{name: {str(key): value for key, value in of.items()} for name, of in self._by_partition.items()},
-            "slots": self.slots,
-            "rule": self.rule.to_dict(),
-            "source_id": self.source_id and str(self.source_id),
-            "target_id": self.target_id and str(self.target_id),
-            "abandoned": self.abandoned and self.abandoned._to_dict(),
-        }
-
     @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Raises ConfigError for what no mirror wrote."""
+    def from_json(cls, value: bytes) -> Self:
+        """Return the plan of a record. Raises ConfigError for what no mirror wrote."""
         try:
-            return cls._from_dict(json.loads(data))
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            raise ConfigError(f"a plan of the re-key query cannot be read: {problem!r}") from problem
-
-    @classmethod
-    def _from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(
-            number=int(values["number"]),
-            after=int(values["after"]),
-            **{
-                field: {int(key): int(value) for key, value in values[name].items()}
-                for field, name in (("begin", "begin"), ("until", "upto"), ("epochs", "epochs"))
-            },
-            slots=int(values["slots"]),
-            rule=Rekeying.from_dict(values["rule"]),
-            source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,
-            target_id=uuid.UUID(values["target_id"]) if values["target_id"] else None,
-            abandoned=cls._from_dict(values["abandoned"]) if values["abandoned"] else None,
-        )
+            return codec_of(cls).read(value)
+        except ValueError as problem:
+            raise ConfigError(f"a plan of the re-key query cannot be read: {problem}") from problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
