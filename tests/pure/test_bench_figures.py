@@ -17,7 +17,7 @@ from mirror.errors import ExitCode
 from mirror.lab.bench.compare import BEGIN, END, compare, table
 from mirror.lab.bench.page import page
 from mirror.lab.bench.result import Result
-from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper
+from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper, short_copies
 
 ROOT = Path(__file__).parents[2]
 LATEST = ROOT / "docs/bench/latest.json"
@@ -78,6 +78,27 @@ def test_the_text_names_figures_in_which_others_are_cheaper() -> None:
         found = "".join(one for one in cheaper(measured(**values)) if one.startswith("CPU of the copy"))
         assert text in found
         assert bool(text) == bool(found)
+
+
+def test_a_trickle_has_the_cpu_of_the_copy_and_of_both_sides() -> None:
+    late = [
+        replace(
+            MEASURED.latencies[0], arm=arm, rate=4000.0, partitions=100, cores=cores, source_cores=0.3, target_cores=0.2
+        )
+        for arm, cores in (("mirror", 0.36), ("mm2", 0.28))
+    ]
+    summary = Summary(replace(TWO, latencies=tuple(late)))
+    assert "| 4,000 records/s over 100 partitions | mirror | 0.360 | 0.300 | 0.200 |" in table(summary)
+    wanted = (
+        "CPU of the copy, cores. 4,000 records/s over 100 partitions: MirrorMaker 2, as it comes 0.280, mirror 0.360."
+    )
+    assert wanted in list(cheaper(summary))
+
+
+def test_copies_that_are_too_short_to_be_sure_of_are_named() -> None:
+    assert "copies shorter than 10 s: 1 MB batches, zstd (" in short_copies(Summary(TWO))
+    longer = tuple(replace(run, copy_s=11.0) for run in TWO.runs)
+    assert short_copies(Summary(replace(TWO, runs=longer))) == ""
 
 
 # --- two comparisons --------------------------------------------------------------------------------------------------
