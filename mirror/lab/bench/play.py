@@ -110,7 +110,7 @@ def play(plan: Plan, progress: Narrator) -> Outcome:
         measuring = Measuring(plan, progress, source, target, far)
         for shape in (*plan.shapes, *([_TICKS] if plan.paces else [])):
             measuring.warm_up(shape)
-        sources = [measuring.filled(shape) for shape in plan.shapes]
+        sources = [source for shape in plan.shapes for source in measuring.filled(shape)]
         try:
             measuring.everything(sources)
         except KeyboardInterrupt:
@@ -166,11 +166,13 @@ class Measuring:
                 copied(ARMS[name], warm, target, f"warm-{name}")
             removed(source, warm.topics.names)
 
-    def filled(self, shape: Shape) -> Source:
-        """Make the source topics of a shape."""
+    def filled(self, shape: Shape) -> list[Source]:
+        """Return the source topics of a shape, none where they cannot be made."""
         self._progress.step(f"filling {shape.name}: {shape.megabytes} MB of records")
-        with self._places(shape, round_trip_ms=0) as (source, _):
-            return source_of(source, shape)
+        found: list[Source] = []
+        with self._guarded(), self._places(shape, round_trip_ms=0) as (source, _):
+            found.append(source_of(source, shape))
+        return found
 
     def everything(self, sources: Sequence[Source]) -> None:
         """Measure all that is planned, round by round."""
