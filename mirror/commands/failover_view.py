@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from mirror.failover.rpo import AcceptedLoss, PartitionRpo, RecoveryPoint
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.groups.gap import OffsetGap
 from mirror.journal.journal import Change
 from mirror.journal.ownership import ACCOUNT
@@ -40,7 +40,7 @@ class FailoverReport:
     exposures: tuple[PartitionRpo, ...]
     exposed: tuple[PartitionRpo, ...]
     source_problem: str
-    groups: Mapping[Standing, int]
+    groups: Mapping[GroupStanding, int]
     warnings: tuple[str, ...]
     steps: Mapping[str, float]
     seconds: float

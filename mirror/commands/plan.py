@@ -41,7 +41,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
     """How queries would stop as they start: by the ids, ends and partitions of both topics. Raises ClusterError, and
     ConfigError where the progress is not the mirror's.
     """
-    from mirror.spark.rekey.microbatch import Stopped, advice_values  # noqa: PLC0415 -- few flows re-key
+    from mirror.spark.rekey.microbatch import RekeyStop, advice_values  # noqa: PLC0415 -- few flows re-key
     from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- the same
 
     stops: list[str] = []
@@ -50,7 +50,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
         for rule in (one for one in rules if one.progress in target.topics):
             try:
                 await PlanLog(target, rule).check_all(source)
-            except Stopped as stop:
+            except RekeyStop as stop:
                 text = stop.text(advice_values(rule, source.endpoint, target.endpoint))
                 stops.append(f"{rule.source}: {stop.state}: {text}")
     return stops

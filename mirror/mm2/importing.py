@@ -17,7 +17,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from mirror.config.reading import check
-from mirror.config.yaml_tree import REFERENCE, Keys, Tree, key_of, line_of
+from mirror.config.yaml_tree import REFERENCE, Keys, YamlTree, key_of, line_of
 from mirror.errors import ConfigError
 from mirror.mm2.clients import add_cluster
 from mirror.mm2.flows import add_flow
@@ -259,7 +259,7 @@ def _repair(draft: Draft, origin: str, folder: Path) -> None:
 
 
 def _problems(draft: Draft, origin: str, folder: Path) -> list[tuple[Keys, str]]:
-    tree = Tree(text_of(draft, printable(origin)), folder, _Environment(os.environ))
+    tree = YamlTree(text_of(draft, printable(origin)), folder, _Environment(os.environ))
     _, problems = check(tree, folder)
     own = (one for one in draft.values["topics", "include"] if is_plain(one) and one.startswith(OWN_PREFIX))
     why = "no topic whose name begins with `mirror.` is mirrored, since mirrors keep such for themselves"

@@ -74,7 +74,7 @@ NOTHING: Final = "nothing"
 KEPT: Final = 100
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """In what two partitions differ.
 
     MISSING and EXTRA are records that one side lacks, or a log's end. UNREADABLE is a log that goes on and cannot be
@@ -108,7 +108,7 @@ class Difference:
     topic: str
     partition: int
     offset: int
-    kind: Kind
+    kind: DifferenceKind
     source: str
     target: str
 
@@ -280,7 +280,7 @@ class PartitionReport(Counts):
 
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
     """The report with what a mirror would stop for that starts now."""
-    stray = Difference(stop.topic, stop.partition, stop.offset, Kind.STRAY, "", f"{stop.detail};")
+    stray = Difference(stop.topic, stop.partition, stop.offset, DifferenceKind.STRAY, "", f"{stop.detail};")
     digest = Digest()
     digest.add(str(stray).encode())
     return replace(

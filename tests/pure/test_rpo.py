@@ -20,9 +20,9 @@ from mirror.errors import ClusterUnreachable, PartitionStop, PreflightError
 from mirror.failover.account import _compared, _exposure, _placed, doubts_of, ends_of
 from mirror.failover.drain import _stretches
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.journal.entries import COPIES, FirstSeen
-from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News, Place
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalPlace, News
 from mirror.journal.ownership import ACCOUNT, FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.journal.ownership import KEY as FAILED_OVER
 from mirror.journal.positions import POSITIONS, standing_in
@@ -96,7 +96,7 @@ def account(**more: Any) -> FailoverReport:
         "exposures": (exposure(),),
         "exposed": (),
         "source_problem": "",
-        "groups": {Standing.SYNCED: 3},
+        "groups": {GroupStanding.SYNCED: 3},
         "warnings": (),
         "steps": {"drain": 0.5},
         "seconds": 1.25,
@@ -352,11 +352,11 @@ class Journaling:
     async def refresh(self, _: list[str]) -> None:
         """The topic is there."""
 
-    async def follow(self, _: Place | None) -> News:
+    async def follow(self, _: JournalPlace | None) -> News:
         """The next round; nothing new when all were given."""
         if self.clock:
             self.clock.move(1)
-        return News([Entry(0, key, value) for key, value in next(self.reads, [])], Place(1, None, 0))
+        return News([Entry(0, key, value) for key, value in next(self.reads, [])], JournalPlace(1, None, 0))
 
 
 def test_a_copy_on_which_no_task_has_reported_yet_is_not_forgotten() -> None:

@@ -17,7 +17,7 @@ from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConfigError, MirrorError, NotAuthenticated
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.log_reader import Log, last_committed
+from mirror.kafka.log_reader import ReadLog, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, every_listed, list_offset
 from mirror.kafka.topic_configs import topic_configs
 from mirror.kafka.transactions import awaiting_markers
@@ -36,7 +36,7 @@ _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
 
 
-class Stopped(MirrorError):
+class RekeyStop(MirrorError):
     """A source partition cannot be re-keyed from `offset` on, -1 where that is not known. `remedies` are what resolves
     it, by default all that does in its state.
     """
@@ -59,24 +59,24 @@ class Stopped(MirrorError):
         known = {**values, "partition": self.partition}
         return ". ".join(one.text(known) for one in self.remedies)
 
-    def at(self, partition: int, offset: int) -> Stopped:
+    def at(self, partition: int, offset: int) -> RekeyStop:
         """The same of one source partition, where it is that of all."""
-        return Stopped(self.state, partition, offset, self.detail, *self.remedies)
+        return RekeyStop(self.state, partition, offset, self.detail, *self.remedies)
 
     @staticmethod
-    def found_in(failure: Exception) -> Stopped | None:
+    def found_in(failure: Exception) -> RekeyStop | None:
         """The stop that a failed job ended with, if it was one."""
         found = _FOUND.search(str(failure))
         if found is None:
             return None
         state, partition, offset, detail, names = json.loads(found[1])
-        return Stopped(State(state), int(partition), int(offset), str(detail), *(Remedy[name] for name in names))
+        return RekeyStop(State(state), int(partition), int(offset), str(detail), *(Remedy[name] for name in names))
 
 
-def denied(problem: AccessDenied) -> Stopped:
+def denied(problem: AccessDenied) -> RekeyStop:
     """The stop of a topic for which the mirror lacks a right, or is not known to a cluster."""
     remedy = Remedy.MEND_LOGIN if isinstance(problem, NotAuthenticated) else Remedy.GRANT_REKEYED
-    return Stopped(State.UNAUTHORIZED, -1, -1, str(problem), remedy)
+    return RekeyStop(State.UNAUTHORIZED, -1, -1, str(problem), remedy)
 
 
 def naming_denials(step: Callable[[Iterator[T]], Iterator[T]]) -> Callable[[Iterator[T]], Iterator[T]]:
@@ -92,7 +92,7 @@ def naming_denials(step: Callable[[Iterator[T]], Iterator[T]]) -> Callable[[Iter
 
 
 def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:
-    """What the advice of any stop of a re-keyed topic names (`Stopped.text`)."""
+    """What the advice of any stop of a re-keyed topic names (`RekeyStop.text`)."""
     return {
         "topic": rule.source,
         "damaged": rule.source,
@@ -111,7 +111,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(JsonRecord):
+class MicroBatchPlan(JsonRecord):
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
     There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
@@ -128,7 +128,7 @@ class Plan(JsonRecord):
     rule: Rekeying
     source_id: uuid.UUID | None
     target_id: uuid.UUID | None
-    abandoned: Plan | None = None
+    abandoned: MicroBatchPlan | None = None
 
     @property
     def ranges(self) -> tuple[tuple[int, int, int], ...]:
@@ -155,7 +155,7 @@ class Work:
     """
 
     flow: str
-    plan: Plan
+    plan: MicroBatchPlan
     source: Endpoint
     target: Endpoint
     slots: int
@@ -329,17 +329,17 @@ def marker_late(target: Cluster, at: TopicPartition, transactional_id: str) -> C
 async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) -> str:
     """The first committed record from offset `begin` to before `end` of a target partition, between what its slot has
     committed and what is next: in words, empty where only markers and aborted records are there. Raises as
-    `Log.batches` does.
+    `ReadLog.batches` does.
     """
     begin = max(begin, await list_offset(target, at, EARLIEST))
-    log = Log(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
+    log = ReadLog(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
     async for raw in log.committed(begin):
         offset = max(begin, raw.header.base_offset)
         return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic says"
     return ""
 
 
-async def misfit_in(target: Cluster, rule: Rekeying) -> Stopped | None:
+async def misfit_in(target: Cluster, rule: Rekeying) -> RekeyStop | None:
     """The stop where a topic that is to get records would, by its settings of now, give them times of its own, or
     remove what the source keeps.
     """
@@ -353,25 +353,25 @@ async def misfit_in(target: Cluster, rule: Rekeying) -> Stopped | None:
             return stamped(rule, topic, f"{topic} has message.timestamp.type=LogAppendTime")
         if topic == rule.target and is_compacted(known) and not rule.fits_compaction:
             detail = f"{topic} is compacted, and its cleaner removes records that the source keeps"
-            return Stopped(State.REFUSED, -1, -1, detail, Remedy.KEEP_REPEATED)
+            return RekeyStop(State.REFUSED, -1, -1, detail, Remedy.KEEP_REPEATED)
     return None
 
 
-def stamped(rule: Rekeying, topic: str, what: str) -> Stopped:
+def stamped(rule: Rekeying, topic: str, what: str) -> RekeyStop:
     """The stop where one of the target's topics gives records times that nobody has asked for."""
     remedy = Remedy.KEEP_TIMES if topic == rule.target else Remedy.KEEP_LETTER_TIMES
-    return Stopped(State.REFUSED, -1, -1, f"{what}, and topics.append_time is source", remedy)
+    return RekeyStop(State.REFUSED, -1, -1, f"{what}, and topics.append_time is source", remedy)
 
 
-def planned(plan: Plan) -> RawBatch:
+def planned(plan: MicroBatchPlan) -> RawBatch:
     """The batch that holds a plan."""
     return _batch(_PLAN, plan.to_json())
 
 
-async def last_plan(cluster: Cluster, rule: Rekeying) -> Plan | None:
+async def last_plan(cluster: Cluster, rule: Rekeying) -> MicroBatchPlan | None:
     """The newest plan, None where there was none yet. Raises ConfigError for what is no plan, and ClusterError."""
     raw = await last_committed(cluster, plans_of(rule))
-    return None if raw is None else Plan.from_json(_value(raw, _PLAN))
+    return None if raw is None else MicroBatchPlan.from_json(_value(raw, _PLAN))
 
 
 def _batch(key: bytes, value: bytes) -> RawBatch:
