@@ -16,15 +16,15 @@ from mirror.cli import app
 from mirror.errors import ExitCode
 from mirror.lab.bench.compare import BEGIN, END, compare, table
 from mirror.lab.bench.page import page
-from mirror.lab.bench.result import Result
+from mirror.lab.bench.result import ComparisonResult
 from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper, short_copies
 
 ROOT = Path(__file__).parents[2]
 LATEST = ROOT / "docs/bench/latest.json"
-MEASURED = Result.from_json(LATEST.read_bytes(), str(LATEST))
+MEASURED = ComparisonResult.from_json(LATEST.read_bytes(), str(LATEST))
 
 
-def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bool = False) -> Result:
+def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bool = False) -> ComparisonResult:
     """Some of the committed figures; with `more`, latencies and scaling, too."""
     return replace(
         MEASURED,
@@ -53,7 +53,7 @@ def measured(**values: Sequence[float]) -> Summary:
 
 
 def test_raw_figures_read_back_the_same() -> None:
-    assert Result.from_json(MEASURED.to_json()) == MEASURED
+    assert ComparisonResult.from_json(MEASURED.to_json()) == MEASURED
 
 
 # --- medians, ratios and goals ----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_commands_make_a_page_a_table_and_a_comparison(tmp_path: Path) -> None:
     invoke = CliRunner().invoke
     assert invoke(app, ["bench", "page", str(old), "--report", str(report)]).exit_code == 0
     assert report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert Result.from_json(report.with_suffix(".json").read_bytes()) == TWO
+    assert ComparisonResult.from_json(report.with_suffix(".json").read_bytes()) == TWO
     assert f"| {TWO.workloads[0].title} | mirror |" in invoke(app, ["bench", "table", str(old)]).output
     assert "0 better and 0 worse" in invoke(app, ["bench", "compare", str(old), str(old)]).output
     worse = invoke(app, ["bench", "compare", str(old), str(slower), "--json"])

@@ -209,7 +209,7 @@ _FETCH_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredBatches:
     """Batches with records for a reader: markers are left out."""
 
     batches: int
@@ -223,10 +223,10 @@ def endpoint(alias: str, bootstrap: str) -> Endpoint:
     return Endpoint(alias, tuple((host, int(port)) for host, _, port in addresses))
 
 
-def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
+def stored(bootstrap: str, topic: str, partitions: int) -> StoredBatches:
     """What a topic holds, from its batches' headers. Raises ClusterError, WireError."""
 
-    async def measure() -> Stored:
+    async def measure() -> StoredBatches:
         batches = records = size = 0
         async with Cluster(endpoint("source", bootstrap)) as cluster:
             await cluster.refresh([topic])
@@ -234,7 +234,7 @@ def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
                 async for raw in _batches(cluster, TopicPartition(topic, number)):
                     if raw.header.count and not raw.header.is_control:
                         batches, records, size = batches + 1, records + raw.header.count, size + len(raw.data)
-        return Stored(batches=batches, records=records, bytes=size)
+        return StoredBatches(batches=batches, records=records, bytes=size)
 
     return asyncio.run(measure())
 
@@ -268,7 +268,7 @@ _CLEAN_POLL_S: Final = 1.0
 _CLEAN_POLLS: Final = 4
 
 
-def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
+def fill(bootstrap: str, topic: str, shape: Shape) -> StoredBatches:
     """Create a topic and fill its partitions evenly, batch by batch in turn. The same shape gives the same keys and
     values in the same partitions; timestamps are those of now. Raises ClusterUnreachable, BenchError.
     """
@@ -341,7 +341,7 @@ class _Writing:
             raise ClusterUnreachable(f"{self._topic}: {left} records were not acknowledged within {_TIMEOUT_S:.0f} s")
 
 
-def _cleaned(bootstrap: str, topic: str, shape: Shape, written: Stored) -> Stored:
+def _cleaned(bootstrap: str, topic: str, shape: Shape, written: StoredBatches) -> StoredBatches:
     """What is left when the broker's cleaner has done its work; from then on it leaves the topic, and its copies which
     take over its settings, as they are.
     """

@@ -38,7 +38,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandingCluster:
     """A cluster that was started by hand and not yet taken down, whether its nodes still run or not."""
 
     name: str
@@ -57,10 +57,10 @@ class Standing:
         return sum(node.process.alive for node in self.nodes)
 
 
-_ADAPTER: Final = TypeAdapter(Standing)
+_ADAPTER: Final = TypeAdapter(StandingCluster)
 
 
-def up(name: str, nodes: int = 1, config: Config | None = None) -> Standing:
+def up(name: str, nodes: int = 1, config: Config | None = None) -> StandingCluster:
     """Starts a cluster that stays until `down(name)`. Raises EmbeddedError, also when the name is in use."""
     if not NAME_PATTERN.fullmatch(name) or name == ALL:
         raise EmbeddedError(
@@ -93,7 +93,7 @@ def down(name: str) -> tuple[str, ...]:
         return tuple(record.stem for record in records)
 
 
-def named(name: str) -> Standing:
+def named(name: str) -> StandingCluster:
     """The cluster of that name. Raises EmbeddedError if there is none, or none of its nodes runs."""
     for one in standing():
         if one.name == name and one.alive:
@@ -101,7 +101,7 @@ def named(name: str) -> Standing:
     raise EmbeddedError(f"no cluster {name} is up: `mirror embedded list` shows those that are there")
 
 
-def standing() -> tuple[Standing, ...]:
+def standing() -> tuple[StandingCluster, ...]:
     """All clusters that were started by hand, by name."""
     return tuple(_read(record) for record in sorted(_state_folder().glob("*.json")))
 
@@ -128,13 +128,13 @@ def _take_down(record: Path) -> None:
 
 def _write(record: Path, cluster: Cluster) -> None:
     members = tuple(Member(id=node.id, port=node.port, process=node.process) for node in cluster.nodes if node.process)
-    standing = Standing(name=cluster.name, cluster_id=cluster.cluster_id, folder=cluster.folder, nodes=members)
+    standing = StandingCluster(name=cluster.name, cluster_id=cluster.cluster_id, folder=cluster.folder, nodes=members)
     scratch = record.with_suffix(".part")
     scratch.write_bytes(_ADAPTER.dump_json(standing, indent=2))
     scratch.replace(record)
 
 
-def _read(record: Path) -> Standing:
+def _read(record: Path) -> StandingCluster:
     try:
         return _ADAPTER.validate_json(record.read_bytes())
     except ValidationError as error:
