@@ -23,14 +23,14 @@ from mirror.segments.broker_messages import (
     decode_key,
     decode_value,
 )
-from mirror.segments.cluster_logs import MetadataReplay
+from mirror.segments.cluster_logs import ClusterTopics
 
 _ID: Final = UUID(int=7)
 
 
 def metadata(data: bytes) -> None:
     """Values of the metadata log, each behind a byte of its size: what is read reads the same when written again."""
-    replay, made = MetadataReplay(), set[str]()
+    cluster, made = ClusterTopics(), set[str]()
     while data:
         value, data = data[1 : 1 + data[0]], data[1 + data[0] :]
         try:
@@ -41,12 +41,11 @@ def metadata(data: bytes) -> None:
             continue
         if not isinstance(message, PartitionRecord) or isinstance(message, PartitionRecord1):
             assert decode(metadata_record(message)) == message
-        replay.learn(message)
+        cluster.learn(message)
         if isinstance(message, TopicRecord):
             made.add(message.name)
-    found = replay.found()
-    assert found.topics.keys() <= made
-    assert not found.removed & {one.topic_id for one in found.topics.values()}
+    assert cluster.topics.keys() <= made
+    assert not cluster.removed & {one.topic_id for one in cluster.topics.values()}
 
 
 def commits(data: bytes) -> None:

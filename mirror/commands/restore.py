@@ -117,7 +117,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
     if known is not None:
         found, left = _of_now(found, known)
         notes += (*known.notes, *(note for of in left.values() for note in of), *_unknown(found, known))
-        counts = {name: topic.partitions for name, topic in known.topics.items()}
+        counts = {name: topic.partition_count for name, topic in known.topics.items()}
         replicas = _replicas(found, known, {node_of(path.parent) for path in paths})
     else:
         what = "could not be read" if paths else "is not in these folders"
@@ -188,16 +188,16 @@ def _replicas(
     replicas = Replicas({**found})
     for at, paths in found.items():
         topic = known.topics.get(at.topic)
-        in_sync = topic.in_sync.get(at.partition) if topic is not None else None
-        if in_sync is None or not in_sync.brokers:
+        record = topic.partitions.get(at.partition) if topic is not None else None
+        if record is None or not (in_sync := record.in_sync):
             continue
         brokers = {path: node_of(path.parent) for path in paths}
-        if max((epoch for path in paths for epoch, _ in history_of(path)), default=-1) <= in_sync.leader_epoch:
-            if not (here := [path for path in paths if brokers[path] in in_sync.brokers]):
-                replicas.refused[at] = _refusal(in_sync.brokers, brokers)
+        if max((epoch for path in paths for epoch, _ in history_of(path)), default=-1) <= record.leader_epoch:
+            if not (here := [path for path in paths if brokers[path] in in_sync]):
+                replicas.refused[at] = _refusal(in_sync, brokers)
                 continue
             replicas.folders[at] = here
-        if may_be_old and (absent := in_sync.brokers.difference(brokers.values())):
+        if may_be_old and (absent := in_sync.difference(brokers.values())):
             what = f"nobody knows whether brokers {', '.join(map(str, sorted(absent)))} went on without these replicas"
             replicas.unconfirmed[at] = f"{what}; {why}: records may be missing"
     return replicas

@@ -65,6 +65,11 @@ class PartitionRecord(_Stored):
     #: Others that have all that was committed, and may be elected (KIP-966).
     eligible: tuple[int, ...] | None = field(default=None, metadata={**_INT32, "tag": 1})
 
+    @property
+    def in_sync(self) -> frozenset[int]:
+        """The brokers whose replicas have all that was committed."""
+        return frozenset((*self.isr, *(self.eligible or ())))
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord1(PartitionRecord):

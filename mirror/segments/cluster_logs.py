@@ -114,66 +114,48 @@ _THE_LOG: Final = "the cluster's metadata log"
 _SNAPSHOT_FOOTER: Final = 4
 
 
-class InSync(NamedTuple):
-    """Who had all of a partition that was committed (T5)."""
-
-    #: The brokers whose replicas were in sync, or may be elected.
-    brokers: frozenset[int]
-    #: The leader epoch as of which they were.
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class KnownTopic:
     """A topic as the cluster last knew it."""
 
-    #: Its id.
+    name: str
     topic_id: UUID
-    #: How many it had.
-    partitions: int
     #: What was set on the topic itself; anything else was its brokers' default.
-    configs: Mapping[str, str]
-    #: By partition, who had it whole.
-    in_sync: Mapping[int, InSync] = field(default_factory=dict)
+    configs: dict[str, str] = field(default_factory=dict)
+    #: By number, with the replicas that were in sync (T5).
+    partitions: dict[int, PartitionRecord] = field(default_factory=dict)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions the topic had."""
+        return 1 + max(self.partitions, default=-1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class ClusterTopics:
-    """All topics of a cluster, as its metadata log had them in the end."""
+    """All topics of a cluster, learned from messages in the order of its metadata log."""
 
-    #: By name.
-    topics: Mapping[str, KnownTopic] = field(default_factory=dict)
-    #: Ids of topics that are known to be deleted (T3).
-    removed: frozenset[UUID] = frozenset()
-    #: The names that these had.
-    gone: frozenset[str] = frozenset()
-    #: The offset behind the last record of the log that was read.
-    end: int = 0
-    #: What could not be read, in words.
-    notes: tuple[str, ...] = ()
     #: The nodes that voted on the metadata (T6); empty where that is not known.
     voters: frozenset[int] = frozenset()
     #: Of the log behind the snapshot no record is known to be missing, or cannot be read.
     is_whole: bool = True
+    #: By name.
+    topics: dict[str, KnownTopic] = field(default_factory=dict)
+    #: Ids of topics that are known to be deleted (T3).
+    removed: set[UUID] = field(default_factory=set)
+    #: The names that these had.
+    gone: set[str] = field(default_factory=set)
+    #: The offset behind the last record of the log that was read.
+    end: int = 0
+    #: What could not be read, in words.
+    notes: list[str] = field(default_factory=list)
+    _by_id: dict[UUID, KnownTopic] = field(default_factory=dict)
+    _pending: list[Any] | None = None  # of a metadata transaction without an end
 
     def may_lack(self, nodes: Collection[int]) -> bool:
         """Whether the logs of these nodes may lack what was committed, so that all this is older than it (T6)."""
         fewest = max(1, len(self.voters) - len(self.voters) // 2)  # to meet any majority
         return not self.is_whole or len(self.voters.intersection(nodes)) < fewest
-
-
-class MetadataReplay:
-    """Builds `ClusterTopics` from messages in the log's order. `voters` and `is_whole`: as in `ClusterTopics`."""
-
-    def __init__(self, voters: frozenset[int] = frozenset()) -> None:
-        self.voters, self.is_whole = voters, True
-        self._names: dict[UUID, str] = {}
-        self._ids: dict[str, UUID] = {}
-        self._partitions: dict[UUID, dict[int, PartitionRecord]] = {}
-        self._configs: dict[str, dict[str, str]] = {}
-        self._removed: set[UUID] = set()
-        self._gone: set[str] = set()
-        self._pending: list[Any] | None = None
 
     def learn(self, message: Any) -> None:
         """One more message (T2)."""
@@ -192,56 +174,35 @@ class MetadataReplay:
     def _apply(self, message: Any) -> None:
         match message:
             case TopicRecord(name, UUID() as topic_id):
-                if self._ids.get(former := self._names.get(topic_id, name)) == topic_id:  # no log of Kafka's has this
-                    del self._ids[former]
-                self._names[topic_id], self._ids[name] = name, topic_id
-                self._removed.discard(topic_id)
-            case PartitionRecord(partition, UUID() as topic_id):
-                self._partitions.setdefault(topic_id, {})[partition] = message
-            case PartitionChangeRecord(partition, UUID() as topic_id):
-                if (before := self._partitions.get(topic_id, {}).get(partition)) is not None:
-                    self._partitions[topic_id][partition] = replace(
+                self._remove(topic_id)  # no log of Kafka's has this
+                self.topics[name] = self._by_id[topic_id] = KnownTopic(name, topic_id)
+                self.removed.discard(topic_id)
+            case PartitionRecord(number, UUID() as topic_id) if topic := self._by_id.get(topic_id):
+                topic.partitions[number] = message
+            case PartitionChangeRecord(number, UUID() as topic_id) if topic := self._by_id.get(topic_id):
+                if (before := topic.partitions.get(number)) is not None:
+                    topic.partitions[number] = replace(
                         before,
                         isr=before.isr if message.isr is None else message.isr,
                         eligible=before.eligible if message.eligible is None else message.eligible,
                         leader_epoch=before.leader_epoch + (message.leader != NO_LEADER_CHANGE),
                     )
-            case ConfigRecord(resource_type, topic, name, value) if resource_type == TOPIC_RESOURCE:
-                configs = self._configs.setdefault(topic, {})
-                configs.pop(name, None)
-                if value is not None:
-                    configs[name] = value
+            case ConfigRecord(resource_type, name) if resource_type == TOPIC_RESOURCE and name in self.topics:
+                self.topics[name].configs.pop(message.name, None)
+                if message.value is not None:
+                    self.topics[name].configs[message.name] = message.value
             case RemoveTopicRecord(UUID() as topic_id):
-                self._removed.add(topic_id)
-                self._partitions.pop(topic_id, None)
-                if (gone := self._names.pop(topic_id, None)) is not None and self._ids.get(gone) == topic_id:
-                    self._gone.add(gone)
-                    del self._ids[gone]
-                    self._configs.pop(gone, None)
+                self.removed.add(topic_id)
+                if (gone := self._remove(topic_id)) is not None:
+                    self.gone.add(gone)
 
-    def found(self, end: int = 0, notes: Iterable[str] = ()) -> ClusterTopics:
-        """What all messages so far amount to; of a transaction without an end nothing (T2)."""
-        topics = {
-            name: KnownTopic(
-                topic_id=topic_id,
-                partitions=1 + max(self._partitions.get(topic_id, {}), default=-1),
-                configs=dict(sorted(self._configs.get(name, {}).items())),
-                in_sync={
-                    number: InSync(frozenset((*one.isr, *(one.eligible or ()))), one.leader_epoch)
-                    for number, one in sorted(self._partitions.get(topic_id, {}).items())
-                },
-            )
-            for name, topic_id in sorted(self._ids.items())
-        }
-        return ClusterTopics(
-            topics=topics,
-            removed=frozenset(self._removed),
-            gone=frozenset(self._gone),
-            end=end,
-            notes=tuple(notes),
-            voters=self.voters,
-            is_whole=self.is_whole,
-        )
+    def _remove(self, topic_id: UUID) -> str | None:
+        """Forget a topic. Return its name if no other topic has it."""
+        topic = self._by_id.pop(topic_id, None)
+        if topic is None or self.topics.get(topic.name) is not topic:
+            return None
+        del self.topics[topic.name]
+        return topic.name
 
 
 def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
@@ -267,21 +228,22 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
         except (BadRecords, ConfigError) as problem:
             notes.append(f"{path} is left out: {problem}")
     _, voters = max(map(voters_of, folders), key=itemgetter(0), default=(-1, frozenset[int]()))
-    replay = MetadataReplay(voters)
+    found = ClusterTopics(voters)
     if log is not None:  # what it says of voters alone, since the snapshot has no more of it
-        notes += _learn(replay, (raw for raw in batches_of(log) if raw.header.is_control), _THE_LOG)
-    notes += _learn(replay, snapshot, where)
+        notes += _learn(found, (raw for raw in batches_of(log) if raw.header.is_control), _THE_LOG)
+    notes += _learn(found, snapshot, where)
     if log is not None and log.start <= end:
-        notes += _learn(replay, batches_of(log, end), _THE_LOG)
-        replay.is_whole &= is_whole
+        notes += _learn(found, batches_of(log, end), _THE_LOG)
+        found.is_whole &= is_whole
         end = max(end, log.end)
     elif log is not None and end == 0:
         return None  # records below the log's start are in no file
     else:
-        replay.is_whole = False
+        found.is_whole = False
         if log is not None:
             notes.append(f"{_THE_LOG} begins at offset {log.start}, behind its snapshot's end at {end}")
-    return replay.found(end, dict.fromkeys(notes)) if end else None
+    found.end, found.notes = end, [*dict.fromkeys(notes)]
+    return found if end else None
 
 
 def _snapshots(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
@@ -302,25 +264,25 @@ def _snapshot_batches(path: Path) -> Iterator[RawBatch]:
         raise BadRecords(str(walk.damage or "it has no end"))
 
 
-def _learn(replay: MetadataReplay, batches: Iterable[RawBatch], where: str) -> Iterator[str]:
+def _learn(found: ClusterTopics, batches: Iterable[RawBatch], where: str) -> Iterator[str]:
     """Replay the records of data batches; notes on those that cannot be read (T4)."""
     unread, first = 0, ""
     for raw in batches:
         try:
             if raw.header.is_control:
                 voters = [voter for one in pairs_of(raw) for voter in decode_voters(one.key or b"", one.value or b"")]
-                replay.voters = frozenset(voters) or replay.voters
+                found.voters = frozenset(voters) or found.voters
                 continue
             for one in pairs_of(raw):
                 try:
                     if one.value is not None and (message := decode(one.value)) is not None:
-                        replay.learn(message)
+                        found.learn(message)
                 except BadRecords as problem:
                     unread, first = unread + 1, first or f"offset {one.offset}: {problem}"
         except BadRecords as problem:
             unread, first = unread + 1, first or str(problem)
     if unread:
-        replay.is_whole = False
+        found.is_whole = False
         yield f"{unread} records of {where} cannot be read, and are left out; the first is {first}"
 
 

@@ -41,7 +41,7 @@ def test_the_metadata_log_has_topics_and_settings_as_brokers_report_them(
     found = until(known)
     assert found is not None
     topic = found.topics[topic_name]
-    assert (topic.partitions, topic.configs) == (3, {"cleanup.policy": "compact", "segment.ms": "604800001"})
+    assert (topic.partition_count, topic.configs) == (3, {"cleanup.policy": "compact", "segment.ms": "604800001"})
     assert topic.topic_id == admin.describe([topic_name])[topic_name].topic_id
     assert gone_id in found.removed
 

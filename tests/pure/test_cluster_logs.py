@@ -22,7 +22,6 @@ from mirror.errors import BadRecords
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.records.header import CONTROL, TRANSACTIONAL
-from mirror.segments import cluster_logs
 from mirror.segments.broker_messages import (
     TOPIC_RESOURCE,
     AbortTransactionRecord,
@@ -38,7 +37,7 @@ from mirror.segments.broker_messages import (
     decode_key,
     decode_value,
 )
-from mirror.segments.cluster_logs import METADATA, InSync, MetadataReplay, offsets_in, topics_in
+from mirror.segments.cluster_logs import METADATA, ClusterTopics, offsets_in, topics_in
 
 IDS = [UUID(int=number) for number in range(1001, 1005)]
 names, ids = st.sampled_from(["orders", "clicks", "zoë"]), st.sampled_from(IDS)
@@ -90,20 +89,19 @@ def test_what_no_controller_wrote_is_refused(stored: bytes) -> None:
 @given(st.lists(messages, max_size=30))
 def test_a_replay_keeps_what_stands(log: Sequence[Any]) -> None:
     """Names and ids are those of the log, a removed id has no topic, and what a transaction took back left nothing."""
-    replay = MetadataReplay()
+    cluster = ClusterTopics()
     for message in log:
-        replay.learn(message)
-    found = replay.found()
-    assert not found.removed & {one.topic_id for one in found.topics.values()}
-    aborted = MetadataReplay()
+        cluster.learn(message)
+    assert not cluster.removed & {one.topic_id for one in cluster.topics.values()}
+    aborted = ClusterTopics()
     inside = [one for one in log if not isinstance(one, TRANSACTIONS)]
     for message in [BeginTransactionRecord(), *inside, AbortTransactionRecord()]:
         aborted.learn(message)
-    assert aborted.found() == MetadataReplay().found()
+    assert aborted == ClusterTopics()
 
 
 def test_a_topic_that_is_made_again_has_no_setting_of_the_one_before() -> None:
-    replay = MetadataReplay()
+    cluster = ClusterTopics()
     for message in (
         TopicRecord("orders", IDS[0]),
         setting("orders", "retention.ms", "1"),
@@ -114,16 +112,15 @@ def test_a_topic_that_is_made_again_has_no_setting_of_the_one_before() -> None:
         BeginTransactionRecord(),
         setting("orders", "retention.ms", "2"),
     ):
-        replay.learn(message)
-    found = replay.found()
-    assert (found.topics["orders"].partitions, found.topics["orders"].configs) == (1, {})
-    assert found.removed == {IDS[0]}
-    replay.learn(EndTransactionRecord())
-    assert replay.found().topics["orders"].configs == {"retention.ms": "2"}
+        cluster.learn(message)
+    assert (cluster.topics["orders"].partition_count, cluster.topics["orders"].configs) == (1, {})
+    assert cluster.removed == {IDS[0]}
+    cluster.learn(EndTransactionRecord())
+    assert cluster.topics["orders"].configs == {"retention.ms": "2"}
 
 
 def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
-    replay = MetadataReplay()
+    cluster = ClusterTopics()
     for message in (
         TopicRecord("orders", IDS[0]),
         partition_record(IDS[0], 0, (1, 2, 3), leader_epoch=4),
@@ -133,8 +130,9 @@ def test_who_was_in_sync_is_known_with_the_leader_epoch() -> None:
         PartitionChangeRecord(0, IDS[0], leader=-1),
         PartitionChangeRecord(1, IDS[0], isr=(9,)),
     ):
-        replay.learn(message)
-    assert replay.found().topics["orders"].in_sync == {0: InSync(frozenset({1, 2}), 6)}
+        cluster.learn(message)
+    ((number, known),) = cluster.topics["orders"].partitions.items()
+    assert (number, known.in_sync, known.leader_epoch) == (0, frozenset({1, 2}), 6)
 
 
 @given(
@@ -185,7 +183,7 @@ def test_a_record_that_cannot_be_read_is_left_out_and_reported(tmp_path: Path) -
     values.append(metadata_record(partition_record(IDS[0], 2)))
     found = topics_in([replica(tmp_path, (0, batch_of(0, *values)), name="__cluster_metadata-0")])
     assert found is not None
-    assert found.topics["orders"].partitions == 3
+    assert found.topics["orders"].partition_count == 3
     (note,) = found.notes
     assert note.startswith("1 records of the cluster's metadata log cannot be read, and are left out")
     assert "offset 1: " in note
@@ -259,12 +257,12 @@ def test_offsets_that_may_lack_anything_are_not_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("voters", "enough"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)])
 def test_so_many_controllers_as_meet_any_majority_lack_nothing(voters: int, enough: int) -> None:
-    known = cluster_logs.ClusterTopics(voters=frozenset(range(voters)))
+    known = ClusterTopics(voters=frozenset(range(voters)))
     assert [known.may_lack(range(number)) for number in range(voters + 1)] == [
         number < enough for number in range(voters + 1)
     ]
     assert known.may_lack([*range(enough - 1), voters + 1]), "another node is no voter"
-    assert cluster_logs.ClusterTopics().may_lack(range(9)), "nobody knows who voted"
+    assert ClusterTopics().may_lack(range(9)), "nobody knows who voted"
     assert replace(known, is_whole=False).may_lack(range(voters)), "records are missing from what is here"
 
 

@@ -12,7 +12,8 @@ from replicas import TOPIC_ID, replica
 from mirror.commands.restore import Replicas, scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
-from mirror.segments.cluster_logs import ClusterTopics, InSync, KnownTopic
+from mirror.segments.broker_messages import PartitionRecord
+from mirror.segments.cluster_logs import ClusterTopics, KnownTopic
 from mirror.segments.files import cluster_id_of, history_of, log_start_of, topic_id_of
 
 HISTORY, STARTS, METADATA = "leader-epoch-checkpoint", "log-start-offset-checkpoint", "partition.metadata"
@@ -73,8 +74,8 @@ def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, mon
         (data / name / f"{0:020}.log").touch()
     rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "gone 3 4", "anew 3 4")
     (data / "replication-offset-checkpoint").write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
-    known = {name: KnownTopic(topic_id=uuid4(), partitions=1, configs={}) for name in ("orders", "anew")}
-    reported = ClusterTopics(topics=known, gone=frozenset({"gone", "anew"}))
+    known = {name: KnownTopic(name, uuid4(), {}, {0: PartitionRecord(0, None)}) for name in ("orders", "anew")}
+    reported = ClusterTopics(topics=known, gone={"gone", "anew"})
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
     disks = scan_folders([data], groups=False)
     assert (disks.topics["orders"].partitions, disks.lacking) == (3, {"clicks": 2, "anew": 1})
@@ -101,8 +102,8 @@ def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, mo
         (data / name / METADATA).write_text(f"version: 0\ntopic_id: {encoded}\n")
     (data / "__cluster_metadata-0").mkdir()
     (data / "__cluster_metadata-0" / f"{0:020}.log").touch()
-    known = KnownTopic(topic_id=current, partitions=2, configs={})
-    reported = ClusterTopics(topics={"orders": known}, removed=frozenset({removed}))
+    known = KnownTopic("orders", current, {}, {1: PartitionRecord(1, current)})
+    reported = ClusterTopics(topics={"orders": known}, removed={removed})
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
     disks = scan_folders([data], groups=False)
     assert sorted(disks.partitions) == [TopicPartition("late", 1), TopicPartition("orders", 0)]
@@ -118,7 +119,7 @@ def test_a_replica_of_which_nobody_knows_the_broker_is_in_sync_by_no_guess(
     metadata = replica(tmp_path / "node-2", (0, b""), name="__cluster_metadata-0", topic_id=None)
     (tmp_path / "node-2" / "meta.properties").write_text("node.id=2\n")
     nameless = replica(tmp_path / "copied", (0, b""))
-    known = KnownTopic(topic_id=TOPIC_ID, partitions=1, configs={}, in_sync={0: InSync(frozenset({2}), 0)})
+    known = KnownTopic("orders", TOPIC_ID, {}, {0: PartitionRecord(0, TOPIC_ID, isr=(2,))})
     reported = ClusterTopics(topics={"orders": known}, voters=frozenset({2}))
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)
     ((at, text),) = scan_folders([metadata, nameless], groups=False).replicas.refused.items()

@@ -162,7 +162,7 @@ def test_a_snapshot_of_the_metadata_log_says_what_the_log_says_no_more(tmp_path:
         cluster.kill(0)
     found = topics_in([folder])
     assert found is not None
-    whole = {name: (one.partitions, one.configs) for name, one in found.topics.items()}
+    whole = {name: (one.partition_count, one.configs) for name, one in found.topics.items()}
     assert {f"topic-{number}": (2, {"retention.ms": f"{number + 1}"}) for number in range(5)}.items() <= whole.items()
     assert found.is_whole
     assert found.voters == {cluster.nodes[0].id}
@@ -171,5 +171,5 @@ def test_a_snapshot_of_the_metadata_log_says_what_the_log_says_no_more(tmp_path:
     former = topics_in([folder])
     assert former is not None
     assert any("is left out" in note for note in former.notes)
-    assert {name: (one.partitions, one.configs) for name, one in former.topics.items()} == whole
+    assert {name: (one.partition_count, one.configs) for name, one in former.topics.items()} == whole
     assert former.voters == found.voters, "who votes was written below the snapshot"
