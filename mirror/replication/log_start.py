@@ -5,14 +5,14 @@ So a source that begins at offset S, or is mirrored from there on, is given an e
 large compressed batches, and DeleteRecords up to S. All but the newest batch is deleted as it goes: brokers keep the
 files of a few segments, and the newest batch shows whoever goes on that what the log held was padding. Padding is sent
 like data, by the partition's own producer and at the position in the log, so whoever is interrupted goes on where the
-log ends (P2 to P4 in `replication/position.py`).
+log ends (P2 to P4 in `replication/decide.py`).
 
 Decision: padding is compressed as it always was. A broker looks through every record, so that no codec costs it less
 CPU, smaller batches cost more, and partitions that are padded at a time take as long in all as one after the other
 (`python -m tests.bench.offsets --padding`). The best level of zstd takes a tenth less of the disk.
 
     A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
-        broker crashed and brought it back (`replication/position.py`), it is deleted again before more data follows.
+        broker crashed and brought it back (`replication/decide.py`), it is deleted again before more data follows.
         A copy that holds no record, and never held one by its journal, is padded again where its source's log start
         moved: what was deleted there was never asked for
     A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
@@ -36,7 +36,7 @@ from mirror.kafka.queries import delete_records
 from mirror.policy.rules import Rules
 from mirror.records.header import restamp
 from mirror.records.rewrite import padding
-from mirror.replication.position import Position
+from mirror.replication.decide import Position
 from mirror.states import Remedy, State
 
 #: Bytes of padding behind which what lies below the newest batch is deleted: less than two segments of most topics.

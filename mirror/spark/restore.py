@@ -35,6 +35,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import STANDING, TOMBSTONES, Assignment, KnownStop, Loss, log_loss
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
@@ -194,13 +195,13 @@ async def _compared(
         return replace(found, assignment=replace(mine, stop=replace(mine.stop, advice=_ANOTHER_COPY)), lost=())
     last = mine.last if mine.last is not None and mine.last.is_of(*ids) else None
     mine = replace(mine, last=last, stop=None, losses=losses)
-    logs = portion.flow, source, mine.source, target, mine.target
+    observer = Observer(portion.flow, source, mine.source, target, mine.target, accepted, since, last, losses)
     try:
         if mine.rules.translates:
             recall = OffsetMapStore(journal, {}, None).recall
-            position = (await resume_translated(*logs, accepted, recall, since, last, losses))[0]
+            position = (await resume_translated(observer, recall))[0]
         else:
-            position = await resume(*logs, accepted, since, last, losses, mine.way_back)
+            position = await resume(replace(observer, way_back=mine.way_back))
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,

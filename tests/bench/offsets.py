@@ -32,9 +32,9 @@ from mirror.lab.bench.workloads import Shape, create, fill, records
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
-from mirror.replication.both_logs import producer_id
+from mirror.replication.decide import Position
 from mirror.replication.log_start import Alignment, align
-from mirror.replication.position import Position
+from mirror.replication.observe import producer_id
 
 #: Copies two small topics first: one so that imports and connections are made, and one for what a start takes.
 CHILD = """

@@ -23,8 +23,8 @@ from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import padding
 from mirror.replication import log_start
-from mirror.replication.both_logs import producer_id
 from mirror.replication.log_start import Alignment, align
+from mirror.replication.observe import Observer, producer_id
 from mirror.replication.position import resume
 from mirror.states import State
 
@@ -62,7 +62,7 @@ def killed_while_padding(pair: Pair, topic: str, batches: int, *, too_far: int =
     async def run() -> None:
         async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
             await asyncio.gather(source.refresh([topic]), target.refresh([topic]))
-            position = await resume(topic, source, at, target, at)
+            position = await resume(Observer(topic, source, at, target, at))
             left = batches
 
             def moved(_: int) -> None:

@@ -18,9 +18,9 @@ from mirror.policy.rules import Rules
 from mirror.records import rewrite
 from mirror.records.header import ProducerState
 from mirror.replication import log_start
+from mirror.replication.decide import Position
 from mirror.replication.log_start import Alignment, align
 from mirror.replication.partition_writer import PartitionWriter
-from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 from mirror.suspension import SuspensionDetector
 

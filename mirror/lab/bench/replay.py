@@ -17,10 +17,10 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import replicated_end
 from mirror.lab.bench.stored import endpoint, loaded
 from mirror.records.header import ProducerState, RawBatch
-from mirror.replication.both_logs import producer_id
 from mirror.replication.classifier import OWN_PRODUCER
+from mirror.replication.decide import Position
+from mirror.replication.observe import producer_id
 from mirror.replication.partition_writer import PartitionWriter
-from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 
 MEMORY_BYTES: Final = 8 << 20
