@@ -49,9 +49,10 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
+from uuid import UUID
 
 from mirror import clock
 from mirror.errors import (
@@ -147,6 +148,28 @@ class Channel:
             failed(str(problem))
         else:
             asyncio.get_running_loop().call_soon(ready)
+
+
+class SentRequest(NamedTuple):
+    """A Produce request whose answer is due."""
+
+    channel: Channel
+    connection: Connection
+    partition_writers: Sequence[PartitionWriter]  # each has the oldest of its batches in it that is in flight
+    topic_ids: Mapping[str, UUID | None]
+    size: int  # bytes
+    sent_at: float  # monotonic
+
+
+class SentMarkers(NamedTuple):
+    """Markers for a gap whose answer is due, or the question for the log's end behind them, or both."""
+
+    partition_writer: PartitionWriter
+    gap: Gap
+    markers: int  # how many
+    marked: asyncio.Future[Any] | None
+    asked: asyncio.Future[Any] | None
+    sent_at: float  # monotonic
 
 
 # --- The writing side -------------------------------------------------------------------------------------------------
@@ -488,44 +511,46 @@ class Writer:
         request = ProduceRequest(connection.version(PRODUCE), batches, topic_ids)
         future = connection.send(PRODUCE, request, self._is_awake)
         connection.expect(future, PRODUCE, connection.request_timeout or ANSWER_TIMEOUT)
-        now = clock.monotonic()
-
-        def answered(answer: asyncio.Future[Any]) -> None:
-            channel.in_flight -= 1
-            if problem := answer.exception():
-                if isinstance(problem, ClosedByPeer):
-                    self._closed(channel, connection, sent, size)
-                self._return_in_flight(sent, str(problem))
-            else:
-                self._taken[channel.node] = max(size, self._taken.get(channel.node, ANY_TAKES))
-                if size > self._cut.get(connection.address, NO_LIMIT):
-                    del self._cut[connection.address]
-                heard_at = clock.monotonic()
-                self.took.add(heard_at - now)
-                channel.round_trip_s = min(channel.round_trip_s, heard_at - now)
-                self.throttled_s += (muted_s := throttled_seconds(answer.result()))
-                for waiting in sent:
-                    waiting.muted_until = heard_at + muted_s
-                by_target = {partition_writer.target: partition_writer for partition_writer in sent}
-                now_ms = clock.now_ms()
-                for ack in read_produce(answer.result(), topic_ids):
-                    if partition_writer := by_target.pop(ack.partition, None):
-                        self._acknowledged(partition_writer, ack, now, now_ms)
-                self._return_in_flight(by_target.values(), "an answer without the partition")
-            self.flush()
-
-        future.add_done_callback(answered)
+        request_sent = SentRequest(channel, connection, sent, topic_ids, size, clock.monotonic())
+        future.add_done_callback(partial(self._answered, request_sent))
         return left + [partition_writer for partition_writer in sent if partition_writer.queue]
 
-    def _closed(self, channel: Channel, connection: Connection, sent: Iterable[PartitionWriter], size: int) -> None:
-        """The broker closed the connection over which a request of `size` bytes was on its way (W15)."""
-        if size <= self._taken.pop(channel.node, ANY_TAKES):
+    def _answered(self, request: SentRequest, answer: asyncio.Future[Any]) -> None:
+        """Take the acks of a request, or doubt what it held."""
+        channel = request.channel
+        channel.in_flight -= 1
+        if problem := answer.exception():
+            if isinstance(problem, ClosedByPeer):
+                self._closed(request)
+            self._return_in_flight(request.partition_writers, str(problem))
+        else:
+            self._taken[channel.node] = max(request.size, self._taken.get(channel.node, ANY_TAKES))
+            if request.size > self._cut.get(request.connection.address, NO_LIMIT):
+                del self._cut[request.connection.address]
+            heard_at, now_ms = clock.monotonic(), clock.now_ms()
+            self.took.add(heard_at - request.sent_at)
+            channel.round_trip_s = min(channel.round_trip_s, heard_at - request.sent_at)
+            self.throttled_s += (muted_s := throttled_seconds(answer.result()))
+            by_target = {}
+            for partition_writer in request.partition_writers:
+                partition_writer.muted_until = heard_at + muted_s
+                by_target[partition_writer.target] = partition_writer
+            for ack in read_produce(answer.result(), request.topic_ids):
+                if acknowledged := by_target.pop(ack.partition, None):
+                    self._acknowledged(acknowledged, ack, request.sent_at, now_ms)
+            self._return_in_flight(by_target.values(), "an answer without the partition")
+        self.flush()
+
+    def _closed(self, request: SentRequest) -> None:
+        """The broker closed the connection over which a request was on its way (W15)."""
+        if request.size <= self._taken.pop(request.channel.node, ANY_TAKES):
             return
-        for partition_writer in sent:
+        for partition_writer in request.partition_writers:
             if not partition_writer.in_doubt:  # else an earlier batch of its was on its way, too
-                batch = partition_writer.closed_on(is_alone=channel.is_alone)
+                batch = partition_writer.closed_on(is_alone=request.channel.is_alone)
                 if batch.is_too_large:
-                    self._cut[connection.address] = min(batch.size, self._cut.get(connection.address, NO_LIMIT))
+                    address = request.connection.address
+                    self._cut[address] = min(batch.size, self._cut.get(address, NO_LIMIT))
 
     def _fill(self, partition_writer: PartitionWriter, gap: Gap, channel: Channel, connection: Connection) -> None:
         """Markers for a gap, or the first of them, and the question for the log's end right behind, unless the answer
@@ -553,53 +578,49 @@ class Writer:
             question = list_offsets_request(connection.version(LIST_OFFSETS), {partition_writer.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, question)
 
-        def answered(last: asyncio.Future[Any]) -> None:
-            partition_writer.filling = False
-            problem = (marked.exception() if marked else None) or last.exception()
-            code = read_markers(marked.result()) if marked and not problem else None
-            answer = _of(partition_writer.target, asked.result()) if asked and not problem else None
-            if code in AUTHORIZATION_ERRORS:
-                detail = f"the target answered {code.name} to control markers"
-                stop = partition_writer.refuse(
-                    gap.first,
-                    detail,
-                    Remedy.GRANT,
-                    Remedy.OTHER_FLOW,
-                    state=State.UNAUTHORIZED,
-                    grant=grant_markers(self._target.endpoint),
-                )
-                partition_writer.stop = partition_writer.stop or stop
-            elif code in _NEVER:
-                detail = f"the target answered {code.name} to control markers"
-                partition_writer.stop = partition_writer.stop or partition_writer.refuse(
-                    gap.first, detail, Remedy.SEE_BROKER
-                )
-            partition_writer.doubtful = code in _DOUBTFUL
-            code = code or (answer.error_code if answer else None)
-            if problem or (asked and not answer):
-                self._mark_in_doubt(partition_writer, str(problem or "an answer without the partition"))
-            elif code or partition_writer.in_doubt:
-                self._mark_in_doubt(
-                    partition_writer, f"the target answered {code.name}" if code else partition_writer.in_doubt
-                )
-            elif answer and answer.offset != partition_writer.sent:
-                self._mark_in_doubt(
-                    partition_writer,
-                    f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}",
-                )
-            else:
-                self._filled(partition_writer, gap, count, now)
-            self._on_change(partition_writer)
-            self.flush()
-
         behind = asked or marked
         assert behind is not None, "neither markers nor the question were sent"
         last_api = LIST_OFFSETS if asked else WRITE_TXN_MARKERS
         connection.expect(behind, last_api, connection.request_timeout or ANSWER_TIMEOUT)
-        behind.add_done_callback(answered)
+        sent = SentMarkers(partition_writer, gap, count, marked, asked, now)
+        behind.add_done_callback(lambda _: self._markers_answered(sent))
 
-    def _filled(self, partition_writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
-        partition_writer.seen_at = asked_at
+    def _markers_answered(self, sent: SentMarkers) -> None:
+        """Count markers that are in the log, or doubt them, or stop."""
+        partition_writer, gap, _, marked, asked, _ = sent
+        partition_writer.filling = False
+        problem = (marked.exception() if marked else None) or (asked.exception() if asked else None)
+        code = read_markers(marked.result()) if marked and not problem else None
+        answer = _of(partition_writer.target, asked.result()) if asked and not problem else None
+        if code in AUTHORIZATION_ERRORS or code in _NEVER:
+            partition_writer.stop = partition_writer.stop or self._without_markers(partition_writer, gap, code)
+        partition_writer.doubtful = code in _DOUBTFUL
+        code = code or (answer.error_code if answer else None)
+        if problem or (asked and not answer):
+            self._mark_in_doubt(partition_writer, str(problem or "an answer without the partition"))
+        elif code or partition_writer.in_doubt:
+            why = f"the target answered {code.name}" if code else partition_writer.in_doubt
+            self._mark_in_doubt(partition_writer, why)
+        elif answer and answer.offset != partition_writer.sent:
+            why = f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}"
+            self._mark_in_doubt(partition_writer, why)
+        else:
+            self._filled(sent)
+        self._on_change(partition_writer)
+        self.flush()
+
+    def _without_markers(self, partition_writer: PartitionWriter, gap: Gap, code: Any) -> PartitionStop:
+        """Return the stop of a partition whose target takes no markers."""
+        detail = f"the target answered {code.name} to control markers"
+        if code in _NEVER:
+            return partition_writer.refuse(gap.first, detail, Remedy.SEE_BROKER)
+        right = grant_markers(self._target.endpoint)
+        remedies = Remedy.GRANT, Remedy.OTHER_FLOW
+        return partition_writer.refuse(gap.first, detail, *remedies, state=State.UNAUTHORIZED, grant=right)
+
+    def _filled(self, sent: SentMarkers) -> None:
+        partition_writer, gap, count = sent.partition_writer, sent.gap, sent.markers
+        partition_writer.seen_at = sent.sent_at
         partition_writer.heard_at = clock.monotonic()
         partition_writer.fenced = partition_writer.fenced or bool(count)
         partition_writer.known = partition_writer.known or bool(count)

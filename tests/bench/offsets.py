@@ -14,13 +14,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 from confluent_kafka import Producer
 
@@ -36,43 +33,14 @@ from mirror.replication.decide import Position
 from mirror.replication.log_start import Alignment, align
 from mirror.replication.observe import producer_id
 
-#: Copies two small topics first: one so that imports and connections are made, and one for what a start takes.
-CHILD = """
-import gc, json, sys, time
-from helpers import mirror_once
-from mirror import host
-host.keep_what_is_freed()  # as Spark's workers have it
-source, target, topic, prefix, offsets = sys.argv[1:]
-def spent(name):
-    cpu = time.process_time()
-    every = mirror_once(source, target, [name], naming={"prefix": prefix}, offsets=offsets).values()
-    assert not any(found.lag_records for found in every), every
-    return time.process_time() - cpu
-spent("warm")
-gc.freeze()  # likewise: what was imported is looked through no more
-start = spent("small")
-began = time.monotonic()
-cpu = spent(topic)
-print(json.dumps({"wall": time.monotonic() - began, "cpu": cpu - start}))
-"""
-ROOT = Path(__file__).resolve().parents[2]
+from .against import ROOT, copied_by_child, fill_small
+
 PARTITIONS = 2
 #: By name: bytes of a transaction, uncompressed, and MB in all.
 WORKLOADS = {"1 MB": (1_000_000, 400), "50 KB": (50_000, 100)}
 
 ALIGNED = Rules()
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3}
-
-
-def copied(source: str, target: str, topic: str, prefix: str, offsets: str) -> dict[str, float]:
-    """Seconds and CPU seconds of one copy, in a process of its own, without Spark, to a topic with a prefix."""
-    command = [sys.executable, "-c", CHILD, source, target, topic, prefix, offsets]
-    path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests" / "support")))
-    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the copy failed:\n{done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def fill_with_transactions(bootstrap: str, topic: str, *, size: int, megabytes: int) -> int:
@@ -125,7 +93,7 @@ async def aligned(
             "seconds": time.monotonic() - began,
             "broker_cpu_s": broker.used,
             "mirror_cpu_s": time.process_time() - cpu,
-            "megabytes": on_disk(target, name) / 1e6,
+            "megabytes": on_disk(target, [name]) / 1e6,
         }
     return {key: round(value / (begin * partitions / 1e6), 3) for key, value in found.items()}
 
@@ -162,11 +130,11 @@ def main() -> None:
         if options.padding:
             json.dump(compared(target, options.rounds), sys.stdout, indent=2)
             return
-        for name in ("warm", "small"):
-            fill(source.bootstrap, name, Shape(name=name, megabytes=1, partitions=1, keyed=0))
+        fill_small(source)
+        ends = source.bootstrap, target.bootstrap
 
         def copy(topic: str, turn: int, offsets: str = "preserve") -> dict[str, float]:
-            return copied(source.bootstrap, target.bootstrap, topic, f"{turn}-{offsets}-", offsets)
+            return copied_by_child(ROOT, ends, topic, f"{turn}-{offsets}-", offsets=offsets)
 
         for number, (name, (size, megabytes)) in enumerate(WORKLOADS.items()):
             plain, transactions = f"plain-{number}", f"transactions-{number}"

@@ -128,12 +128,12 @@ class Mirror:
     def kill_task(self) -> None:
         """SIGKILL to the workers that Spark's daemon forked: with one partition there is one task."""
         parents: dict[psutil.Process, int] = {}
-        for one in psutil.Process(self._process.pid).children(recursive=True):
+        for process in psutil.Process(self._process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):  # a worker that ends now
-                if "mirror.spark.daemon" in one.cmdline():
-                    parents[one] = one.ppid()
-        pids = {one.pid for one in parents}
-        workers = [one for one, parent in parents.items() if parent in pids]
+                if "mirror.spark.daemon" in process.cmdline():
+                    parents[process] = process.ppid()
+        pids = {process.pid for process in parents}
+        workers = [process for process, parent in parents.items() if parent in pids]
         assert workers, "no task runs"
         for worker in workers:
             worker.kill()
@@ -141,9 +141,9 @@ class Mirror:
     def kill(self) -> None:
         """SIGKILL to everything."""
         tree = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
-        for one in tree:
+        for process in tree:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                process.kill()
         self._process.wait()
         psutil.wait_procs(tree[1:], 10)
 

@@ -18,27 +18,28 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Final
 
-import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from mirror.config import parse_address
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint
 from mirror.kafka.cluster import TopicPartition as Place
 from mirror.kafka.groups import Committed, fetch_offsets
+from mirror.lab.demo.processes import Bound, Tree
+from mirror.lab.demo.producers import Ends
 from mirror.lab.embedded import Cluster, Spec, start_many
+from mirror.lab.embedded.node import GRACE_S
 
 from .recovery import wait_for
 
@@ -50,13 +51,12 @@ RECORDS: Final = 3
 class Bench:
     """Two clusters, and the mirror between them."""
 
-    def __init__(self, source: Cluster, target: Cluster, folder: Path) -> None:
-        self._source, self._target, self._folder = source, target, folder
+    def __init__(self, source: Cluster, target: Cluster, folder: Path, stack: ExitStack) -> None:
+        self._source, self._target, self._folder, self._stack = source, target, folder, stack
         self._admin = AdminClient({"bootstrap.servers": source.bootstrap})
         # A broker may need more than the half minute that a producer gives it to list a thousand topics.
         patient = {"topic.metadata.propagation.max.ms": 180_000}
         self._producer = Producer({"bootstrap.servers": source.bootstrap, "linger.ms": 5, **patient})
-        self._mirror: subprocess.Popen[bytes] | None = None
         self.topics: list[str] = []
         self.groups: list[str] = []
         self._partitions = 0
@@ -64,15 +64,15 @@ class Bench:
     def fill(self, topics: int, partitions: int, groups: int) -> None:
         """Topics with a few records in each partition, and groups that have read some of them."""
         self.topics, self._partitions = [f"topic-{number:04}" for number in range(topics)], partitions
-        for some in _parts(self.topics):
-            made = self._admin.create_topics([NewTopic(one, partitions, 1) for one in some])
-            for future in made.values():
+        for first in range(0, topics, AT_ONCE):
+            made = [NewTopic(topic, partitions, 1) for topic in self.topics[first : first + AT_ONCE]]
+            for future in self._admin.create_topics(made).values():
                 future.result(60)
         for topic, partition, number in product(self.topics, range(partitions), range(RECORDS)):
             self._producer.produce(topic, b"%d" % number, partition=partition)
             self._producer.poll(0)
         self._producer.flush(240)
-        there, every = _records(self._source, self.topics, partitions), topics * partitions * RECORDS
+        there, every = self._records(self._source, self.topics), topics * partitions * RECORDS
         if there != every:
             raise RuntimeError(f"the source has {there} records of {every}: nothing can be measured with these")
         self.groups = [f"group-{number:04}" for number in range(groups)]
@@ -97,16 +97,16 @@ class Bench:
             f'target: {{alias: b, bootstrap.servers: "{self._target.bootstrap}"}}\ntopics: {{include: ["topic-.*"]}}\n'
         )
         began = time.monotonic()
-        with log.open("wb") as out:
-            self._mirror = subprocess.Popen([sys.executable, "-m", "mirror", "run", str(config)], stderr=out)
+        command = [sys.executable, "-m", "mirror", "run", str(config)]
+        self._mirror = self._stack.enter_context(Bound(command, log, grace=GRACE_S))
         found = {}
         for event in ("flow_prepared", "spark_started"):
             wait_for(partial(self._has_logged, log, event), f"no {event}")
             found[event] = round(time.monotonic() - began, 1)
-        wait_for(lambda: self._copied(self.topics[:1]) > 0, "nothing was mirrored")
+        wait_for(lambda: self._records(self._target, self.topics[:1]) > 0, "nothing was mirrored")
         found["first_record"] = round(time.monotonic() - began, 1)
         every = len(self.topics) * self._partitions * RECORDS
-        wait_for(lambda: self._copied(self.topics) >= every, "not everything was mirrored", pause=2)
+        wait_for(lambda: self._records(self._target, self.topics) >= every, "not everything was mirrored", pause=2)
         found["all_records"] = round(time.monotonic() - began, 1)
         wait_for(lambda: self._committed(self.groups) == {1}, "not every group was synced", pause=1)
         found["all_groups"] = round(time.monotonic() - began, 1)
@@ -114,11 +114,12 @@ class Bench:
 
     def idle(self, seconds: float) -> dict[str, float]:
         """What the mirror costs with nothing to do."""
-        before, began = self._cpu(), time.monotonic()
+        tree, began = Tree(self._mirror.pid), time.monotonic()
+        before = tree.sample()
         time.sleep(seconds)
-        used, took = self._cpu() - before, time.monotonic() - began
-        memory = sum(one.memory_info().rss for one in self._tree())
-        return {"seconds": round(took, 1), "cpu_share": round(used / took, 3), "rss_mb": round(memory / 1e6)}
+        used, took = tree.sample() - before, time.monotonic() - began
+        share, memory = used / took, tree.counters.peak_rss
+        return {"seconds": round(took, 1), "cpu_share": round(share, 3), "rss_mb": round(memory / 1e6)}
 
     def new_topic(self, number: int) -> float:
         """Seconds until a new topic's first record is on the target."""
@@ -127,7 +128,7 @@ class Bench:
         self._admin.create_topics([NewTopic(topic, self._partitions, 1)])[topic].result(60)
         self._producer.produce(topic, b"first", partition=0)
         self._producer.flush(60)
-        wait_for(lambda: self._copied([topic]) > 0, f"{topic} was not mirrored")
+        wait_for(lambda: self._records(self._target, [topic]) > 0, f"{topic} was not mirrored")
         return time.monotonic() - began
 
     def group(self, group: str, offset: int) -> float:
@@ -145,34 +146,14 @@ class Bench:
         wait_for(lambda: self._committed(self.groups) == {offset}, "not every group was synced")
         return {"committing": round(committed - began, 1), "then": round(time.monotonic() - committed, 1)}
 
-    def stop(self) -> None:
-        """End the mirror."""
-        if self._mirror is not None:
-            self._mirror.terminate()
-            self._mirror.wait(60)
-
-    def _lives(self) -> bool:
-        return self._mirror is not None and self._mirror.poll() is None
-
     def _has_logged(self, log: Path, event: str) -> bool:
-        assert self._lives(), log.read_text()
-        return f"event={event}" in log.read_text()
+        text = log.read_text()
+        assert self._mirror.exit_code is None, text
+        return f"event={event}" in text
 
-    def _tree(self) -> list[psutil.Process]:
-        assert self._mirror is not None
-        driver = psutil.Process(self._mirror.pid)
-        return [driver, *driver.children(recursive=True)]
-
-    def _cpu(self) -> float:
-        used = 0.0
-        for one in self._tree():
-            with suppress(psutil.NoSuchProcess):
-                times = one.cpu_times()
-                used += times.user + times.system
-        return used
-
-    def _copied(self, topics: Sequence[str]) -> int:
-        return _records(self._target, topics, self._partitions)
+    def _records(self, cluster: Cluster, topics: Sequence[str]) -> int:
+        """By the ends of their logs; a topic that is not there yet has none."""
+        return sum(Ends(cluster.bootstrap).of(dict.fromkeys(topics, self._partitions), growing=True).values())
 
     def _committed(self, groups: Sequence[str]) -> set[int]:
         """The offsets that these groups have on the target; -1 stands for none."""
@@ -189,38 +170,16 @@ class Bench:
         return asyncio.run(asked())
 
 
-def _records(cluster: Cluster, topics: Sequence[str], partitions: int) -> int:
-    """How many records these topics have, by the ends of their logs; a topic that is not there yet has none."""
-    asked = {
-        TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call] # the bindings say nothing there
-        for topic, partition in product(topics, range(partitions))
-    }
-    ends = 0
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # an older one remembers what was not there
-    for future in admin.list_offsets(asked, request_timeout=30).values():
-        with suppress(Exception):
-            ends += max(0, future.result(60).offset)
-    return ends
-
-
-def _parts(topics: Sequence[str]) -> Iterator[Sequence[str]]:
-    for first in range(0, len(topics), AT_ONCE):
-        yield topics[first : first + AT_ONCE]
-
-
 @contextmanager
 def bench(folder: Path) -> Iterator[Bench]:
     """Both clusters, and the mirror's end."""
     source, target = start_many([Spec(name="scale-source", jit="full"), Spec(name="scale-target", jit="full")])
-    with source, target:
-        measured = Bench(source, target, folder)
+    with source, target, ExitStack() as stack:
         try:
-            yield measured
+            yield Bench(source, target, folder, stack)
         except TimeoutError:
             print((folder / "log").read_text()[-20_000:], file=sys.stderr)
             raise
-        finally:
-            measured.stop()
 
 
 def main() -> None:

@@ -12,22 +12,20 @@ add is not measured, only what its processes cost.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from mirror.lab.bench.arms import Mirror
-from mirror.lab.bench.copies import Settings, copied, source_of
-from mirror.lab.bench.result import Measured
+from rich.console import Console
+
+from mirror.lab.bench.arms import MIRROR
+from mirror.lab.bench.play import Plan, play
+from mirror.lab.bench.report import Narrator
+from mirror.lab.bench.summary import METRICS, Summary, ranged
 from mirror.lab.bench.workloads import Shape
-from mirror.lab.embedded import Spec, start_many
 
 WORKERS: Final = 2
 PARTITIONS: Final = 4
@@ -47,14 +45,8 @@ def spark_of(master: str) -> dict[str, Any]:
     return {"master": master, "tasks": TASKS, "conf": conf}
 
 
-def line(name: str, found: Sequence[float], form: str) -> str:
-    """A median and its range."""
-    low, middle, high = (format(one, form) for one in (min(found), statistics.median(found), max(found)))
-    return f"  {name:<44}{middle}  ({low} to {high})"
-
-
 def main() -> None:
-    """Measure and print a summary and, last, the raw figures as JSON."""
+    """Measure and print the median and the range of each figure."""
     sys.path.insert(0, str(Path(__file__).parents[1]))  # the folders that pytest puts there
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
     from sparkcluster import spark_cluster
@@ -64,46 +56,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
-    found: dict[str, list[Measured]] = {"local": [], "standalone": []}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        specs = [Spec(name="bench-source", jit="full"), Spec(name="bench-target", jit="full")]
-        source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
-        spark = stack.enter_context(spark_cluster(folder, WORKERS))
-        shapes = [
-            Shape(name="warm", megabytes=options.megabytes // 10),
-            Shape(name="load", megabytes=options.megabytes),
+    shape = Shape(name="load", megabytes=options.megabytes, partitions=PARTITIONS, keyed=0)
+    with tempfile.TemporaryDirectory() as folder, spark_cluster(Path(folder), WORKERS) as spark:
+        arms = [
+            replace(MIRROR, name="local", title="local", spark={"tasks": TASKS}),
+            replace(MIRROR, name="standalone", spark=spark_of(spark.address), beside=spark.pids),
         ]
-        warm, load = (source_of(source, replace(shape, partitions=PARTITIONS, keyed=0)) for shape in shapes)
-        copied(Mirror(), warm, target, "warm-up")  # brokers compile what they are about to do
-        ways = {
-            "local": Settings(spark={"tasks": TASKS}),
-            "standalone": Settings(spark=spark_of(spark.address), beside=spark.pids),
-        }
-        for number in range(options.rounds):
-            for way, settings in ways.items():
-                copy, _ = copied(Mirror(), load, target, f"{way}-{number}", settings)
-                found[way].append(copy)
-                print(f"{way} {copy}", file=sys.stderr)
-    size = load.workload.stored_bytes
-    rows: dict[str, tuple[Callable[[Measured], float], str]] = {
-        "MB/s of batches": (lambda copy: size / 1e6 / copy.copy_s, ".0f"),
-        "CPU-s per GB of batches": (lambda copy: copy.copy_cpu_s / size * 1e9, ".2f"),
-        "s from the start to the first record": (lambda copy: copy.start_s, ".1f"),
-        "s from the start to the exit": (lambda copy: copy.wall_s, ".1f"),
-        "CPU-s from the start to the exit": (lambda copy: copy.cpu_s, ".1f"),
-        "MB resident at most, shared pages once": (lambda copy: (copy.peak_pss_bytes or 0) / 1e6, ".0f"),
-    }
-    print(f"{size / 1e6:.0f} MB of batches, {TASKS} tasks, {options.rounds} rounds")
-    for way, copies in found.items():
-        print(way)
-        for name, (figure, form) in rows.items():
-            print(line(name, [figure(copy) for copy in copies], form))
-    pairs = zip(found["local"], found["standalone"], strict=True)
-    ratios = [local.copy_s / cluster.copy_s for local, cluster in pairs]
-    print("standalone beside local")
-    print(line("speed", ratios, ".2f"))
-    print(json.dumps({way: [asdict(copy) for copy in copies] for way, copies in found.items()}))
+        plan = Plan(shapes=[shape], arms=arms, rounds=options.rounds)
+        summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)
+    for metric in METRICS:
+        for arm in arms:
+            print(f"{arm.name:12}{metric.title}, {metric.unit}: {ranged(summary.spread(metric, shape.name, arm.name))}")
 
 
 if __name__ == "__main__":

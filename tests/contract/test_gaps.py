@@ -22,8 +22,7 @@ from translated_copies import trim
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ProducerState
 from mirror.replication.observe import MARKERS, Observer, producer_id
-from mirror.replication.partition_writer import Gap, PartitionWriter
-from mirror.replication.writer import Writer
+from mirror.replication.writer import SentMarkers, Writer
 from mirror.states import State
 
 #: A producer id; they belong to a partition here, and every test has a topic of its own.
@@ -104,11 +103,11 @@ def test_the_filling_of_a_loss_goes_on_where_it_was_killed(
     async def forgotten(*_: Any) -> None:
         return None
 
-    def kill(self: Writer, writer: PartitionWriter, gap: Gap, count: int, asked_at: float) -> None:
-        if count == MARKERS and not killed_at:
-            killed_at.append(gap.first + count)
+    def kill(self: Writer, sent: SentMarkers) -> None:
+        if sent.markers == MARKERS and not killed_at:
+            killed_at.append(sent.gap.first + sent.markers)
             raise Killed
-        filled(self, writer, gap, count, asked_at)
+        filled(self, sent)
 
     monkeypatch.setattr(Observer, "_kept_until", forgotten)
     monkeypatch.setattr(Writer, "_filled", kill)

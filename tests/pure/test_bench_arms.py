@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import pytest
 
-from mirror.lab.bench import rekeyed
-from mirror.lab.bench.content import Content
+from mirror.lab.bench import content
+from mirror.lab.bench.content import Content, Topics
 from mirror.lab.bench.latency import at_share, summary
-from mirror.lab.bench.measuring import Connection, parsed
 from mirror.lab.bench.workloads import Shape, values
 
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
@@ -44,11 +42,11 @@ def test_a_rekeyed_copy_holds_every_record_once_and_each_key_in_one_place(monkey
     nothing = {"checked": 0, "wrong": 0, "keys": []}
     mine = [{**nothing, "records": 2, "sum": 5}, {**nothing, "records": 1, "sum": 6}]
     good = {"records": 3, "sum": 11, "checked": 3, "wrong": 0, "keys": [["a", "b"], ["c"]]}
-    source, copy = ("here", "orders", 2), ("there", "orders", 12)
+    source, copy = Topics("here", ["orders"], 2), Topics("there", ["orders"], 12)
 
     def compared(its: dict[str, object]) -> tuple[bool, str]:
-        monkeypatch.setattr(rekeyed, "shared_out", lambda _, address, *more: mine if address == "here" else [its])
-        return rekeyed.compared(source, copy, "user")
+        monkeypatch.setattr(content, "read_in_parts", lambda topics, _: mine if topics is source else [its])
+        return content.compare_rekeyed(source, copy, "user")
 
     assert compared(good)[0]
     for change, named in (
@@ -73,20 +71,3 @@ def test_latency_is_added_record_by_record() -> None:
     assert sum(many for _, many in found.buckets) == found.records == 100
     assert found.buckets[-1] == (9000.0, 2)
     assert at_share([1.0, 2.0], 1.0) == 2.0
-
-
-def diagnosed(port: int, inode: int, sent: int, received: int) -> bytes:
-    """What the kernel says of one connection."""
-    message = struct.pack("=4B", 2, 1, 0, 0) + struct.pack(">HH", 40_000, port) + bytes(60) + struct.pack("=I", inode)
-    info = struct.pack("=120xQQ", sent, received)
-    body = message + struct.pack("=HH", 8, 5) + bytes(4) + struct.pack("=HH", 4 + len(info), 2) + info
-    return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
-
-
-def test_connections_are_read_from_what_the_kernel_says() -> None:
-    answer = diagnosed(9092, 7, 10, 20) + diagnosed(9093, 0, 1 << 33, 3) + struct.pack("=IHHII4x", 20, 3, 2, 1, 0)
-    assert list(parsed(answer)) == [
-        Connection(40_000, 9092, 7, 10, 20),
-        Connection(40_000, 9093, 0, 1 << 33, 3),
-        None,
-    ]

@@ -14,16 +14,10 @@ from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.errors import ExitCode
-from mirror.lab.bench.goals import BEGIN, END, compare, table
+from mirror.lab.bench.compare import BEGIN, END, compare, table
 from mirror.lab.bench.page import page
-from mirror.lab.bench.result import (
-    CPU,
-    MEMORY,
-    MIRROR,
-    SPEED,
-    Result,
-    Summary,
-)
+from mirror.lab.bench.result import Result
+from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper
 
 ROOT = Path(__file__).parents[2]
 LATEST = ROOT / "docs/bench/latest.json"
@@ -72,6 +66,18 @@ def test_ratios_are_made_round_by_round() -> None:
     assert (times.least, times.most) == pytest.approx((50, 50))
     assert times.many == 3, "one arm lacks a round"
     assert measured(mirror=(0.0,), mm2=(50.0,)).against(CPU, "1MB-zstd", MIRROR) is None
+
+
+def test_the_text_names_figures_in_which_others_are_cheaper() -> None:
+    cases = (
+        ({"mirror": (1.0, 2.0), "mm2": (5.0, 6.0)}, ""),
+        ({"mirror": (9.0, 10.0), "mm2": (5.0, 6.0)}, "MirrorMaker 2, as it comes 14.1, mirror 24.3."),
+        ({"mirror": (9.0, 10.0), "mm2": (5.0, 11.0)}, "MirrorMaker 2, as it comes 20.5, mirror 24.3, not in every"),
+    )
+    for values, text in cases:
+        found = "".join(one for one in cheaper(measured(**values)) if one.startswith("CPU of the copy"))
+        assert text in found
+        assert bool(text) == bool(found)
 
 
 # --- two comparisons --------------------------------------------------------------------------------------------------

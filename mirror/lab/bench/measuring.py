@@ -1,154 +1,27 @@
-"""Measures a process that copies a topic from outside: time, CPU, memory, and bytes on connections.
+"""Measures a process that copies a topic from outside: time, CPU and memory.
 
-The kernel is asked over netlink, as `ss -ti` asks it, which takes less than a millisecond: so it can be asked again
-and again, and what a connection carried between the last answer and its end is next to nothing. All connections to the
-brokers' ports count but for those of this process and of the brokers themselves.
-
-Nothing of it is asked for its own figures. CPU is that of its whole process tree; it is taken at the moments of the
-first and the last record, which are known to some hundredths of a second. The first one is that of the last sample of
-which nothing was there: so a copy's time is never too short.
+CPU is that of its whole process tree; it is taken at the moments of the first and the last record, which are known to
+some hundredths of a second. The first one is that of the last sample of which nothing was there: so a copy's time is
+never too short.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import struct
-import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from typing import Final
 
 import psutil
 
 from mirror.errors import BenchError
+from mirror.lab.bench.content import Topics
 from mirror.lab.bench.result import Measured
 from mirror.lab.demo.processes import Bound, Tree
 from mirror.lab.demo.producers import Ends
 from mirror.lab.embedded import Cluster
-
-# --- Bytes that a copy exchanges with brokers of this machine ---------------------------------------------------------
-
-_NETLINK_SOCK_DIAG: Final = 4
-_SOCK_DIAG_BY_FAMILY: Final = 20
-_DUMP_REQUEST: Final = 0x301
-_DONE: Final = 3
-_ERROR: Final = 2
-_INFO: Final = 2
-#: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK: those that still have counters.
-_STATES: Final = sum(1 << state for state in (1, 4, 5, 8, 9))
-_HEADER: Final = struct.Struct("=IHHII")
-_REQUEST: Final = struct.Struct("=BBBxI48x")
-_PORTS: Final = struct.Struct(">HH")
-_ATTRIBUTE: Final = struct.Struct("=HH")
-#: The share of what must have been carried that has to be seen.
-_SEEN: Final = 0.9
-#: Where `struct inet_diag_msg` has the ports and the inode, and its size; where `struct tcp_info` has the counters.
-_PORTS_AT, _INODE_AT, _MESSAGE_SIZE = 4, 68, 72
-_COUNTERS: Final = struct.Struct("=QQ")
-_COUNTERS_AT: Final = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """One end of a connection: the local and the remote port, the socket's inode (0 once its process has closed it),
-    bytes that the other end has acknowledged and bytes that came from it.
-    """
-
-    local: int
-    port: int
-    inode: int
-    sent: int
-    received: int
-
-
-def parsed(answer: bytes) -> Iterator[Connection | None]:
-    """The connections in one part of the kernel's answer, and None for its end (pure)."""
-    at = 0
-    while at + _HEADER.size <= len(answer):
-        length, kind, *_ = _HEADER.unpack_from(answer, at)
-        if kind in (_DONE, _ERROR) or length < _HEADER.size:
-            yield None
-            return
-        if (found := _connection(answer[at + _HEADER.size : at + length])) is not None:
-            yield found
-        at += (length + 3) & ~3
-
-
-def _connection(message: bytes) -> Connection | None:
-    local, port = _PORTS.unpack_from(message, _PORTS_AT)
-    (inode,) = struct.unpack_from("=I", message, _INODE_AT)
-    at = _MESSAGE_SIZE
-    while at + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, at)
-        if kind == _INFO and length >= _ATTRIBUTE.size + _COUNTERS_AT + _COUNTERS.size:
-            return Connection(local, port, inode, *_COUNTERS.unpack_from(message, at + _ATTRIBUTE.size + _COUNTERS_AT))
-        at += max(_ATTRIBUTE.size, (length + 3) & ~3)
-    return None
-
-
-class Traffic:
-    """Adds up what goes to and comes from brokers on these `ports`; `brokers` are their processes' ids."""
-
-    def __init__(self, ports: Iterable[int], brokers: Iterable[int]) -> None:
-        self._ports, self._others = frozenset(ports), (os.getpid(), *brokers)
-        self._counts: dict[tuple[int, int], tuple[int, int]] = {}
-        self._foreign: set[tuple[int, int]] = set()
-
-    def sample(self) -> None:
-        """Now. Nothing happens where the kernel cannot be asked."""
-        if sys.platform != "linux":
-            return
-        with suppress(OSError):
-            for one in (*_asked(socket.AF_INET), *_asked(socket.AF_INET6)):  # Java's are of the second family
-                which = one.local, one.port
-                if one.port not in self._ports or which in self._foreign:
-                    continue
-                if which not in self._counts and (not one.inode or self._is_foreign(one.inode)):
-                    self._foreign.add(which)
-                    continue
-                received, sent = self._counts.get(which, (0, 0))
-                self._counts[which] = max(received, one.received), max(sent, one.sent)
-
-    def _is_foreign(self, inode: int) -> bool:
-        return any(inode in _inodes(pid) for pid in self._others)
-
-    def total(self, least_received: int, least_sent: int) -> tuple[int | None, int | None]:
-        """Bytes received and sent so far, given what must have gone either way. A connection may carry something
-        between the last sample and its end; where that can be more than a little, the sum is not known.
-        """
-        received, sent = (sum(pair[way] for pair in self._counts.values()) for way in (0, 1))
-        return _known(received, least_received), _known(sent, least_sent)
-
-
-def _known(counted: int, least: int) -> int | None:
-    return max(counted, least) if counted >= _SEEN * least else None
-
-
-def _asked(family: socket.AddressFamily) -> Iterator[Connection]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
-        body = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (_INFO - 1), _STATES)
-        kernel.send(_HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _DUMP_REQUEST, 1, 0) + body)
-        while True:
-            for found in parsed(kernel.recv(1 << 17)):
-                if found is None:
-                    return
-                yield found
-
-
-def _inodes(pid: int) -> Iterator[int]:
-    with suppress(OSError):  # it has ended
-        for name in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                target = str(name.readlink())
-                if target.startswith("socket:["):
-                    yield int(target[8:-1])
-
-
-# --- Measures a process that copies a topic, whatever it is -----------------------------------------------------------
 
 #: Between samples of the log ends, and of all processes.
 _TICK_S: Final = 0.02
@@ -163,14 +36,10 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A topic on the target, its partitions, the sum of log ends at which all records are there, and the bytes that the
-    source has stored.
-    """
+    """What a copy is to reach."""
 
-    topic: str
-    partitions: int
-    end: int
-    stored_bytes: int
+    topics: Topics  # on the target
+    end: int  # the sum of log ends at which all records are there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,30 +66,30 @@ class Watch:
         goal: Goal,
         beside: Sequence[int] = (),
     ) -> None:
-        """`began`: `time.monotonic()` when it was started. What the processes `beside` take from now on counts as well:
-        those of a Spark cluster that has run before.
-        """
-        self._process, self._began, self._goal, self._target = process, began, goal, target
+        """`began`: `time.monotonic()` when it was started. Processes `beside` count as in `Tree`."""
+        self._process, self._began, self.goal, self._target = process, began, goal, target
         self._source_cpu, self._target_cpu = BrokerCpu(source), BrokerCpu(target)
-        self._trees = Trees(process.pid, beside)
+        self.tree = Tree(process.pid, beside)
         self._ends = Ends(target.bootstrap)
-        nodes = [node for cluster in (source, target) for node in cluster.nodes]
-        self._traffic = Traffic((node.port for node in nodes), (node.process.pid for node in nodes if node.process))
         self._empty = self._last = _Moment(at=began)
         self._first: _Moment | None = None
         self._seen = 0
         self._moved = self._counted = began
         self._sampled_at = float("-inf")  # a process that ends at once is seen, too
 
-    def measure(self, *, ends_itself: bool) -> Measured:
-        """Until it has ended, or, where it does not by itself, until everything is on the target. Raises BenchError."""
+    def measure(self, *, ends_itself: bool, on_progress: Callable[[int], None] = lambda _: None) -> Measured:
+        """Until it has ended, or, where it does not by itself, until everything is on the target. Raises BenchError.
+
+        `on_progress` gets the sum of the log ends.
+        """
         while self._process.exit_code is None:
             self._sample()
+            on_progress(self._seen)
             if self._complete and not ends_itself:
                 break
             if time.monotonic() - self._moved > TIMEOUT_S:
                 raise BenchError(
-                    f"no headway within {TIMEOUT_S:.0f} s: {self._seen:,} of {self._goal.end:,} records are there:\n"
+                    f"no headway within {TIMEOUT_S:.0f} s: {self._seen:,} of {self.goal.end:,} records are there:\n"
                     + self._process.tail()
                 )
             time.sleep(max(_TICK_S, _REST * (time.monotonic() - self._counted)))
@@ -233,55 +102,54 @@ class Watch:
             time.sleep(_TICK_S)
             self._count()
         if not self._complete or self._first is None:
-            raise BenchError(f"it ended with {self._seen:,} of {self._goal.end:,} records:\n{self._process.tail()}")
+            raise BenchError(f"it ended with {self._seen:,} of {self.goal.end:,} records:\n{self._process.tail()}")
         first, last = self._first, self._last
-        received, sent = self._traffic.total(self._goal.stored_bytes, on_disk(self._target, self._goal.topic))
         return Measured(
             wall_s=max(ended, last.at) - self._began,
             start_s=first.at - self._began,
             copy_s=last.at - first.at,
-            cpu_s=self._trees.cpu_s,
+            cpu_s=self.tree.cpu_s,
             start_cpu_s=first.cpu_s,
             copy_cpu_s=last.cpu_s - first.cpu_s,
             copy_kernel_cpu_s=last.kernel_s - first.kernel_s,
             copy_java_cpu_s=last.java_s - first.java_s,
             copy_source_cpu_s=last.source_s - first.source_s,
             copy_target_cpu_s=last.target_s - first.target_s,
-            java_cpu_s=self._trees.java_cpu_s,
+            java_cpu_s=self.tree.java_cpu_s,
             source_broker_cpu_s=last.source_s,
             target_broker_cpu_s=last.target_s,
-            peak_rss_bytes=self._trees.peak_rss,
-            peak_pss_bytes=self._trees.peak_pss,
-            wire_in_bytes=received,
-            wire_out_bytes=sent,
+            peak_rss_bytes=self.tree.counters.peak_rss,
+            peak_pss_bytes=self.tree.counters.peak_pss,
         )
 
     @property
     def _complete(self) -> bool:
-        return self._seen >= self._goal.end
+        return self._seen >= self.goal.end
 
     def _sample(self) -> None:
         now = time.monotonic()
         find = now - self._sampled_at >= _PROCESSES_S
         if find:
             self._sampled_at = now
-        self._trees.sample(find=find)
+        self.tree.sample(find=find)
         self._counted = time.monotonic()
         self._count()
-        self._traffic.sample()
 
     def _count(self) -> None:
         asked = time.monotonic()
-        found = self._ends.of({self._goal.topic: self._goal.partitions}, growing=True)
+        topics = self.goal.topics
+        found = self._ends.of(dict.fromkeys(topics.names, topics.partitions), growing=True)
         end = sum(found.values())
         if end > self._seen:
             self._seen = end
             now = time.monotonic()
-            self._trees.sample(find=self._first is None)
+            self.tree.sample(find=self._first is None)
             self._last = self._moment(now)
             self._moved = now
             self._first = self._first or self._empty
-        elif not end and (len(found) == self._goal.partitions or not on_disk(self._target, self._goal.topic)):
+        elif not end and (
+            len(found) == topics.partitions * len(topics.names) or not on_disk(self._target, self.goal.topics.names)
+        ):
             # Brokers list a new topic late: what they do not list is empty only where nothing is on disk.
             self._empty = self._moment(asked)
 
@@ -289,54 +157,12 @@ class Watch:
         """As of the last sample of the processes, and of now for the brokers."""
         return _Moment(
             at=at,
-            cpu_s=self._trees.cpu_s,
-            kernel_s=self._trees.kernel_s,
-            java_s=self._trees.java_cpu_s,
+            cpu_s=self.tree.cpu_s,
+            kernel_s=self.tree.kernel_s,
+            java_s=self.tree.java_cpu_s,
             source_s=self._source_cpu.used,
             target_s=self._target_cpu.used,
         )
-
-
-class Trees:
-    """A process with all that it starts, and others that ran before: of those, what they take from now on."""
-
-    def __init__(self, pid: int, beside: Sequence[int]) -> None:
-        self._every = [Tree(one) for one in (*beside, pid)]
-        self._before = self._java_before = self._kernel_before = 0.0
-        for tree in self._every[:-1]:
-            tree.sample()
-        self._before, self._java_before, self._kernel_before = self.cpu_s, self.java_cpu_s, self.kernel_s
-
-    def sample(self, *, find: bool = True) -> None:
-        """Sample all of them."""
-        for tree in self._every:
-            tree.sample(find=find)
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU-seconds as of the last sample."""
-        return sum(tree.counters.cpu_s for tree in self._every) - self._before
-
-    @property
-    def java_cpu_s(self) -> float:
-        """The part of it that Java's virtual machines took."""
-        return sum(tree.java_cpu_s for tree in self._every) - self._java_before
-
-    @property
-    def kernel_s(self) -> float:
-        """The part of it that the system's kernel took for them."""
-        return sum(tree.counters.kernel_s for tree in self._every) - self._kernel_before
-
-    @property
-    def peak_rss(self) -> int:
-        """Bytes: the sum of each tree's own peak."""
-        return sum(tree.counters.peak_rss for tree in self._every)
-
-    @property
-    def peak_pss(self) -> int | None:
-        """The same with shared pages once, where the system says."""
-        found = [tree.counters.peak_pss for tree in self._every]
-        return sum(size for size in found if size is not None) if any(found) else None
 
 
 class BrokerCpu:
@@ -357,12 +183,12 @@ def cpu_of(processes: Iterable[psutil.Process]) -> float:
     return sum(times.user + times.system for process in processes for times in [process.cpu_times()])
 
 
-def on_disk(cluster: Cluster, topic: str) -> int:
-    """Bytes of a topic's log as one replica has it."""
+def on_disk(cluster: Cluster, topics: Sequence[str]) -> int:
+    """Bytes of topics' logs as one replica has them."""
     sizes: dict[str, int] = {}
-    for node in cluster.nodes:
+    for node, topic in product(cluster.nodes, topics):
         for folder in node.data.glob(f"{topic}-*"):
-            sizes[folder.name] = max(sizes.get(folder.name, 0), sum(one.stat().st_size for one in folder.glob("*.log")))
+            sizes[folder.name] = max(sizes.get(folder.name, 0), sum(log.stat().st_size for log in folder.glob("*.log")))
     return sum(sizes.values())
 
 

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.text import Text
 
 from mirror.errors import ConfigError, ExitCode
-from mirror.lab.bench.goals import Change, Comparison, compare
-from mirror.lab.bench.goals import table as markdown
+from mirror.lab.bench.compare import Change, Comparison, compare
+from mirror.lab.bench.compare import table as markdown
 from mirror.lab.bench.page import page
 from mirror.lab.bench.play import Plan, play
 from mirror.lab.bench.plots import need_library
-from mirror.lab.bench.result import Axis, Latency, Point, Result, Run, Summary, figure, ranged
+from mirror.lab.bench.result import Latency, Point, Result, Run
+from mirror.lab.bench.summary import Summary, figure, ranged, short_copies
 from mirror.rendering import console, plain, print_json, table
 
 # --- `mirror bench page`, `compare` and `table` -----------------------------------------------------------------------
@@ -69,33 +70,34 @@ def show_changes(old: Path, new: Path, *, as_json: bool) -> ExitCode:
     """`mirror bench compare`: exit code 5 where one of the mirror's figures became worse beyond noise."""
     found = compare(Summary(read(old)), Summary(read(new)))
     if as_json:
-        print_json({"changes": [_fields(one) for one in found.changes], "notes": found.notes})
+        print_json({"changes": [_fields(change) for change in found.changes], "notes": found.notes})
     else:
         _print_changes(found)
     return ExitCode.DIFFERENT if found.worse else ExitCode.DONE
 
 
-def _fields(one: Change) -> dict[str, object]:
-    return {**asdict(one), "arm": one.arm.name, "kind": one.arm.kind}
+def _fields(change: Change) -> dict[str, object]:
+    return {**asdict(change), "arm": change.arm.name, "kind": change.arm.kind}
 
 
 def _print_changes(found: Comparison) -> None:
     out = console()
     shown = table("where", "arm", "figure", ("old", "right"), ("new", "right"), ("new / old", "right"), "")
-    for one in found.changes:
-        style = {"better": "green", "worse": "red"}.get(one.verdict, "dim")
-        ratio = f"{figure(one.ratio)} ({figure(one.least)} to {figure(one.most)})"
+    for change in found.changes:
+        style = {"better": "green", "worse": "red"}.get(change.verdict, "dim")
+        ratio = f"{figure(change.ratio)} ({figure(change.least)} to {figure(change.most)})"
         shown.add_row(
-            *(plain(text) for text in (one.where, one.arm.title, f"{one.what}, {one.unit}")),
-            *(ranged(spread) for spread in (one.old, one.new)),
+            *(plain(text) for text in (change.where, change.arm.title, f"{change.what}, {change.unit}")),
+            *(ranged(spread) for spread in (change.old, change.new)),
             ratio,
-            f"[{style}]{one.verdict}[/]",
+            f"[{style}]{change.verdict}[/]",
         )
     out.print(shown)
     for note in found.notes:
         out.print(f"note: {plain(note)}", markup=False)
     better, worse, noise, single = (
-        sum(one.verdict == verdict for one in found.changes) for verdict in ("better", "worse", "noise", "one round")
+        sum(change.verdict == verdict for change in found.changes)
+        for verdict in ("better", "worse", "noise", "one round")
     )
     summary = f"{better} better and {worse} worse beyond noise, {noise} within it"
     out.print(summary + (f", {single} of one round alone, of which nothing can be said" if single else ""))
@@ -118,6 +120,8 @@ def measure(plan: Plan, *, report: Path | None, raw: Path | None) -> ExitCode:
     narrator = Narrator(Console(stderr=True, highlight=False))
     outcome = play(plan, narrator)
     _write(outcome.result, report, raw, narrator)
+    if short := short_copies(Summary(outcome.result)):
+        narrator.step(short)
     for text in (*outcome.unequal, *outcome.failures):
         narrator.failed(text)
     if outcome.unequal:
@@ -148,24 +152,26 @@ class Narrator:
     def run(self, run: Run, stored_bytes: int) -> None:
         """A copy was measured, and is equal."""
         speed, cpu = stored_bytes / 1e6 / run.copy_s, run.copy_cpu_s / stored_bytes * 1e9
+        sides = (run.copy_source_cpu_s, run.copy_target_cpu_s)
+        brokers = "".join(f" + {seconds / stored_bytes * 1e9:.2f}" for seconds in sides if seconds is not None)
         self._say(
             f"round {run.round} {run.workload:<20} {run.arm:<15} {run.wall_s:6.1f} s, first record {run.start_s:5.1f} s"
-            f" {speed:7.1f} MB/s {cpu:8.2f} CPU-s/GB {run.peak_rss_bytes / 1e6:6.0f} MB"
+            f" {speed:7.1f} MB/s {cpu:8.2f} CPU-s/GB{brokers} {run.peak_rss_bytes / 1e6:6.0f} MB"
         )
 
     def latency(self, found: Latency) -> None:
-        """An arm's latency was measured."""
+        """A trickle was copied."""
+        cores = (f"{value:.2f}" for value in (found.cores, found.source_cores, found.target_cores) if value is not None)
         self._say(
-            f"round {found.round} {f'{found.rate:.0f} records/s':<20} {found.arm:<15}"
+            f"round {found.round} {f'{found.rate:.0f}/s, {found.partitions} partitions':<20} {found.arm:<15}"
+            f" cores: {', '.join(cores)} (copy, source, target);"
             f" added: p50 {found.added_p50_ms:.1f} ms, p99 {found.added_p99_ms:.1f} ms"
         )
 
-    def point(self, axis: Axis, value: float, found: Point | str) -> None:
-        """A point of scaling was measured, or could not be."""
-        if isinstance(found, str):
-            self.failed(f"{axis} {value:g}: {found}")
-            return
-        self._say(f"{axis} {value:g}: {found.bytes_per_s / 1e6:.1f} MB/s, {found.cpu_s_per_gb:.2f} CPU-s/GB")
+    def point(self, found: Point) -> None:
+        """A point of scaling was measured."""
+        speed = f"{found.bytes_per_s / 1e6:.1f} MB/s, {found.cpu_s_per_gb:.2f} CPU-s/GB"
+        self._say(f"{found.axis} {found.value:g}: {speed}")
 
     def failed(self, text: str) -> None:
         """Something could not be measured, or is worth nothing."""

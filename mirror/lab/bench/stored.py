@@ -33,18 +33,6 @@ def endpoint(alias: str, bootstrap: str) -> Endpoint:
     return Endpoint(alias, tuple((host, int(port)) for host, _, port in addresses))
 
 
-def loaded(bootstrap: str, topic: str, partitions: int) -> dict[int, list[RawBatch]]:
-    """Every batch of a topic, in memory, by partition. Raises ClusterError, WireError."""
-
-    async def load() -> dict[int, list[RawBatch]]:
-        async with Cluster(endpoint("source", bootstrap)) as cluster:
-            await cluster.refresh([topic])
-            places = [TopicPartition(topic, number) for number in range(partitions)]
-            return {at.partition: [raw async for raw in _batches(cluster, at)] for at in places}
-
-    return asyncio.run(load())
-
-
 def stored(bootstrap: str, topic: str, partitions: int) -> Stored:
     """What a topic holds, from its batches' headers. Raises ClusterError, WireError."""
 

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mirror.errors import BenchError, ClusterUnreachable, ConfigError
-from mirror.lab.bench.result import Workload
+from mirror.lab.bench.result import FAR_SIDES, Side, Workload
 from mirror.lab.bench.stored import Stored, stored
 
 # --- What a comparison copies -----------------------------------------------------------------------------------------
@@ -22,26 +22,30 @@ from mirror.lab.bench.stored import Stored, stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A source topic to be made. `megabytes` is the size of its records before they are compressed (10^6 bytes).
-
-    `transactional` is the share of partitions that are written in transactions, `keyed` that of records with a key;
-    `compacted` takes away records that have a younger one with their key, and leaves holes in most batches.
-    """
+    """Source topics to be made."""
 
     name: str
     title: str = ""
     codec: str = "zstd"
-    batch_bytes: int = 1_000_000
-    megabytes: int
+    batch_bytes: int = 1_000_000  # before compression
+    megabytes: int  # 10^6 bytes of records in all topics, before compression
     record_bytes: int = 400
-    partitions: int = 4
-    transactional: float = 0.0
-    compacted: bool = False
-    keyed: float = 0.5
+    topics: int = 1
+    partitions: int = 4  # of each topic
+    transactional: float = 0.0  # share of the partitions that are written in transactions
+    compacted: bool = False  # takes away records that have a younger one with their key: most batches get holes
+    keyed: float = 0.5  # share of the records with a key
     seed: int = 1
+    far: Side = ""  # the side that is a long link away
+    round_trip_ms: float = 0.0  # of that link
+
+    @property
+    def topic_names(self) -> list[str]:
+        """Their topics."""
+        return [self.name] if self.topics == 1 else [f"{self.name}-{number}" for number in range(self.topics)]
 
     def filled(self, *, records: int, batches: int, uncompressed_bytes: int, stored_bytes: int) -> Workload:
-        """With what lies in the topic now."""
+        """With what lies in the topics now."""
         asked = {name: value for name, value in asdict(self).items() if name != "megabytes"}
         return Workload(
             **asked,
@@ -52,49 +56,90 @@ class Shape:
         )
 
 
-#: By name; the first one is what single figures are given for.
+_SMALL: Final = Shape(
+    name="8KB-lz4",
+    title="8 KB batches, lz4, keyed, 16 partitions",
+    codec="lz4",
+    batch_bytes=8_000,
+    megabytes=1600,
+    partitions=16,  # producers that write small batches have many
+    keyed=1.0,
+)
+_ROUND_TRIP_MS: Final = 80.0
+#: As OpenMessaging's benchmark has them: uncompressed, in batches of 128 KB.
+_OPEN_MESSAGING: Final = Shape(
+    name="omb-16p-1KB",
+    title="OpenMessaging, 1 KB records, 16 partitions",
+    codec="none",
+    batch_bytes=128_000,
+    megabytes=4000,
+    record_bytes=1000,
+    partitions=16,
+    keyed=0,
+)
+#: By name; the first one is what single figures are given for. The mirror takes at least ten seconds for each, once it
+#: has started, on two cores.
 SHAPES: Final[Mapping[str, Shape]] = {
     shape.name: shape
     for shape in (
-        Shape(name="1MB-zstd", title="1 MB batches, zstd", codec="zstd", batch_bytes=1_000_000, megabytes=1200),
+        Shape(name="1MB-zstd", title="1 MB batches, zstd", megabytes=8000),
         Shape(
             name="64KB-lz4-txn",
             title="64 KB batches, lz4, half of the partitions in transactions",
             codec="lz4",
             batch_bytes=64_000,
-            megabytes=200,
+            megabytes=3000,
             transactional=0.5,
         ),
-        Shape(
-            name="8KB-lz4",
-            title="8 KB batches, lz4, keyed, 16 partitions",
-            codec="lz4",
-            batch_bytes=8_000,
-            megabytes=200,
-            partitions=16,  # producers that write small batches have many
-            keyed=1.0,
-        ),
+        _SMALL,
         Shape(
             name="64KB-zstd-compacted",
             title="64 KB batches, zstd, compacted",
-            codec="zstd",
             batch_bytes=64_000,
-            megabytes=400,
+            megabytes=1400,
             compacted=True,
             keyed=1.0,
+        ),
+        _OPEN_MESSAGING,
+        replace(
+            _OPEN_MESSAGING,
+            name="omb-10t-128B",
+            title="OpenMessaging, 128 B records, 10 topics with 100 partitions",
+            batch_bytes=4_000,  # so many partitions fill no larger ones
+            megabytes=1500,
+            record_bytes=128,
+            topics=10,
+            partitions=100,
+        ),
+        replace(
+            _OPEN_MESSAGING,
+            name="omb-16p-1KB-txn",
+            title="OpenMessaging, 1 KB records, 16 partitions, in transactions",
+            transactional=1.0,
+        ),
+        *(
+            replace(
+                _SMALL,
+                name=f"8KB-far-{side}",
+                title=f"8 KB batches, lz4, 16 partitions, {side} {_ROUND_TRIP_MS:.0f} ms away",
+                megabytes=300,
+                far=side,
+                round_trip_ms=_ROUND_TRIP_MS,
+            )
+            for side in FAR_SIDES
         ),
         Shape(
             name="64KB-none-small",
             title="64 KB batches, uncompressed, 100-byte records",
             codec="none",
             batch_bytes=64_000,
-            megabytes=100,
+            megabytes=1500,
             record_bytes=100,
         ),
     )
 }
 #: What is measured unless somebody names others.
-USUAL: Final = ("1MB-zstd", "64KB-lz4-txn", "8KB-lz4", "64KB-zstd-compacted")
+USUAL: Final = tuple(name for name in SHAPES if name != "64KB-none-small")
 
 
 def chosen(names: Sequence[str], megabytes: int | None = None) -> tuple[Shape, ...]:
@@ -166,14 +211,14 @@ _COMPACTED: Final = {
     "segment.bytes": str(1 << 20),  # what is being written to is never cleaned
     "retention.ms": "-1",
 }
-_TIMEOUT_S: Final = 120.0
+_TIMEOUT_S: Final = 300.0
 _CLEAN_POLL_S: Final = 1.0
 #: Reads of a log that find the same number of records, before its cleaning is taken to be over.
 _CLEAN_POLLS: Final = 4
 
 
 def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
-    """Create the topic and fill its partitions evenly, batch by batch in turn. The same shape gives the same keys and
+    """Create a topic and fill its partitions evenly, batch by batch in turn. The same shape gives the same keys and
     values in the same partitions; timestamps are those of now. Raises ClusterUnreachable, BenchError.
     """
     create(bootstrap, topic, shape.partitions, config=_COMPACTED if shape.compacted else {})
@@ -183,10 +228,10 @@ def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
 
 
 def values(shape: Shape) -> Iterator[tuple[int, bytes | None, bytes]]:
-    """Every record of a shape: its partition, key and value (pure)."""
+    """Yield every record of a topic of this shape: its partition, key and value (pure)."""
     pool = records(shape.seed, size=shape.record_bytes)
     run = shape.batch_bytes // len(pool[0]) + 1
-    total = shape.megabytes * 1_000_000
+    total = shape.megabytes * 1_000_000 // shape.topics
     # With two records for each key, on the average, cleaning leaves less than half of them.
     keys = max(1, total // shape.record_bytes // shape.partitions // 2)
     rng = random.Random(shape.seed + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,15 @@ import typer
 
 from mirror.commands import Json
 
-#: Of `--quick`: uncompressed MB of each workload, records a second for so many seconds.
+#: Of `--quick`: uncompressed MB of each workload, seconds of a trickle, and those before that do not count.
 _QUICK_MEGABYTES = 40
 _QUICK_SECONDS = 10.0
+_QUICK_WARM_SECONDS = 5.0
+
+_RUN = """Measure: every arm copies every workload in turn, and each copy is compared with its source record by record.
+
+Example: mirror bench run --quick --json bench.json
+"""
 
 bench = typer.Typer(help="Compare the mirror with MirrorMaker 2 and other ways to copy.", invoke_without_command=True)
 
@@ -28,10 +35,21 @@ Megabytes = Annotated[
     int | None,
     typer.Option(min=1, help="Size of each workload, in MB before compression.", show_default=False),
 ]
-WithLatency = Annotated[bool, typer.Option(help="Also measure latency at a fixed rate.")]
-Rate = Annotated[float, typer.Option(min=1, max=100_000, help="Records per second for latency.")]
-WithScaling = Annotated[bool, typer.Option(help="Also vary partitions, tasks, distance and replicas.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Run one round with little data, as a smoke test.")]
+WithLatency = Annotated[bool, typer.Option(help="Also copy trickles: latency, and CPU.")]
+Rates = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--rate",
+        min=1,
+        max=100_000,
+        help="Records per second of a trickle; may be repeated. Without it 1000 and 4000.",
+        show_default=False,
+    ),
+]
+WithScaling = Annotated[bool, typer.Option(help="Also vary partitions, tasks and replicas.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Run one round with little data, as a smoke test: the figures say little.")
+]
 Report = Annotated[
     Path | None,
     typer.Option(metavar="FILE.html", help="Write an HTML page, and the raw figures beside it.", show_default=False),
@@ -45,14 +63,15 @@ Newer = Annotated[Path, typer.Argument(metavar="NEW.json", help="Raw figures of 
 
 
 @bench.callback()
-def usual(
+@bench.command("run", help=_RUN)
+def run(
     context: typer.Context,
     workload: Workloads = None,
     arm: Arms = None,
     rounds: Rounds = 5,
     megabytes: Megabytes = None,
     latency: WithLatency = True,
-    rate: Rate = 1000,
+    rate: Rates = None,
     scaling: WithScaling = True,
     quick: Quick = False,
     report: Report = None,
@@ -60,41 +79,25 @@ def usual(
 ) -> None:
     """Copy generated topics with the mirror, MirrorMaker 2 and others in turn, between real brokers.
 
-    It takes 35 to 45 minutes.
+    It takes about an hour for each round, as a copy by the mirror takes ten seconds or more.
 
     Example: mirror bench --report bench.html
     """
-    if context.invoked_subcommand is None:
-        run(workload, arm, rounds, megabytes, latency, rate, scaling, quick, report, raw)
-
-
-@bench.command()
-def run(
-    workload: Workloads = None,
-    arm: Arms = None,
-    rounds: Rounds = 5,
-    megabytes: Megabytes = None,
-    latency: WithLatency = True,
-    rate: Rate = 1000,
-    scaling: WithScaling = True,
-    quick: Quick = False,
-    report: Report = None,
-    raw: RawFile = None,
-) -> None:
-    """Measure: every arm copies every workload in turn, and each copy is compared with its source record by record.
-
-    Example: mirror bench run --quick --json bench.json
-    """
+    if context.invoked_subcommand is not None:
+        return
     from mirror.lab.bench import arms, workloads
     from mirror.lab.bench.latency import Pace
-    from mirror.lab.bench.play import Plan
+    from mirror.lab.bench.play import LIVE_ARMS, RATES, Plan
     from mirror.lab.bench.report import measure
 
+    paces = [Pace(records) for records in rate or RATES] if latency else []
+    chosen = arms.chosen(arm or arms.USUAL)
     plan = Plan(
         shapes=workloads.chosen(workload or workloads.USUAL, megabytes or (_QUICK_MEGABYTES if quick else None)),
-        arms=arms.chosen(arm or arms.USUAL),
+        arms=chosen,
         rounds=1 if quick else rounds,
-        pace=(Pace(rate, _QUICK_SECONDS) if quick else Pace(rate)) if latency else None,
+        paces=[replace(pace, seconds=_QUICK_SECONDS, warm_s=_QUICK_WARM_SECONDS) if quick else pace for pace in paces],
+        live_arms=[way for way in chosen if way.name in LIVE_ARMS],
         scaling=scaling and not quick,
         command=shlex.join(["mirror", *sys.argv[1:]]),
     )

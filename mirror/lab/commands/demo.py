@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
 from rich.table import Table
@@ -18,7 +18,7 @@ from rich.text import Text
 from mirror.errors import ExitCode
 from mirror.lab.demo.copying import Line, MirrorFailed, Result
 from mirror.lab.demo.play import play
-from mirror.rendering import console, number, print_json, size
+from mirror.rendering import console, number, print_json, size, table
 
 LINE_SECONDS = 5.0
 
@@ -86,40 +86,34 @@ class Narrator(AbstractContextManager["Narrator"]):
 def show(result: Result, out: Console) -> None:
     """The table, and the verdict under it."""
     out.print()
-    out.print(table(result))
+    out.print(topics(result))
     out.print()
     out.print(costs(result))
     out.print(verdict(result))
 
 
-def table(result: Result) -> Table:
+def topics(result: Result) -> Table:
     """One line for each topic, and the totals."""
-    lines = result.lines
-    made = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        show_edge=False,
-        pad_edge=False,
-        show_footer=True,
-        header_style="bold",
-    )
-    records, batches, stored = (sum(getattr(line, name) for line in lines) for name in ("records", "batches", "bytes"))
-    judged, passed = sum(line.judged for line in lines), sum(line.passed for line in lines)
-    made.add_column("topic", "all", no_wrap=True)
-    made.add_column("codec")
-    for header, total in (
-        ("parts", number(sum(line.partitions for line in lines))),
-        ("records", number(records)),
-        ("batches", number(batches)),
-        ("MB", _megabytes(stored)),
-        ("not de-\ncompressed", _share(passed, judged)),
-        ("identical\nbytes", _yes(all(line.all_identical for line in lines))),
-        ("offsets\nequal", _yes(all(line.offsets_equal for line in lines))),
-    ):
-        made.add_column(header, total, justify="right", no_wrap=True)
-    for line in lines:
-        made.add_row(*_cells(line))
+    heads = ("parts", "records", "batches", "MB", "not de-\ncompressed", "identical\nbytes", "offsets\nequal")
+    made = table(("topic", "no_wrap"), "codec", *((head, "right") for head in heads))
+    for line in result.lines:
+        made.add_row(*_row(line.topic, ", ".join(line.codecs), [line]))
+    made.add_section()
+    made.add_row(*_row("all", "", result.lines), style="bold")
     return made
+
+
+def _row(topic: str, codec: str, lines: Sequence[Line]) -> tuple[str | Text, ...]:
+    names = ("partitions", "records", "batches", "bytes", "passed", "judged")
+    partitions, records, batches, stored, passed, judged = (
+        sum(getattr(line, name) for line in lines) for name in names
+    )
+    return (
+        *(topic, codec, number(partitions), number(records), number(batches), f"{stored / 1e6:.1f}"),
+        _share(passed, judged),
+        _yes(all(line.all_identical for line in lines)),
+        _yes(all(line.offsets_equal for line in lines)),
+    )
 
 
 def costs(result: Result) -> Table:
@@ -153,24 +147,6 @@ def verdict(result: Result) -> Text:
     markers = f" The {hidden:,} without records for a reader (ends of transactions, aborted data) left no gap."
     whole = f"{proof} offsets; none was decompressed on the way.{markers if hidden else ''}"
     return Text.assemble("\n", ("Proof: ", "bold green"), whole)
-
-
-def _cells(line: Line) -> tuple[str | Text, ...]:
-    return (
-        line.topic,
-        ", ".join(line.codecs),
-        number(line.partitions),
-        number(line.records),
-        number(line.batches),
-        _megabytes(line.bytes),
-        _share(line.passed, line.judged),
-        _yes(line.all_identical),
-        _yes(line.offsets_equal),
-    )
-
-
-def _megabytes(value: int) -> str:
-    return f"{value / 1e6:.1f}"
 
 
 def _share(part: int, whole: int) -> Text:

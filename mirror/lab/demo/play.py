@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from mirror import config
 from mirror.commands.verify import verify_flow
-from mirror.errors import EmbeddedError
+from mirror.errors import BenchError, EmbeddedError
 from mirror.kafka.admin import Admin, Creation
-from mirror.kafka.cluster import Endpoint
-from mirror.lab.demo.copying import STOP_SECONDS, Copying, Cost, Line, Result, verdicts_of
+from mirror.lab.bench.content import Topics
+from mirror.lab.bench.measuring import Goal, Watch
+from mirror.lab.bench.result import Measured
+from mirror.lab.demo.copying import STOP_SECONDS, Cost, Following, Line, MirrorFailed, Result, verdicts_of
 from mirror.lab.demo.processes import Bound
 from mirror.lab.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, Record, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster, Spec, jars, start_many
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from mirror.lab.commands.demo import Narrator
 
 FLOW: Final = "demo"
+#: Of each topic.
+PARTITIONS: Final = 3
 #: Of each topic that lies ready, about 400 bytes each.
 RECORDS: Final = 240_000
 #: Of the topic with transactions, a tenth of them aborted.
@@ -43,10 +47,9 @@ WRITERS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic to fill: its name, partitions, and codec."""
+    """A topic to fill."""
 
     name: str
-    partitions: int
     codec: str
 
 
@@ -58,16 +61,16 @@ class Filled:
     bytes: int
 
 
-JAVA: Final = Topic("java", 2, "zstd")
-TRANSACTIONS: Final = Topic("transactions", 2, "lz4")
+JAVA: Final = Topic("java", "zstd")
+TRANSACTIONS: Final = Topic("transactions", "lz4")
 BY_LIBRDKAFKA: Final = (
-    Topic("gzip", 2, "gzip"),  # the slowest: first
-    Topic("lz4", 3, "lz4"),
-    Topic("none", 3, "none"),
-    Topic("snappy", 2, "snappy"),
-    Topic("zstd", 3, "zstd"),
+    Topic("gzip", "gzip"),  # the slowest: first
+    Topic("lz4", "lz4"),
+    Topic("none", "none"),
+    Topic("snappy", "snappy"),
+    Topic("zstd", "zstd"),
 )
-LIVE: Final = Topic("live", 2, "lz4")
+LIVE: Final = Topic("live", "lz4")
 BACKLOG: Final = (JAVA, TRANSACTIONS, *BY_LIBRDKAFKA)
 
 
@@ -100,10 +103,10 @@ def play(progress: Narrator) -> Result:
         progress.step(f"two clusters are up: source {source.bootstrap}, target {target.bootstrap}")
         scratch = tempfile.TemporaryDirectory(prefix="mirror-demo-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(scratch))
-        ends = Ends(source.bootstrap), Ends(target.bootstrap)
+        ends = Ends(source.bootstrap)
         records = pool()
         with clock.phase("filling"):
-            filled = _fill(source, records, folder, ends[0], progress)
+            filled = _fill(source, records, folder, ends, progress)
         file = folder / "demo.yaml"
         file.write_text(_configuration(source, target), encoding="utf-8")
         settings = config.load(file)
@@ -113,9 +116,15 @@ def play(progress: Narrator) -> Result:
             stack.callback(live.stop)
             mirror = stack.enter_context(_mirror(file, folder))
             progress.step(f"mirror run {file} (live); {LIVE.name} is written, {LIVE_RATE:,} records/s")
-            copying = Copying(FLOW, Endpoint.of(settings.target), mirror, ends, progress)
-            backlog = {topic.name: topic.partitions for topic in BACKLOG}
-            asyncio.run(copying.run(backlog, live, LIVE.partitions, LIVE_S))
+            backlog = {topic.name: PARTITIONS for topic in BACKLOG}
+            watch = Watch(mirror, time.monotonic(), source, target, _goal(target, backlog, ends))
+            cost = _backlog_copied(watch, progress)
+            following = Following(settings, mirror, watch.tree, ends)
+            asyncio.run(following.until_caught_up(backlog))
+            progress.step(f"caught up; {LIVE.name} is written on for {LIVE_S} s, past the end of an epoch")
+            time.sleep(LIVE_S)
+            live.stop()
+            asyncio.run(following.until_caught_up({**backlog, LIVE.name: PARTITIONS}))
             progress.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
             stopping = time.monotonic()
             exit_code = mirror.stop()
@@ -124,26 +133,25 @@ def play(progress: Narrator) -> Result:
         with clock.phase("comparing"):
             report = verify_flow(settings)
         progress.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
-        course = copying.course
-        verdicts = verdicts_of(course.figures.values())
+        verdicts = verdicts_of(following.statuses.values())
         written = {**filled.records, LIVE.name: live.written}
         plans = {topic.name: (topic.codec, written[topic.name]) for topic in (*BACKLOG, LIVE)}
-        cost = Cost(
-            start_s=course.first.at - course.began.at,
-            start_cpu_s=course.first.cpu_s,
-            backlog_s=course.last.at - course.first.at,
-            backlog_cpu_s=course.last.cpu_s - course.first.cpu_s,
+        found = Cost(
+            start_s=cost.start_s,
+            start_cpu_s=cost.start_cpu_s,
+            backlog_s=cost.copy_s,
+            backlog_cpu_s=cost.copy_cpu_s,
             backlog_bytes=sum(topic.bytes for topic in report.topics if topic.topic in backlog),
             record_bytes=filled.bytes,
-            peak_rss=copying.tree.counters.peak_rss,
-            peak_pss=copying.tree.counters.peak_pss,
+            peak_rss=watch.tree.counters.peak_rss,
+            peak_pss=watch.tree.counters.peak_pss,
             stop_s=stopped,
             exit_code=exit_code,
         )
         missing = plans.keys() - {topic.topic for topic in report.topics}
         result = Result(
             lines=tuple(Line.of(t, verdicts.get(t.topic, {}), *plans[t.topic]) for t in report.topics),
-            cost=cost,
+            cost=found,
             misfits=(
                 *map(str, (*report.differences, *report.shortfalls)),
                 *(f"{name} was not compared" for name in sorted(missing)),
@@ -154,6 +162,23 @@ def play(progress: Narrator) -> Result:
         with clock.phase("cleaning up"):
             stack.close()
     return result
+
+
+def _goal(target: Cluster, backlog: Mapping[str, int], source_ends: Ends) -> Goal:
+    topics = Topics(target.bootstrap, list(backlog), PARTITIONS)
+    return Goal(topics=topics, end=sum(source_ends.of(backlog).values()))
+
+
+def _backlog_copied(watch: Watch, progress: Narrator) -> Measured:
+    """Wait until the target's logs end where the source's do. Raises MirrorFailed."""
+    try:
+        found = watch.measure(
+            ends_itself=False, on_progress=lambda done: progress.progress("mirroring", done, watch.goal.end)
+        )
+    except BenchError as problem:
+        raise MirrorFailed(str(problem)) from None
+    progress.step(f"the backlog is there; its first records were after {found.start_s:.1f} s")
+    return found
 
 
 def _fetch_jars(progress: Narrator) -> float:
@@ -172,7 +197,7 @@ def _fetch_jars(progress: Narrator) -> float:
 def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, progress: Narrator) -> Filled:
     """Create the topics and write the backlog. Raises EmbeddedError."""
     address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
-    wanted = [Creation(topic=t.name, partitions=t.partitions, replication_factor=1) for t in (*BACKLOG, LIVE)]
+    wanted = [Creation(topic=t.name, partitions=PARTITIONS, replication_factor=1) for t in (*BACKLOG, LIVE)]
     Admin(address).create_topics(wanted)
     stopping = threading.Event()
     in_transactions = TransactionalFiller(
@@ -210,7 +235,7 @@ def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, 
 def _count(ends: Ends) -> None:
     """Where there is no transaction, a log's end is its number of records."""
     plain = (JAVA, *BY_LIBRDKAFKA)
-    found = ends.of({topic.name: topic.partitions for topic in plain})
+    found = ends.of({topic.name: PARTITIONS for topic in plain})
     for topic in plain:
         there = sum(end for (name, _), end in found.items() if name == topic.name)
         if there != RECORDS:

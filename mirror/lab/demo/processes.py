@@ -133,17 +133,33 @@ class UsageTally:
 class Tree:
     """A process, its descendants, and those that outlived their parents."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, beside: Sequence[int] = ()) -> None:
+        """What processes `beside` take from now on counts as well: those of a cluster that ran before."""
         self.counters = UsageTally()
-        self._pid = pid
+        self._roots = beside
         self._seen: dict[Identity, psutil.Process] = {}
         self._java: set[Identity] = set()
         self._pss_at = 0.0
+        self._before = (0.0, 0.0, 0.0)
+        if beside:
+            self.sample()
+            self._before = self.cpu_s, self.kernel_s, self.java_cpu_s
+        self._roots = (*beside, pid)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU-seconds as of the last sample."""
+        return self.counters.cpu_s - self._before[0]
+
+    @property
+    def kernel_s(self) -> float:
+        """The part of it that the system's kernel took for them."""
+        return self.counters.kernel_s - self._before[1]
 
     @property
     def java_cpu_s(self) -> float:
-        """The part of the CPU-seconds that was spent in Java's virtual machines."""
-        return self.counters.cpu_of(self._java)
+        """The part of it that was spent in Java's virtual machines."""
+        return self.counters.cpu_of(self._java) - self._before[2]
 
     def sample(self, *, find: bool = True) -> float:
         """Sample all of them; CPU-seconds so far. Without `find` only at those that are known, which takes a hundredth
@@ -153,7 +169,8 @@ class Tree:
         if with_pss:
             self._pss_at = time.monotonic()
         if find:
-            self._find()
+            for pid in self._roots:
+                self._find(pid)
         snapshot: dict[Identity, Usage] = {}
         for identity, process in tuple(self._seen.items()):
             try:
@@ -161,11 +178,11 @@ class Tree:
             except psutil.Error:
                 del self._seen[identity]
         self.counters.add(snapshot)
-        return self.counters.cpu_s
+        return self.cpu_s
 
-    def _find(self) -> None:
+    def _find(self, pid: int) -> None:
         try:
-            root = psutil.Process(self._pid)
+            root = psutil.Process(pid)
             for process in (root, *root.children(recursive=True)):
                 identity = Identity(pid=process.pid, started=process.create_time())
                 self._seen.setdefault(identity, process)

@@ -12,8 +12,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import random
-import string
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -28,6 +26,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from mirror.config import ClusterSettings
 from mirror.errors import ClusterUnreachable, EmbeddedError
 from mirror.kafka.admin import Admin, Creation
+from mirror.lab.bench.workloads import records
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded.jars import RESOURCES, classpath, java
 
@@ -44,26 +43,9 @@ class Record:
     value: bytes
 
 
-def pool(seed: int = 7, count: int = POOL) -> tuple[Record, ...]:
-    """`count` records, the same for the same seed."""
-    rng = random.Random(seed)
-    words = ["".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 9))) for _ in range(600)]
-    return tuple(_record(rng, words, index) for index in range(count))
-
-
-def _record(rng: random.Random, words: list[str], index: int) -> Record:
-    user = rng.randrange(100_000)
-    value = {
-        "at": 1_700_000_000_000 + index * 13,
-        "user": user,
-        "session": f"{rng.getrandbits(64):016x}",
-        "event": rng.choice(words),
-        "page": "/" + "/".join(rng.choices(words, k=3)),
-        "amount": round(rng.expovariate(0.05), 2),
-        "properties": {word: rng.randrange(1000) for word in rng.choices(words, k=8)},
-        "text": " ".join(rng.choices(words, k=18)),
-    }
-    return Record(str(user).encode(), json.dumps(value, separators=(",", ":")).encode())
+def pool(count: int = POOL) -> tuple[Record, ...]:
+    """Return `count` records, always the same."""
+    return tuple(Record(str(json.loads(value)["user"]).encode(), value) for value in records(7, count))
 
 
 # --- Who writes the records -------------------------------------------------------------------------------------------
