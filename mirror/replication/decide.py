@@ -211,20 +211,15 @@ def _padded_over(facts: Observation) -> Decision | None:
     return _padded_twice(facts, facts.end)
 
 
-def _gap_behind_others(facts: Observation) -> Decision | None:
-    """Another program wrote behind the last acknowledged position, and the source has deleted all that this could be
-    compared with: else the gap would seem to begin behind it.
-    """
-    last = facts.last
-    if not _is_behind_start(facts) or last is None or last.target_end >= facts.end:
-        return None
-    return _beyond_acknowledged(facts, last) if facts.tail is not None and not facts.tail_is_ours else None
-
-
 def _retention_gap(facts: Observation) -> Decision | None:
-    if not _is_behind_start(facts):
+    """The source has deleted as well what another program's records could be compared with, if one wrote behind the
+    last acknowledged position: the gap would seem to begin behind these.
+    """
+    first, last = facts.next_source, facts.last
+    if first >= facts.start or _is_accepted(facts, first):
         return None
-    first = facts.next_source
+    if last is not None and last.target_end < facts.end and facts.tail is not None and not facts.tail_is_ours:
+        return _beyond_acknowledged(facts, last)
     detail = f"the source deleted offsets {first} to {facts.start - 1} before they were mirrored"
     return stop_at(facts, State.RETENTION_GAP, first, detail)
 
@@ -250,16 +245,24 @@ def stamp_unknown(facts: Observation) -> Decision | None:
     return ClusterUnreachable(f"{facts.clusters[1]}: {facts.target}: the log grew while its position was read")
 
 
-def _never_acknowledged(facts: Observation) -> Decision | None:
-    if _is_shown(facts) or facts.last is not None:
+def _padding_returned(facts: Observation) -> Decision | None:
+    if facts.target_start >= facts.begin:
         return None
-    detail = f"its log ends at {facts.end}, no record of it can be compared, and the journal keeps no position of it"
-    return Unconfirmed(facts.source, facts.next_source, facts.end, detail)
+    if Question.PADDING not in facts.asked:
+        return Question.PADDING
+    return _padded_twice(facts, facts.padding_end) if facts.padding_end > facts.begin else None
+
+
+def _agrees(facts: Observation) -> Decision | None:
+    """Both logs show that the copy is its source's, or it has not begun."""
+    has_begun = facts.end > facts.begin if facts.tail is None else not facts.is_empty
+    has_begun = has_begun or (facts.last is not None and facts.last.batch is not None)
+    return _goes_on(facts) if facts.comparison.epoch is not None or not has_begun else None
 
 
 def _other_batch_mirrored(facts: Observation) -> Decision | None:
     batch = facts.last.batch if facts.last is not None else None
-    if _is_shown(facts) or batch is None or batch.source_crc is None or batch.source_base < facts.start:
+    if batch is None or batch.source_crc is None or batch.source_base < facts.start:
         return None
     if Question.MIRRORED_BATCH not in facts.asked:
         return Question.MIRRORED_BATCH
@@ -268,10 +271,17 @@ def _other_batch_mirrored(facts: Observation) -> Decision | None:
     return truncated(facts, facts.end, detail) if facts.instead else None
 
 
+def _never_acknowledged(facts: Observation) -> Decision | None:
+    if facts.last is not None:
+        return None
+    detail = f"its log ends at {facts.end}, no record of it can be compared, and the journal keeps no position of it"
+    return Unconfirmed(facts.source, facts.next_source, facts.end, detail)
+
+
 def _shorter_than_acknowledged(facts: Observation) -> Decision | None:
     """The beginning of what was acknowledged is believed, unless an old leader may be back."""
     last, kept, first = facts.last, facts.target_kept, facts.next_source
-    if _is_shown(facts) or last is None or facts.end >= last.target_end:
+    if last is None or facts.end >= last.target_end:
         return None
     if facts.tail is not None and not facts.tail_is_ours:
         return _foreign(facts, first, f"the target's last batch, below offset {facts.end}, is not ours")
@@ -283,8 +293,9 @@ def _shorter_than_acknowledged(facts: Observation) -> Decision | None:
 
 
 def _longer_than_acknowledged(facts: Observation) -> Decision | None:
+    """More is believed by the number that comes next, or by each number, in the same leader epoch of the source."""
     last, first = facts.last, facts.next_source
-    if _is_shown(facts) or last is None or facts.end <= last.target_end:
+    if last is None or facts.end <= last.target_end:
         return None
     is_ours = last.stamp is not None and distance(last.stamp, stamp_of(facts)[0]) == facts.end - last.target_end
     is_same_epoch = facts.kept_until is not None and facts.kept_until >= first
@@ -295,17 +306,8 @@ def _longer_than_acknowledged(facts: Observation) -> Decision | None:
     if Question.WRITTEN not in facts.asked:
         return Question.WRITTEN
     is_lost = not outside(facts.losses, last.target_end, min(facts.end, facts.comparison.begin))
-    if (facts.are_markers and is_lost) or (facts.are_in_order and is_same_epoch):
-        return None
-    return _beyond_acknowledged(facts, last)
-
-
-def _padding_returned(facts: Observation) -> Decision | None:
-    if facts.target_start >= facts.begin:
-        return None
-    if Question.PADDING not in facts.asked:
-        return Question.PADDING
-    return _padded_twice(facts, facts.padding_end) if facts.padding_end > facts.begin else None
+    is_filled = facts.are_markers and is_lost
+    return None if is_filled or (facts.are_in_order and is_same_epoch) else _beyond_acknowledged(facts, last)
 
 
 def _goes_on(facts: Observation) -> Decision:
@@ -325,11 +327,13 @@ def _goes_on(facts: Observation) -> Decision:
     )
 
 
-_CONFIRMED: Final = (
-    Row("nothing compares, and nothing was acknowledged", "P7", _never_acknowledged),
-    Row("nothing compares, and the source has another batch", "P6", _other_batch_mirrored),
-    Row("nothing compares, and the target is shorter than acknowledged", "P7", _shorter_than_acknowledged),
-    Row("nothing compares, and the target is longer than acknowledged", "P7", _longer_than_acknowledged),
+#: The cases in which nothing can be compared: what the journal keeps decides.
+_UNCOMPARED: Final = (
+    Row("nothing was acknowledged", "P7", _never_acknowledged),
+    Row("the source has another batch than the one mirrored last", "P6", _other_batch_mirrored),
+    Row("the target is shorter than acknowledged", "P7", _shorter_than_acknowledged),
+    Row("the target is longer than acknowledged", "P7", _longer_than_acknowledged),
+    Row("the journal confirms the copy", "P7", _goes_on),
 )
 #: The cases of a copy with its source's offsets (`topics.offsets: preserve`).
 EQUAL_OFFSETS: Final = (
@@ -341,15 +345,14 @@ EQUAL_OFFSETS: Final = (
     Row("the target lost records that the source has deleted", "P8", _target_lost),
     Row("the target holds no record yet, and must begin later", "P4", _unaligned),
     Row("the target is padded over records of the source", "P5", _padded_over),
-    Row("the source has deleted what another program's records are compared with", "P7", _gap_behind_others),
-    Row("the source has deleted records before they were mirrored", "P4", _retention_gap),
+    Row("the source has deleted records before they were mirrored", "P4, P7", _retention_gap),
     Row("the ends of both logs are to be compared", "P5", _compared),
     Row("a batch that is compared is damaged", "P7", _damaged),
     Row("the ends of both logs differ", "P5, P10", _differs),
     Row("the next stamp is not known", "P3", stamp_unknown),
-    *_CONFIRMED,
     Row("padding has come back, or covers records", "P4", _padding_returned),
-    Row("both logs agree", "P4", _goes_on),
+    Row("both logs agree", "P4", _agrees),
+    *_UNCOMPARED,
 )
 #: The cases of a copy whose offsets move (`topics.offsets: translate`). Comparing completes the offset map.
 MOVED_OFFSETS: Final = (
@@ -358,11 +361,10 @@ MOVED_OFFSETS: Final = (
     Row("the ends of both logs are to be compared", "P5", _compared),
     Row("the ends of both logs differ", "P5, P10", _differs),
     Row("the target lost records that the source has deleted", "P8", _target_lost),
-    Row("the source has deleted what another program's records are compared with", "P7", _gap_behind_others),
-    Row("the source has deleted records before they were mirrored", "P4", _retention_gap),
+    Row("the source has deleted records before they were mirrored", "P4, P7", _retention_gap),
     Row("the next stamp is not known", "P3", stamp_unknown),
-    *_CONFIRMED,
-    Row("both logs agree", "P4", _goes_on),
+    Row("both logs agree", "P4", _agrees),
+    *_UNCOMPARED,
 )
 
 
@@ -379,22 +381,10 @@ def is_unaligned(facts: Observation) -> bool:
     return end < facts.begin and (held_none or end < facts.since)
 
 
-def _is_shown(facts: Observation) -> bool:
-    """Return True if both logs show that the copy is its source's, or it has not begun."""
-    has_begun = facts.end > facts.begin if facts.tail is None else not facts.is_empty
-    has_begun = has_begun or (facts.last is not None and facts.last.batch is not None)
-    return facts.comparison.epoch is not None or not has_begun
-
-
 def _is_accepted(facts: Observation, first: int) -> bool:
     """Return True if the source may have deleted what came from offset `first` on."""
     accepted, until = facts.accepted or (first, first)
     return accepted <= first and facts.start <= until
-
-
-def _is_behind_start(facts: Observation) -> bool:
-    """Return True if the source deleted what comes next, and nobody accepted that."""
-    return facts.next_source < facts.start and not _is_accepted(facts, facts.next_source)
 
 
 def target_loss(facts: Observation, offset: int) -> tuple[int, int] | None:

@@ -385,13 +385,10 @@ class Observer:
             return tail, end
         isolation = READ_UNCOMMITTED if facts.tail_is_ours else READ_COMMITTED
         oldest = max(facts.target_start, end - _MOST_BACK)
-        found = await self._last_target_batch(oldest, end, isolation)
+        found = await _last_batch(self.target, self.target_partition, oldest, end, isolation)
         if found is not None and found.header.is_transactional:  # a former source's, not ours: it may be aborted
-            found = await self._last_target_batch(oldest, found.header.next_offset, READ_COMMITTED)
+            found = await _last_batch(self.target, self.target_partition, oldest, found.header.next_offset)
         return found, oldest if found is None else found.header.next_offset
-
-    async def _last_target_batch(self, oldest: int, end: int, isolation: int) -> RawBatch | None:
-        return await last_batch(self.target, self.target_partition, oldest, end, isolation, _READ_BACK, _FURTHER)
 
     async def _compared(self, facts: Observation, target_batch: RawBatch | None, following: int) -> Comparison:
         """Compare the target's last data batch and the gap behind it. Raises MalformedBatch."""
@@ -405,35 +402,50 @@ class Observer:
             is_all = facts.tail is not None and following <= facts.target_start <= start < end
             return Comparison(epoch=_EMPTY if is_all else None, begin=start)
         header = target_batch.header
-        unproved = Comparison(batch=LastBatch.of(target_batch, header.base_offset, None), begin=start)
+        base, first = header.base_offset, max(start, header.base_offset)
+        unproved = Comparison(batch=LastBatch.of(target_batch, base, None), begin=start)
         if header.last_offset < start:
             return unproved
-        first = max(start, header.base_offset)
         source_batch = await self.source_at(first)
         if self._was_left_out(source_batch):
             source_batch = await self._behind_left_out(first, header.next_offset)
         head = source_batch.header if source_batch is not None else None
-        is_alone = header.base_offset >= start and self._may_be_alone(target_batch, source_batch)
+        is_alone = base >= start and self._may_be_alone(target_batch, source_batch)
         if is_alone or (head is not None and head.magic == 2 and head.base_offset > header.last_offset):
-            below = await self._compared_below(facts, header.base_offset)
+            below = await self._compared_below(facts, base)
             # nothing below verifies a batch of somebody else (P7)
             is_shown = is_alone or facts.own.is_kin(header.producer_id)
             return below if below.difference else replace(unproved, epoch=below.epoch if is_shown else None)
-        if header.base_offset < start and (head is None or head.base_offset != header.base_offset):
+        if base < start and (head is None or head.base_offset != base):
             return unproved
         difference, last = await self.difference(facts, target_batch, source_batch)
-        if difference:
-            where = f"the target's last batch with records, at offset {header.base_offset}"
+        if difference or last is None or head is None:
             says = f": {difference}" if last is not source_batch else f", is not the source's: {difference}"
+            where = f"the target's last batch with records, at offset {base}"
             return facts.unlike(end, where + says, last, target_batch)
-        assert last is not None
-        assert source_batch is not None
-        assert head is not None
-        is_same = (head.base_offset, head.count) == (header.base_offset, header.count)
-        batch = LastBatch.of(target_batch, header.base_offset, head.crc if is_same else None)
-        return Comparison(
-            batch=batch, epoch=(last.header.partition_leader_epoch, min(end, last.header.next_offset)), begin=start
-        )
+        is_same = (head.base_offset, head.count) == (base, header.count)
+        batch = LastBatch.of(target_batch, base, head.crc if is_same else None)
+        reached = last.header.partition_leader_epoch, min(end, last.header.next_offset)
+        return Comparison(batch=batch, epoch=reached, begin=start)
+
+    async def _compared_below(self, facts: Observation, base: int) -> Comparison:
+        """Compare the last records that the source has below the target's last batch, at `base`: it has none over all
+        of that, as compaction or a flow back leaves it.
+        """
+        oldest = max(facts.start, facts.target_start, base - _MOST_BACK)
+        source_batch = await _last_batch(self.source, self.source_partition, oldest, base)
+        if source_batch is None or source_batch.header.base_offset < oldest:
+            return Comparison()
+        offset = source_batch.header.base_offset
+        target_batch = await batch_at(self.target, self.target_partition, offset, below=offset + 1)
+        header = target_batch.header if target_batch is not None else None
+        if header is None or header.is_control or header.base_offset > source_batch.header.last_offset:
+            return Comparison()
+        assert target_batch is not None
+        if difference := batch_difference(target_batch, source_batch, may_be_rewritten=True):
+            detail = f"the target's batch at offset {offset} is not the source's: {difference}"
+            return facts.unlike(facts.end, detail, source_batch)
+        return Comparison(epoch=(source_batch.header.partition_leader_epoch, source_batch.header.next_offset))
 
     def _was_left_out(self, source_batch: RawBatch | None) -> bool:
         """Return True for a mirror's marker in the source, where a flow back left out what the copy has."""
@@ -458,27 +470,6 @@ class Observer:
                 return raw
         return None
 
-    async def _compared_below(self, facts: Observation, base: int) -> Comparison:
-        """Compare the last records that the source has below the target's last batch, at `base`: it has none over all
-        of that, as compaction or a flow back leaves it.
-        """
-        oldest = max(facts.start, facts.target_start, base - _MOST_BACK)
-        source_batch = await last_batch(
-            *(self.source, self.source_partition, oldest, base, READ_COMMITTED, _READ_BACK, _FURTHER)
-        )
-        if source_batch is None or source_batch.header.base_offset < oldest:
-            return Comparison()
-        offset = source_batch.header.base_offset
-        target_batch = await batch_at(self.target, self.target_partition, offset, below=offset + 1)
-        if target_batch is None or target_batch.header.is_control:
-            return Comparison()
-        if target_batch.header.base_offset > source_batch.header.last_offset:
-            return Comparison()
-        if difference := batch_difference(target_batch, source_batch, may_be_rewritten=True):
-            detail = f"the target's batch at offset {offset} is not the source's: {difference}"
-            return facts.unlike(facts.end, detail, source_batch)
-        return Comparison(epoch=(source_batch.header.partition_leader_epoch, source_batch.header.next_offset))
-
     async def _compared_behind(self, facts: Observation) -> Comparison | None:
         """Compare the batches behind the last acknowledged position, but for the last one. What cannot be read says
         nothing. The copy may have been written to as a source of its own, and been mirrored back: what was aborted
@@ -502,7 +493,7 @@ class Observer:
                     upcoming[0].header.last_offset < header.base_offset or self._was_left_out(upcoming[0])
                 ):
                     upcoming = await anext(source_batches, None)
-                unlike = await self._unlike_behind(facts, target_batch, is_aborted, *(upcoming or (None, False)))
+                unlike = await self._unlike_behind(facts, target_batch, is_aborted, upcoming)
                 if unlike is not None:
                     return facts.unlike(end, *unlike, target_batch)
         except (MalformedBatch, BadRecords):
@@ -510,18 +501,13 @@ class Observer:
         return None
 
     async def _unlike_behind(
-        self,
-        facts: Observation,
-        target_batch: RawBatch,
-        is_aborted: bool,
-        source_batch: RawBatch | None,
-        is_source_aborted: bool,
+        self, facts: Observation, target_batch: RawBatch, is_aborted: bool, upcoming: tuple[RawBatch, bool] | None
     ) -> tuple[str, RawBatch | None] | None:
         """Return what is wrong with a batch behind the last acknowledged position, and the source's batch; None where
         nothing is. A hole of the source over a batch of this flow is no difference, as compaction leaves one.
         """
-        header, shown = target_batch.header, source_batch
-        first, following = header.base_offset, header.next_offset
+        header, (source_batch, is_source_aborted) = target_batch.header, upcoming or (None, False)
+        first, following, shown = header.base_offset, header.next_offset, source_batch
         is_ours = facts.own.is_kin(header.producer_id)
         if is_aborted:
             where, shown = f"aborted at offset {first} of the target", None
@@ -586,13 +572,10 @@ class Observer:
     async def _restored(self, facts: Observation) -> dict[str, Any]:
         """Find out whether a source that was cut back below what was mirrored has the same again behind the cut, as a
         flow back puts it there: every batch that the target has, or all those that were joined in it, and no other.
-        What cannot be read says that it has not, as does a hole. What either side has deleted by now is not compared,
-        if something is left. Where the source has nothing of that leader epoch, nobody knows where it was cut: an old
-        leader may have written something else in an older one. All that both have is compared then, beginning with the
-        end.
+        Neither what cannot be read nor a hole is the same; what either side has deleted by now is not compared. A
+        source that has nothing of that leader epoch may differ anywhere: all is compared then, the end first.
 
-        The leader epoch that the journal keeps then says nothing any more: the next fetch, too, would say that the
-        source was cut back.
+        The leader epoch that the journal keeps then says nothing any more: by that, the next fetch would be refused.
         """
         assert facts.kept_until is not None
         assert facts.last is not None
@@ -626,6 +609,12 @@ class Observer:
                 return False
             has_compared = True
         return has_compared and upcoming is None
+
+
+async def _last_batch(
+    cluster: Cluster, partition: TopicPartition, oldest: int, end: int, isolation: int = READ_COMMITTED
+) -> RawBatch | None:
+    return await last_batch(cluster, partition, oldest, end, isolation, _READ_BACK, _FURTHER)
 
 
 async def _read(facts: Observation, cluster: Cluster, partition: TopicPartition, begin: int) -> AsyncIterator[RawBatch]:

@@ -235,7 +235,7 @@ class Start:
 
     async def _align(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> None:
         """Let the target begin where the source does, or the flow in it, from the writer's position on."""
-        from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+        from mirror.replication.log_start import align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
         position = partition_writer.position
 
@@ -246,8 +246,7 @@ class Start:
         partition_task.state, partition_task.begins = State.PADDING, position.begin
         moved(position.next_offset)
         mine = partition_task.assignment
-        alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
-        await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
+        await align(self._target, mine, position, moved, partial(self._writer.check, partition_writer))
         if position.is_empty and position.target_lost is None:  # the log alone would not show that it held nothing else
             partition_task.last = LastPosition(
                 source_next=position.begin,

@@ -107,10 +107,10 @@ CASES: dict[str, list[tuple[dict[str, Any], State | Question | type | int]]] = {
         ({"start": 12, "end": 10, "tail": padded(10)}, 10),
     ],
     "the target is padded over records of the source": [({"tail": padded(10), "start": 5}, State.DIVERGED)],
-    "the source has deleted what another program's records are compared with": [
-        ({"start": 12, "last": last(8), "tail": data(9, producer=1)}, State.DIVERGED)
+    "the source has deleted records before they were mirrored": [
+        ({"start": 12}, State.RETENTION_GAP),
+        ({"start": 12, "last": last(8), "tail": data(9, producer=1)}, Unconfirmed),
     ],
-    "the source has deleted records before they were mirrored": [({"start": 12}, State.RETENTION_GAP)],
     "the ends of both logs are to be compared": [({"asked": frozenset()}, Question.COMPARISON)],
     "a batch that is compared is damaged": [
         ({"comparison": Comparison(damage=MalformedBatch("damaged", 0))}, MalformedBatch)
@@ -132,18 +132,18 @@ CASES: dict[str, list[tuple[dict[str, Any], State | Question | type | int]]] = {
         ({"asked": COMPARED}, Question.PRODUCERS),
         ({"has_grown": True}, ClusterUnreachable),
     ],
-    "nothing compares, and nothing was acknowledged": [(UNSHOWN, Unconfirmed)],
-    "nothing compares, and the source has another batch": [
+    "nothing was acknowledged": [(UNSHOWN, Unconfirmed)],
+    "the source has another batch than the one mirrored last": [
         ({**UNSHOWN, "last": last()}, Question.MIRRORED_BATCH),
         (
             {**UNSHOWN, "last": last(), "asked": STAMPED | {Question.MIRRORED_BATCH}, "instead": "no batch"},
             State.TRUNCATED,
         ),
     ],
-    "nothing compares, and the target is shorter than acknowledged": [
+    "the target is shorter than acknowledged": [
         ({**UNSHOWN, "last": last(15, batch=None), "tail": data(9, producer=1)}, State.DIVERGED)
     ],
-    "nothing compares, and the target is longer than acknowledged": [
+    "the target is longer than acknowledged": [
         ({**UNSHOWN, "last": last(8, batch=None)}, Question.WRITTEN),
         ({**UNSHOWN, "last": last(8, batch=None), "asked": STAMPED | {Question.WRITTEN}}, Unconfirmed),
     ],
@@ -155,6 +155,9 @@ CASES: dict[str, list[tuple[dict[str, Any], State | Question | type | int]]] = {
         ({}, 10),
         ({"start": 12, "accepted": (10, 12), "target_start": 12}, 10),
         ({"start": 5, "asked": STAMPED | {Question.PADDING}, "padding_end": 5}, 10),
+        ({"last": last(15)}, 10),
+    ],
+    "the journal confirms the copy": [
         ({**UNSHOWN, "last": last(batch=None)}, 10),
         ({**UNSHOWN, "last": last(8, batch=None, stamp=(OWN, 0, 8)), "kept_until": 10}, 10),
         (
@@ -167,7 +170,6 @@ CASES: dict[str, list[tuple[dict[str, Any], State | Question | type | int]]] = {
             },
             10,
         ),
-        ({"last": last(15)}, 10),
     ],
 }
 
