@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from mirror.config.yaml_tree import Tree
+from mirror.config.yaml_tree import YamlTree
 from mirror.errors import ConfigError
 from mirror.mm2.importing import imported
 
@@ -35,7 +35,7 @@ def properties(data: bytes) -> None:
         assert reported.startswith("mm2.properties")
         return
     for flow in flows:
-        assert Tree(flow.text, folder=_NOWHERE).data["name"] == flow.name
+        assert YamlTree(flow.text, folder=_NOWHERE).data["name"] == flow.name
 
 
 def property_files(_: Random) -> Iterator[bytes]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement, tostring
 
@@ -54,6 +57,88 @@ def table(*columns: str | tuple[str, str]) -> Table:
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the rows of a report: a key of `--json`, a column, or both."""
+
+    #: Key of `--json`; empty for a column alone.
+    key: str
+    #: The value: a path of attributes, or a function of the row. Empty for the attribute that is called like the key.
+    source: str | Callable[[Any], Any] = ""
+    #: Title of the column; None for a key alone.
+    head: str | None = None
+    #: Turns a value into a cell, unless it is None or a cell already.
+    show: Callable[[Any], str | Text] = str
+    #: What the cell shows of None.
+    unknown: str = ""
+    #: Layout of the column as in `table`; numbers, sizes and durations go right by themselves.
+    layout: str = ""
+
+    def of(self, row: Any) -> Any:
+        """Return the field's value in a row, which may be a mapping."""
+        if callable(self.source):
+            return self.source(row)
+        path = self.source or self.key
+        return row[path] if isinstance(row, Mapping) else _getter(path)(row)
+
+    def cell(self, row: Any) -> Text:
+        """Return the field's cell in a row."""
+        value = self.of(row)
+        cell = self.unknown if value is None else value if isinstance(value, Text) else self.show(value)
+        return cell if isinstance(cell, Text) else Text(plain(cell))
+
+    @property
+    def column(self) -> tuple[str, str]:
+        """Title and layout of the column."""
+        return self.head or "", self.layout or ("right" if self.show in _NUMERIC else "left")
+
+
+_getter = cache(attrgetter)
+
+
+def keys(names: str) -> tuple[Field, ...]:
+    """Return fields that `--json` alone has: `key` or `key=path.of.attributes`, separated by blanks."""
+    return tuple(Field(key, path) for key, _, path in (name.partition("=") for name in names.split()))
+
+
+def json_of(fields: Sequence[Field], row: Any) -> dict[str, Any]:
+    """Return a row for `--json`."""
+    return {field.key: field.of(row) for field in fields if field.key}
+
+
+def json_rows(fields: Sequence[Field], rows: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return all rows for `--json`."""
+    return [json_of(fields, row) for row in rows]
+
+
+def json_groups(fields: Sequence[Field], groups: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rows that have names for `--json`."""
+    return {name: json_of(fields, row) for name, row in groups.items()}
+
+
+def table_of(fields: Sequence[Field], rows: Iterable[Any] | Mapping[str, Any], names: str | None = None) -> Table:
+    """Return the rows as a table for people. `names`: title of a first column with the keys of a mapping."""
+    columns = [field.column for field in fields if field.head is not None]
+    made = table(*columns if names is None else [names, *columns])
+    add_rows(made, fields, rows)
+    return made
+
+
+def add_rows(shown: Table, fields: Sequence[Field], rows: Iterable[Any] | Mapping[str, Any]) -> None:
+    """Add rows to a table of the same fields."""
+    for cells in _cells(fields, rows):
+        shown.add_row(*cells)
+
+
+def _cells(fields: Sequence[Field], rows: Iterable[Any] | Mapping[str, Any]) -> Iterator[list[Text]]:
+    """Yield the cells of each row; those of a mapping begin with its key."""
+    columns = [field for field in fields if field.head is not None]
+    named = rows.items() if isinstance(rows, Mapping) else (("", row) for row in rows)
+    for name, row in named:
+        first = [Text(plain(name))] if isinstance(rows, Mapping) else []
+        yield [*first, *(field.cell(row) for field in columns)]
+
+
 def number(value: int) -> str:
     """With separators: 1,234,567."""
     return f"{value:,}"
@@ -89,6 +174,9 @@ def duration(milliseconds: int) -> str:
     return f"{amount:.0f} d"
 
 
+_NUMERIC: Final = frozenset((number, size, duration))
+
+
 def state_text(state: State, *, former: bool = False) -> Text:
     """A state in its colour; one that may no longer hold says so without any colour too."""
     if state.is_stop:
@@ -103,11 +191,10 @@ def print_json(value: Any) -> None:
 
 # --- A report as one page of HTML that needs nothing from anywhere ----------------------------------------------------
 
-#: Columns that hold them.
-_NUMBERS: Final = frozenset(
-    {"batches", "share", "partitions", "records", "bytes", "lag", "from", "to before"}
-    | {"share of bytes", "mean", "ratio", "from B", "to before B"}
-)
+#: Class of a cell by the style that its text has on a terminal.
+_CLASSES: Final = {"green": "equal", "red": "different", "yellow": "note", "dim": "code"}
+#: Colors of shares, one after the other.
+_BAR_COLORS: Final = 5
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #cf222e; --warn: #9a6700; }
 @media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #f85149; --warn: #d29922; } }
@@ -118,7 +205,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .25rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-.n { text-align: right; white-space: nowrap; } code { font-size: .85em; overflow-wrap: anywhere; }
+.n { text-align: right; white-space: nowrap; } code, .code { font-size: .85em; overflow-wrap: anywhere; }
 .bar { display: flex; height: 1.1rem; border-radius: .3rem; overflow: hidden; margin: .5rem 0; }
 .s0 { background: #1f77b4; } .s1 { background: #2ca02c; } .s2 { background: #ff7f0e; } .s3 { background: #7f7f7f; }
 .s4 { background: #9467bd; } .key { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem; }
@@ -150,11 +237,49 @@ def put_table(parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]
     for cells in rows:
         row = SubElement(table, "tr")
         for index, cell in enumerate(cells):
-            style = "n" if head and head[index] in _NUMBERS else ""
-            put_text(row, "td" if head or index else "th", cell, style)
+            put_text(row, "td" if head or index else "th", cell)
 
 
-def put_head(parent: Element, head: Sequence[str], numbers: Collection[str] = _NUMBERS) -> Element:
+def class_of(text: Text) -> str:
+    """Return the class of an element for a text that has a style on a terminal."""
+    return _CLASSES.get(str(text.style), "")
+
+
+def put_fields(
+    parent: Element,
+    title: str,
+    fields: Sequence[Field],
+    rows: Sequence[Any] | Mapping[str, Any],
+    names: str | None = None,
+    shares: Sequence[float] = (),
+) -> None:
+    """Put the rows as a table under a title; nothing where there is none. `names` is as in `table_of`. `shares` from 0
+    to 1: draw them as a bar, whose colors the rows explain.
+    """
+    if not rows:
+        return
+    put_text(parent, "h2", title)
+    if shares:
+        bar = SubElement(parent, "div", {"class": "bar"})
+        for index, share in enumerate(shares):
+            SubElement(bar, "span", {"class": f"s{index % _BAR_COLORS}", "style": f"width:{100 * share:.3f}%"})
+    heads = [
+        *([] if names is None else [(names, "left")]),
+        *(field.column for field in fields if field.head is not None),
+    ]
+    table = put_head(parent, [head for head, _ in heads], {head for head, layout in heads if layout == "right"})
+    for index, cells in enumerate(_cells(fields, rows)):
+        line = SubElement(table, "tr")
+        for (_, layout), cell in zip(heads, cells, strict=True):
+            text = ", ".join(cell.plain.split("\n"))
+            put_text(line, "td", text, "n" if layout == "right" else class_of(cell))
+        if shares:
+            key = Element("span", {"class": f"key s{index % _BAR_COLORS}"})
+            key.tail, line[0].text = f" {line[0].text}", None
+            line[0].insert(0, key)
+
+
+def put_head(parent: Element, head: Sequence[str], numbers: Collection[str] = ()) -> Element:
     """A table with its head, for rows of any kind."""
     table = SubElement(SubElement(parent, "div", {"class": "scroll"}), "table")
     if head:

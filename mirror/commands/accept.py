@@ -54,7 +54,7 @@ _Sides = tuple[str, Cluster, TopicPartition, Cluster, TopicPartition]
 
 
 @dataclass(slots=True)
-class Accepted:
+class AcceptedRange:
     """What is accepted of one partition.
 
     `loss`: the one that it goes on behind, which `was_accepted` before or not. `confirmed`: its copy is taken for whole
@@ -87,7 +87,7 @@ def accept(
     that is not the flow's copy of it, ClusterError as queries do.
     """
 
-    def accepted() -> list[Accepted]:
+    def accepted() -> list[AcceptedRange]:
         with beating() as detector:  # what was found in both logs may be so no longer behind a suspension (Z1)
             clearance = Clearance(detector, never)
             if is_rekeyed(topic, settings.topics):
@@ -120,7 +120,7 @@ def accept(
     return ExitCode.DATA_AT_RISK if stays else ExitCode.DONE
 
 
-def _lines(one: Accepted) -> list[str]:
+def _lines(one: AcceptedRange) -> list[str]:
     """What is said of a partition."""
     if one.stop is not None:
         return [
@@ -146,11 +146,11 @@ def _with_advice(stop: PartitionStop) -> str:
     return f"{stop.detail}. {stop.advice}"
 
 
-def _place(one: Accepted) -> dict[str, Any]:
+def _place(one: AcceptedRange) -> dict[str, Any]:
     return {"partition": one.source.partition, "target": one.target.topic}
 
 
-def _as_dict(one: Accepted) -> dict[str, Any]:
+def _as_dict(one: AcceptedRange) -> dict[str, Any]:
     assert one.loss is not None, "only losses are shown so"
     return _place(one) | {
         "first_offset": one.loss.first,
@@ -162,7 +162,7 @@ def _as_dict(one: Accepted) -> dict[str, Any]:
 
 async def _accept(
     settings: Settings, topic: str, partitions: tuple[int, ...], clearance: Clearance, *, unconfirmed: bool
-) -> list[Accepted]:
+) -> list[AcceptedRange]:
     settings = await keeping_to_known(settings)
     target_topic = settings.topics.naming.target_of(topic)
     ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
@@ -177,7 +177,7 @@ async def _accept(
         if unknown := sorted(set(partitions) - known):
             raise ConfigError(f"{topic}: has no partition {', '.join(map(str, unknown))}")
         found = [
-            Accepted(TopicPartition(topic, number), TopicPartition(target_topic, number))
+            AcceptedRange(TopicPartition(topic, number), TopicPartition(target_topic, number))
             for number in sorted(partitions or known)
         ]
         journal = Journal(target, settings.flow, clearance)
@@ -221,7 +221,7 @@ async def _has_records(cluster: Cluster, topic: str) -> bool:
 
 async def _accept_rekeyed(
     settings: Settings, topic: str, partitions: tuple[int, ...], clearance: Clearance
-) -> list[Accepted]:
+) -> list[AcceptedRange]:
     """Of a re-keyed topic, what its copy may lack. Raises ConfigError where nothing of the kind is on record."""
     target_topic = settings.topics.naming.target_of(topic)
     async with Cluster(Endpoint.of(settings.target)) as target:
@@ -229,7 +229,7 @@ async def _accept_rekeyed(
         journal = Journal(target, settings.flow, clearance)
         known = losses_in(await journal.newest() if journal.partition.topic in target.topics else {})
         found = [
-            Accepted(TopicPartition(topic, at.partition), at, possible=possible)
+            AcceptedRange(TopicPartition(topic, at.partition), at, possible=possible)
             for at, losses in sorted(known.items())
             if at.topic == target_topic
             and (not partitions or at.partition in partitions)
@@ -260,7 +260,7 @@ def _reporting(attempt: Attempt, logs: _Sides) -> Attempt:
 
 
 async def _settle(
-    one: Accepted,
+    one: AcceptedRange,
     attempt: Attempt,
     source: Cluster,
     target: Cluster,
@@ -319,7 +319,7 @@ def _confirmed(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | 
 
 
 async def _still_stands(
-    one: Accepted,
+    one: AcceptedRange,
     attempt: Attempt,
     accepted: tuple[int, int] | None,
     last: LastPosition | None,
@@ -361,7 +361,7 @@ def _position(found: object) -> Position:
 
 
 async def _damage_of(
-    one: Accepted,
+    one: AcceptedRange,
     attempt: Attempt,
     accepted: tuple[int, int] | None,
     last: LastPosition | None,
@@ -397,7 +397,7 @@ async def _stop_of(
     raise AssertionError("unreachable: the last try returns or raises")
 
 
-def _entries(one: Accepted, source: Cluster) -> list[Change]:
+def _entries(one: AcceptedRange, source: Cluster) -> list[Change]:
     """What the journal is to keep of it: nothing where that would not let it go on."""
     if one.stop is not None:
         return []

@@ -27,17 +27,17 @@ from mirror.policy.selection import TopicPair
 from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, look_again, never
-from mirror.topics.adoption import Gate, Standing, tails
+from mirror.topics.adoption import CopyStanding, Gate, tails
 from mirror.topics.apply import TopicPlan, ensure_flow_topic, plan_topics
 from mirror.topics.history import History, read_history, read_others, read_own
 from mirror.topics.same_cluster import loop_finding
-from mirror.verify.report import Kind, VerifyReport
+from mirror.verify.report import DifferenceKind, VerifyReport
 
 #: What of a topic may be taken over: a source topic that was made anew may hold what the one before held.
-_ADOPTABLE = (Standing.FOREIGN, Standing.FROZEN)
+_ADOPTABLE = (CopyStanding.FOREIGN, CopyStanding.FROZEN)
 _NOTHING_TO_DO = {
-    Standing.MISSING: "is not there; `mirror run` makes it",
-    Standing.EMPTY: "never held a record; `mirror run` begins it as it is",
+    CopyStanding.MISSING: "is not there; `mirror run` makes it",
+    CopyStanding.EMPTY: "never held a record; `mirror run` begins it as it is",
 }
 _WORST_FIRST = (ExitCode.DIFFERENT, ExitCode.DATA_AT_RISK, ExitCode.PREFLIGHT, ExitCode.CLUSTER)
 
@@ -82,11 +82,11 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
             found.append(Adopted(pair.source, pair.target, False, f"is not taken over: {loop}", ExitCode.PREFLIGHT))
         elif verdict.standing in _ADOPTABLE:
             to_compare.append(pair)
-        elif verdict.standing is Standing.CLAIMED:
+        elif verdict.standing is CopyStanding.CLAIMED:
             flow = history.claims[pair.target].flow
             end = f"end that flow first: `mirror failover`, or delete {journal_topic(flow)} where it is no more"
             found.append(Adopted(pair.source, pair.target, False, f"{verdict.reason}; {end}", ExitCode.PREFLIGHT))
-        elif verdict.standing is Standing.OURS:
+        elif verdict.standing is CopyStanding.OURS:
             found.append(_ours(pair, stops))
         else:
             found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
@@ -208,9 +208,9 @@ def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adop
     for wrong, code in ((differences, ExitCode.DIFFERENT), (report.unread, ExitCode.CLUSTER)):
         if wrong:
             way = ""
-            if _has_only(report, Kind.DELETED):
+            if _has_only(report, DifferenceKind.DELETED):
                 way = _BY_ITS_ENDS
-            elif is_compacted and _has_only(report, Kind.DELETED, Kind.EXTRA):
+            elif is_compacted and _has_only(report, DifferenceKind.DELETED, DifferenceKind.EXTRA):
                 way = _BY_ITS_ENDS_COMPACTED
             text = f"is not taken over: {wrong[0]}{way.format(topic=pair.source)}"
             return Adopted(pair.source, pair.target, False, text, code)
@@ -233,7 +233,7 @@ def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adop
     return Adopted(pair.source, pair.target, True, "; ".join((text, *notes)))
 
 
-def _has_only(report: VerifyReport, *kinds: Kind) -> bool:
+def _has_only(report: VerifyReport, *kinds: DifferenceKind) -> bool:
     """All that both sides hold is the same. The target deleted records at its start that the source has: each side's
     retention goes by segments of its own, so that of a copy and its source either may begin later. Or it has records
     more: a compacted source may have newer ones of their keys behind the copy's end.

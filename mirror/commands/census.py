@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
-from xml.etree.ElementTree import Element, SubElement
+from xml.etree.ElementTree import SubElement
 
 from rich.console import Group as Parts
-from rich.table import Table
 from rich.text import Text
 
 from mirror import __version__, clock, errors
@@ -31,17 +30,20 @@ from mirror.errors import (
 )
 from mirror.records.header import HEADER_BYTES
 from mirror.rendering import (
+    Field,
+    class_of,
     console,
     count,
     document,
+    json_groups,
+    json_of,
     number,
     plain,
     print_json,
-    put_head,
-    put_table,
+    put_fields,
     put_text,
     size,
-    table,
+    table_of,
     written,
 )
 from mirror.spark.census import DOCUMENTED_HEADER, SMALL_CLASS, Census, Framing, Sums, taken_by
@@ -52,31 +54,13 @@ from mirror.verify import report
 
 # --- A census in words ------------------------------------------------------------------------------------------------
 
-#: The columns of what records are made of: mean bytes of a record, then of its parts.
-FRAMING_HEAD: Final = (
-    *("records", "mean", "key", "value", "headers", "format", "length", "attributes", "timestamp", "offset"),
-    *("key length", "value length", "header count"),
-)
-
 #: A share that is shown as all.
 FULL: Final = 0.995
 
 
-def cells(sums: Sums, whole: Sums) -> list[str]:
-    """Batches, records, bytes, share of the bytes, bytes of a batch, compression ratio with the share it rests on."""
-    return [
-        number(sums.batches),
-        number(sums.records),
-        size(sums.bytes),
-        f"{_percent(sums.bytes, whole.bytes)} %",
-        "" if sums.mean is None else size(round(sums.mean)),
-        ratio(sums),
-    ]
-
-
-def ratio(sums: Sums) -> str:
-    """How many times smaller records are for their compression; in brackets the share of the bytes of which that is
-    known, unless that is all.
+def _ratio(sums: Sums) -> str:
+    """Return how many times smaller records are for their compression; in brackets the share of the bytes of which that
+    is known, unless that is all.
     """
     if sums.ratio is None or sums.ratio_share is None:
         return "?"
@@ -84,13 +68,53 @@ def ratio(sums: Sums) -> str:
     return f"{sums.ratio:.1f}" if share == "100" else f"{sums.ratio:.1f} ({share} %)"
 
 
-def framing_cells(one: Framing) -> list[str]:
-    """As `FRAMING_HEAD` names them."""
-    parts = (
-        *(one.bytes, one.keys, one.values, one.headers, one.format, one.lengths, one.attributes),
-        *(one.timestamp_deltas, one.offset_deltas, one.key_lengths, one.value_lengths, one.header_counts),
+def _fields(whole: Sums) -> tuple[Field, ...]:
+    """Return what is said of a topic, codec, verdict or size, as a part of the whole."""
+    return (
+        Field("batches", head="batches", show=number),
+        Field("records", head="records", show=number),
+        Field("bytes", head="size", show=size),
+        Field("", lambda sums: f"{_percent(sums.bytes, whole.bytes)} %", "share", layout="right"),
+        Field("", lambda sums: sums.mean and round(sums.mean), "mean", size),
+        Field("", _ratio, "ratio", layout="right"),
+        Field("ratio", lambda sums: sums.ratio and round(sums.ratio, 3)),
+        Field("ratio_share", lambda sums: sums.ratio_share and round(sums.ratio_share, 4)),
+        Field("uncompressed", lambda sums: sums.uncompressed if sums.known else None),
     )
-    return [number(one.measured), *(f"{part / one.measured:.1f}" if one.measured else "" for part in parts)]
+
+
+def _mean(name: str) -> Callable[[Framing], str]:
+    return lambda framing: f"{getattr(framing, name) / framing.measured:.1f}" if framing.measured else ""
+
+
+#: What the records of a topic are made of: how many there are, and mean bytes of a record and of its parts.
+_PARTS: Final = (
+    Field("", lambda framing: framing.topic or "?", "bytes of a record"),
+    Field("measured", head="records", show=number),
+    *(
+        Field("", _mean(name), head, layout="right")
+        for name, head in {
+            "bytes": "mean",
+            "keys": "key",
+            "values": "value",
+            "headers": "headers",
+            "format": "format",
+            "lengths": "length",
+            "attributes": "attributes",
+            "timestamp_deltas": "timestamp",
+            "offset_deltas": "offset",
+            "key_lengths": "key length",
+            "value_lengths": "value length",
+            "header_counts": "header count",
+        }.items()
+    ),
+)
+
+
+def _groups(found: Census) -> dict[str, Mapping[str, Sums]]:
+    """Return the sums of which there is a table each, by what they are about."""
+    topics = {name or "?": sums for name, sums in found.by_topic.items()}
+    return {"topic": topics, "codec": found.by_codec, "verdict": found.by_verdict}
 
 
 def summary_lines(found: Census) -> Iterator[str]:
@@ -164,84 +188,39 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}" if whole else "0.0"
 
 
-# --- The report of `mirror census` as one page of HTML, with plots that are drawn in it -------------------------------
+def _remarks(found: Census) -> list[Text]:
+    """Return all that no table says."""
+    damaged = found.whole.damaged
+    return [
+        *map(Text, summary_lines(found)),
+        *(Text(line, "yellow") for line in warnings(found)),
+        *([Text(f"{count(damaged, 'log')} damaged: mirror inspect shows where", "red")] if damaged else []),
+    ]
 
-_HEAD: Final = ("batches", "records", "bytes", "share", "mean", "ratio")
-#: Colours of `htmlpage`, one after the other.
-_COLOURS: Final = 5
-#: Height of the tallest bar of a plot, and width of one with its gap, in the page's pixels.
-_TALL: Final = 160
-_WIDE: Final = 44
+
+def _heading(whole: Sums) -> str:
+    return f"{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')}, {size(whole.bytes)}"
+
+
+# --- The report of `mirror census` as one page of HTML ------------------------------------------------------
 
 
 def page(found: Census, subject: str) -> str:
     """The whole page; `subject` is what was looked at."""
     root, body = document(f"mirror census: {subject}", f"Census of batches: {subject}")
     whole = found.whole
-    summary = f"{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')}, {size(whole.bytes)}"
-    put_text(body, "p", summary, "verdict bad" if whole.damaged else "verdict")
-    for line in summary_lines(found):
-        put_text(body, "p", line)
-    for line in warnings(found):
-        put_text(body, "p", line, "note")
-    if whole.damaged:
-        put_text(body, "p", f"{count(whole.damaged, 'log')} damaged: mirror inspect shows where", "different")
-    _shares(body, "Codecs", "codec", found.by_codec, whole)
-    _shares(body, "Verdicts: what the mirror does with them", "verdict", found.by_verdict, whole)
-    _sizes(body, found)
-    put_text(body, "h2", "Topics")
-    put_table(body, ("topic", *_HEAD), [(name or "?", *cells(sums, whole)) for name, sums in found.by_topic.items()])
-    if found.framings:
-        put_text(body, "h2", "Mean bytes of a record, before compression")
-        put_table(body, ("topic", *FRAMING_HEAD), [(one.topic or "?", *framing_cells(one)) for one in found.framings])
-    foot = SubElement(body, "footer")
+    put_text(body, "p", _heading(whole), "verdict bad" if whole.damaged else "verdict")
+    for line in _remarks(found):
+        put_text(body, "p", line.plain, class_of(line))
+    sizes = {f"{size(1 << power)} and more": sums for power, sums in found.by_size.items()}
+    for name, groups in (_groups(found) | {"size": sizes}).items():
+        shares = [sums.bytes / whole.bytes for sums in groups.values()] if whole.bytes and name != "topic" else ()
+        put_fields(body, f"Batches by {name}", _fields(whole), groups, name, shares)
+    put_fields(body, "Mean bytes of a record, before compression", _PARTS, found.framings)
     when = report.at(clock.now_ms())
-    put_text(foot, "p", f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s")
+    text = f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s"
+    put_text(SubElement(body, "footer"), "p", text)
     return written(root)
-
-
-def _shares(body: Element, title: str, what: str, groups: Mapping[str, Sums], whole: Sums) -> None:
-    """A bar of shares of the bytes, and the table that explains it."""
-    if not whole.bytes:
-        return
-    put_text(body, "h2", title)
-    bar = SubElement(body, "div", {"class": "bar"})
-    for index, sums in enumerate(groups.values()):
-        share = f"width:{100 * sums.bytes / whole.bytes:.3f}%"
-        SubElement(bar, "span", {"class": f"s{index % _COLOURS}", "style": share})
-    table = put_head(body, ("", what, *_HEAD))
-    for index, (name, sums) in enumerate(groups.items()):
-        row = SubElement(table, "tr")
-        SubElement(SubElement(row, "td"), "span", {"class": f"key s{index % _COLOURS}"})
-        put_text(row, "td", name)
-        for cell in cells(sums, whole):
-            put_text(row, "td", cell, "n")
-
-
-def _sizes(body: Element, found: Census) -> None:
-    """Batches by size, as a plot: one bar for each power of two."""
-    classes = found.by_size
-    if not classes:
-        return
-    put_text(body, "h2", "Batches by size")
-    most = max(sums.batches for sums in classes.values())
-    width = str(_WIDE * len(classes))
-    drawn = SubElement(
-        SubElement(body, "div", {"class": "scroll"}),
-        "svg",
-        {"width": width, "height": str(_TALL + 40), "role": "img", "aria-label": "batches by size"},
-    )
-    for index, (power, sums) in enumerate(classes.items()):
-        tall = _TALL * sums.batches / most
-        left = index * _WIDE
-        place = {"x": str(left + 4), "y": f"{20 + _TALL - tall:.1f}", "width": str(_WIDE - 8), "height": f"{tall:.1f}"}
-        bar = SubElement(drawn, "rect", place | {"fill": "#1f77b4"})
-        words = f"{size(1 << power)} and more: {number(sums.batches)} batches, {size(sums.bytes)}"
-        put_text(bar, "title", words)
-        middle = str(left + _WIDE // 2)
-        style = {"x": middle, "text-anchor": "middle", "font-size": "10", "fill": "currentColor"}
-        for label, y in ((size(1 << power), _TALL + 34), (number(sums.batches), 20 + _TALL - tall - 4)):
-            SubElement(drawn, "text", style | {"y": f"{y:.1f}"}).text = label
 
 
 # --- `mirror census` --------------------------------------------------------------------------------------------------
@@ -321,15 +300,16 @@ def as_dict(found: Census) -> dict[str, Any]:
     """The census for `--json`: bytes, counts, ratios; sizes by the power of two that a batch's bytes reach."""
     theirs, ours = found.decompressed
     whole = found.whole
+    fields = _fields(whole)
     return {
-        **_sums(whole),
+        **json_of(fields, whole),
         "seconds": round(found.seconds, 3),
         "damaged": whole.damaged,
-        "topics": {name: _sums(sums) for name, sums in found.by_topic.items()},
-        "codecs": {name: _sums(sums) for name, sums in found.by_codec.items()},
-        "verdicts": {name: _sums(sums) for name, sums in found.by_verdict.items()},
-        "sizes": {str(1 << power): _sums(sums) for power, sums in found.by_size.items()},
-        "decompressed": {"mirrormaker2": _sums(theirs), "mirror": _sums(ours)},
+        "topics": json_groups(fields, found.by_topic),
+        "codecs": json_groups(fields, found.by_codec),
+        "verdicts": json_groups(fields, found.by_verdict),
+        "sizes": json_groups(fields, {str(1 << power): sums for power, sums in found.by_size.items()}),
+        "decompressed": json_groups(fields, {"mirrormaker2": theirs, "mirror": ours}),
         "small_batches": {topic: {"small": small, "of": of} for topic, (small, of) in found.small.items()},
         "overhead": {
             "headers": whole.headers * HEADER_BYTES,
@@ -343,31 +323,7 @@ def as_dict(found: Census) -> dict[str, Any]:
 def rendered(found: Census) -> Parts:
     """The census for people."""
     whole = found.whole
-    parts: list[Table | Text] = []
-    for title, groups in (("topic", found.by_topic), ("codec", found.by_codec), ("verdict", found.by_verdict)):
-        shown = table(title, *((name, "right") for name in ("batches", "records", "size", "share", "mean", "ratio")))
-        for name, sums in groups.items():
-            shown.add_row(plain(name) or "?", *cells(sums, whole))
-        parts += [shown, Text()]
-    if found.framings:
-        shown = table("bytes of a record", *((name, "right") for name in FRAMING_HEAD))
-        for one in found.framings:
-            shown.add_row(plain(one.topic) or "?", *framing_cells(one))
-        parts += [shown, Text()]
-    parts += [Text(line) for line in summary_lines(found)]
-    parts += [Text(line, "yellow") for line in warnings(found)]
-    if whole.damaged:
-        parts.append(Text(f"{count(whole.damaged, 'log')} damaged: mirror inspect shows where", "bold red"))
-    heading = f"{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')}, {size(whole.bytes)}"
-    return Parts(*parts, Text(f"{heading}; looked at in {found.seconds:.1f} s", "bold"))
-
-
-def _sums(sums: Sums) -> dict[str, Any]:
-    return {
-        "batches": sums.batches,
-        "records": sums.records,
-        "bytes": sums.bytes,
-        "ratio": None if sums.ratio is None else round(sums.ratio, 3),
-        "ratio_share": None if sums.ratio_share is None else round(sums.ratio_share, 4),
-        "uncompressed": sums.uncompressed if sums.known else None,
-    }
+    tables = [table_of(_fields(whole), groups, name) for name, groups in _groups(found).items()]
+    tables += [table_of(_PARTS, found.framings)] if found.framings else []
+    spaced = (part for shown in tables for part in (shown, Text()))
+    return Parts(*spaced, *_remarks(found), Text(f"{_heading(whole)}; looked at in {found.seconds:.1f} s", "bold"))

@@ -438,13 +438,13 @@ class _FailoverRun:
             return
         problem = ""
         for _ in range(DRAIN_TRIES):
-            if known.is_mirrored(self.settings):
+            if known.is_mirrored:
                 # a rehearsal waits for transactions to end: the failover would find those that hang
                 isolation = READ_UNCOMMITTED if self.rehearse else READ_COMMITTED
                 ends = await ends_of(source, list(known.figures), isolation)
-                if not (behind := await known.reaching(self.settings, ends, IDLE_SECONDS)):
+                if not (behind := await known.reaching(ends, IDLE_SECONDS)):
                     return
-                if known.is_mirrored(self.settings):  # no other may write beside it
+                if known.is_mirrored:  # no other may write beside it
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                     return
             if self.rehearse:
@@ -456,7 +456,7 @@ class _FailoverRun:
                 self._former.append(owner)
             problem = await self._drain_here(known)
             await known.read()
-            if not problem or not known.is_mirrored(self.settings):  # one that stood by has it now
+            if not problem or not known.is_mirrored:  # one that stood by has it now
                 break
         if problem:
             self._warn(f"what was missing could not be copied: {problem}")
@@ -468,7 +468,7 @@ class _FailoverRun:
         while (owner := known.watched.current()) is not None:
             if all(one.instance == owner.instance for one in known.figures.values()) or clock.monotonic() > deadline:
                 ends = {at: one.log_end for at, one in known.figures.items() if one.instance == owner.instance}
-                if behind := await known.reaching(self.settings, ends, IDLE_SECONDS):
+                if behind := await known.reaching(ends, IDLE_SECONDS):
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                 return
             await asyncio.sleep(POLL_SECONDS)

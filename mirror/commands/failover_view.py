@@ -11,13 +11,13 @@ from rich.console import Group
 from rich.text import Text
 
 from mirror.failover.rpo import AcceptedLoss, PartitionRpo, RecoveryPoint
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.groups.gap import OffsetGap
 from mirror.journal.journal import Change
 from mirror.journal.ownership import ACCOUNT
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
-from mirror.rendering import count, duration, number, plain, table
+from mirror.rendering import Field, count, duration, json_of, json_rows, keys, number, plain, table_of
 from mirror.replication.assignment import COMPACTION, POSSIBLE, TOMBSTONES, WAY_BACK
 
 # --- What `mirror failover` shows -------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ class FailoverReport:
     exposures: tuple[PartitionRpo, ...]
     exposed: tuple[PartitionRpo, ...]
     source_problem: str
-    groups: Mapping[Standing, int]
+    groups: Mapping[GroupStanding, int]
     warnings: tuple[str, ...]
     steps: Mapping[str, float]
     seconds: float
@@ -48,9 +48,14 @@ class FailoverReport:
     more_gaps: int = 0
 
     @property
+    def shown(self) -> tuple[PartitionRpo, ...]:
+        """What counts: of a rehearsal, as if the source had been lost at its beginning."""
+        return self.exposed if self.rehearsal else self.exposures
+
+    @property
     def rpo(self) -> RecoveryPoint:
-        """Of the failover; of a rehearsal, had the source been lost at its beginning."""
-        return RecoveryPoint.of(self.exposed if self.rehearsal else self.exposures)
+        """Of all partitions that are shown."""
+        return RecoveryPoint.of(self.shown)
 
     @property
     def is_whole(self) -> bool:
@@ -82,21 +87,34 @@ class FailoverReport:
         return all(one.is_over for one in self.exposures) and not self.warnings
 
 
+def _missing(partition: PartitionRpo, *, rehearsal: bool) -> Text:
+    style = "green" if partition.is_whole else "yellow" if rehearsal else "red"
+    return Text(f"{'' if partition.is_certain else 'at least '}{number(partition.records)}", style)
+
+
+def _fields(*, rehearsal: bool) -> tuple[Field, ...]:
+    """Return what is said of a partition."""
+    return (
+        *keys("topic partition target_topic"),
+        Field("", lambda partition: f"{partition.topic}-{partition.partition}", "partition"),
+        Field("state", head="state", layout="no_wrap"),
+        Field("position", head="holds\nup to", show=number, unknown="unknown"),
+        Field("source_end", "end", "source\nends", number, "unknown"),
+        *keys("open_transaction_from=open_from rpo_records=records"),
+        Field("", lambda partition: _missing(partition, rehearsal=rehearsal), "not got\nover", layout="right"),
+        Field("rpo_seconds", lambda partition: _rounded(partition.seconds)),
+        Field("", "seconds", "reaches\nback", lambda seconds: duration(int(1000 * seconds)), "unknown", "right"),
+        *keys("certain=is_certain whole=is_whole doubt"),
+    )
+
+
 def as_dict(account: FailoverReport) -> dict[str, Any]:
     """For `--json`; times in seconds."""
     return {
-        "flow": account.flow,
-        "source": account.source,
-        "target": account.target,
-        "rehearsal": account.rehearsal,
-        "whole": account.is_whole,
+        **json_of(keys("flow source target rehearsal whole=is_whole"), account),
         "source_reachable": not account.source_problem,
         "source_problem": account.source_problem,
-        "rpo": {
-            "records": account.rpo.records,
-            "seconds": _rounded(account.rpo.seconds),
-            "certain": account.rpo.certain,
-        },
+        "rpo": {**asdict(account.rpo), "seconds": _rounded(account.rpo.seconds)},
         "rto_seconds": _rounded(account.seconds),
         "steps": {name: _rounded(seconds) for name, seconds in account.steps.items()},
         "groups": {str(standing): many for standing, many in account.groups.items()},
@@ -106,54 +124,17 @@ def as_dict(account: FailoverReport) -> dict[str, Any]:
         ],
         "group_offsets_left_out": account.more_gaps,
         "accepted_losses": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "target_topic": one.target_topic,
-                "first": loss.first,
-                "next_offset": loss.next_offset,
-                "reason": loss.reason,
-            }
-            for one, loss in account.losses
+            json_of(keys("topic partition target_topic"), one) | asdict(loss) for one, loss in account.losses
         ],
         "warnings": list(account.warnings),
-        "partitions": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "target_topic": one.target_topic,
-                "state": one.state,
-                "position": one.position,
-                "source_end": one.end,
-                "open_transaction_from": one.open_from,
-                "rpo_records": one.records,
-                "rpo_seconds": _rounded(one.seconds),
-                "certain": one.is_certain,
-                "whole": one.is_whole,
-                "doubt": one.doubt,
-            }
-            for one in (account.exposed if account.rehearsal else account.exposures)
-        ],
+        "partitions": json_rows(_fields(rehearsal=account.rehearsal), account.shown),
     }
 
 
 def rendered(account: FailoverReport) -> Group:
     """For people."""
-    shown = account.exposed if account.rehearsal else account.exposures
-    lines = table("partition", ("state", "no_wrap"), ("holds\nup to", "right"), ("source\nends", "right"))
-    for name in ("not got\nover", "reaches\nback"):
-        lines.add_column(name, justify="right", no_wrap=True)
-    for one in shown:
-        style = "green" if one.is_whole else "yellow" if account.rehearsal else "red"
-        least = "" if one.is_certain else "at least "
-        lines.add_row(
-            Text(plain(f"{one.topic}-{one.partition}")),
-            one.state,
-            "unknown" if one.position is None else number(one.position),
-            "unknown" if one.end is None else number(one.end),
-            Text(f"{least}{number(one.records)}", style),
-            "unknown" if one.seconds is None else duration(int(1000 * one.seconds)),
-        )
+    shown = account.shown
+    lines = table_of(_fields(rehearsal=account.rehearsal), shown)
     doubts = [
         f"{one.topic}-{one.partition}: it is not known how many records are missing, since {one.doubt}"
         for one in shown

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from mirror.commands.inspect_view import InspectOptions, LogTotals, LogView, show, summed_up
+from mirror.commands.inspect_view import InspectOptions, LogTotals, LogView, in_all, show, summed_up
 from mirror.errors import ConfigError, ExitCode
 from mirror.policy.rules import Rules
 from mirror.records.header import LAST_OFFSET
@@ -25,12 +25,6 @@ def inspect(
 
     Raises ConfigError for what is not there or does not go together, and ClusterError.
     """
-    return _inspected(target, options, config, side, bootstrap)
-
-
-def _inspected(
-    target: str, options: InspectOptions, config: Path | None, side: str | None, bootstrap: str | None
-) -> ExitCode:
     if config and bootstrap:
         raise ConfigError("--config and --bootstrap both name a cluster: choose one")
     if side and not config:
@@ -62,11 +56,7 @@ def inspect_files(paths: Sequence[Path], options: InspectOptions) -> ExitCode:
         least = walk.next_offset
         whole.add(view.totals)
     if len(paths) > 1 and not options.as_json:
-        sums = whole.all
-        title = f"{count(len(paths), 'segment')}: "
-        batches = count(sums.batches, "batch", "batches")
-        amount = f"{count(sums.records, 'record')} in {batches}, {size(sums.bytes)}"
-        show(Text.assemble((title, "bold"), amount), *summed_up(whole))
+        show(Text.assemble((f"{count(len(paths), 'segment')}: ", "bold"), in_all(whole.all)), *summed_up(whole))
     return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
 
 

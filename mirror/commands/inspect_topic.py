@@ -19,7 +19,7 @@ from mirror.commands.inspect_view import InspectOptions, LogView
 from mirror.config import ClusterSettings
 from mirror.errors import ConfigError, ExitCode
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.log_reader import Log
+from mirror.kafka.log_reader import ReadLog
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset
 from mirror.policy.rules import Rules
 from mirror.records.transactions import Outcome
@@ -95,7 +95,7 @@ async def _inspect_partition(
     )
     identity = {"topic": partition.topic, "partition": partition.partition}
     view = LogView(options, str(partition), identity, rules, start)
-    log = Log(cluster, partition, stable, end)
+    log = ReadLog(cluster, partition, stable, end)
     async for raw, outcome in log.batches(max(start, options.first)):
         view.take(raw, outcome)
         if view.is_full:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,19 @@ from mirror.records.header import (
 )
 from mirror.records.recipe import Recipe
 from mirror.records.transactions import Outcome
-from mirror.rendering import console, count, duration, number, size, table
+from mirror.rendering import (
+    Field,
+    add_rows,
+    console,
+    count,
+    duration,
+    json_groups,
+    json_of,
+    keys,
+    number,
+    size,
+    table_of,
+)
 from mirror.replication.classifier import TOO_LARGE, Action, Verdict, classify
 
 if TYPE_CHECKING:
@@ -35,125 +48,95 @@ if TYPE_CHECKING:
 # --- A batch as `mirror inspect` shows it -----------------------------------------------------------------------------
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: By name, how they are laid out.
-_COLUMNS: Final[Mapping[str, str]] = {
-    "byte": "right",
-    "offsets": "right",
-    "records": "right",
-    "holes": "right",
-    "codec": "no_wrap",
-    "size, B": "right",
-    "B/rec": "right",
-    "ratio": "right",
-    "flags": "left",
-    "id/epoch/seq": "no_wrap",
-    "leader": "right",
-    "first time": "no_wrap",
-    "span": "right",
-    "CRC": "no_wrap",
-    "verdict": "no_wrap",
-}
+_COLORS: Final = {Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
+#: Columns that a terminal of eighty columns holds. A CRC that fails is in the verdict, too.
 _FEW: Final = frozenset({"offsets", "records", "codec", "size, B", "ratio", "flags", "verdict"})
-_COLOURS: Final = {Action.RESTAMP: "green", Action.REWRITE: "yellow", Action.REFUSE: "bold red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One batch and what is known of it.
+    """One batch and what is known of it."""
 
-    `position` is the byte of its file where it begins, None where it came from a broker. `uncompressed` is the size of
-    its records in bytes without compression, None where nobody asked or it does not decompress. `unwritable`: the first
-    of its records that the target would not take, None where there is none, or it was not opened.
-    """
-
+    #: The batch as stored.
     raw: RawBatch
+    #: What a mirror does with it.
     verdict: Verdict
+    #: How its transaction ended.
     outcome: Outcome
+    #: Its CRC is that of its bytes.
     crc_holds: bool
+    #: The byte of its file where it begins; None where it came from a broker.
     position: int | None
+    #: Bytes of its records without compression; None where nobody asked or they do not decompress.
     uncompressed: int | None
+    #: The first of its records that the target would not take; None where there is none, or it was not opened.
     unwritable: Unfit | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The batch for `--json`: sizes in bytes, times in ms since 1970 and as ISO text, null where there is none."""
-        raw, header = self.raw, self.raw.header
-        base_timestamp = header.base_timestamp if header.magic == 2 else header.max_timestamp
-        return {
-            "position": self.position,
-            "base_offset": _base_offset(header),
-            "last_offset": header.last_offset,
-            "records": header.stated_records,
-            "holes": header.holes,
-            "codec": header.codec_name,
-            "bytes": header.size,
-            "bytes_per_record": round(header.size / records, 1) if (records := header.stated_records) else None,
-            "uncompressed": self.uncompressed,
-            "magic": header.magic,
-            "transactional": bool(header.attributes & TRANSACTIONAL),
-            "outcome": self.outcome or None,
-            "control": marker_name(raw),
-            "append_time": bool(header.attributes & APPEND_TIME),
-            "delete_horizon": bool(header.attributes & DELETE_HORIZON),
-            "producer_id": _known(header.producer_id),
-            "producer_epoch": _known(header.producer_epoch),
-            "base_sequence": _known(header.base_sequence),
-            "leader_epoch": header.partition_leader_epoch if header.magic == 2 else None,
-            "base_timestamp": _known(base_timestamp),
-            "base_time": iso(base_timestamp),
-            "max_timestamp": _known(header.max_timestamp),
-            "max_time": iso(header.max_timestamp),
-            "crc_holds": self.crc_holds,
-            "verdict": self.verdict.action,
-            "reason": self.verdict.reason,
-            "unwritable": self.unwritable and _unfit_fields(self.unwritable),
-        }
+    @property
+    def header(self) -> BatchHeader:
+        """The batch's header."""
+        return self.raw.header
 
-    def cells(self, columns: Iterable[str]) -> list[str | Text]:
-        """The batch for people, one cell for each of the columns."""
-        header = self.raw.header
-        base, last, records = _base_offset(header), header.last_offset, header.stated_records
-        base_timestamp = header.base_timestamp if header.magic == 2 else header.max_timestamp
-        producer = f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}"
-        ratio = "?" if self.uncompressed is None else ratio_text(self.uncompressed, len(self.raw.records))
-        cells: dict[str, str | Text] = {
-            "byte": "-" if self.position is None else number(self.position),
-            "offsets": number(last) if base in (None, last) else f"{number(base)}-{number(last)}",
-            "records": "?" if records is None else number(records),
-            "holes": number(gone) if (gone := header.holes) else "",
-            "codec": header.codec_name,
-            "size, B": number(header.size),
-            "B/rec": f"{header.size / records:.0f}" if records else "",
-            "ratio": ratio,
-            "flags": ", ".join(_flags(self)),
-            "id/epoch/seq": producer if header.producer_id >= 0 else "",
-            "leader": str(header.partition_leader_epoch) if header.magic == 2 else "",
-            "first time": iso(base_timestamp) or "",
-            "span": f"+{duration(span)}" if (span := header.max_timestamp - base_timestamp) > 0 else "",
-            "CRC": Text("holds", "green") if self.crc_holds else Text("FAILS", "bold red"),
-            "verdict": Text(str(self.verdict), _COLOURS.get(self.verdict.action, "")),
-        }
-        return [cells[name] for name in columns]
+    @property
+    def base_offset(self) -> int | None:
+        """None for a compressed batch before magic 2: its header has its last offset alone."""
+        return self.header.base_offset if self.header.stated_records is not None else None
+
+    @property
+    def base_timestamp(self) -> int:
+        """Of the first record; before magic 2, the only timestamp that the header has."""
+        return self.header.base_timestamp if self.header.magic == 2 else self.header.max_timestamp
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """None before magic 2."""
+        return self.header.partition_leader_epoch if self.header.magic == 2 else None
+
+    @property
+    def record_bytes(self) -> float | None:
+        """Mean bytes of a record; None where its header does not count records, or counts none."""
+        return self.header.size / records if (records := self.header.stated_records) else None
+
+    @property
+    def flags(self) -> str:
+        """What is unusual."""
+        header, marker = self.header, marker_name(self.raw)
+        transactional = "transactional" if header.attributes & TRANSACTIONAL else ""
+        flags = (
+            f"magic {header.magic}" if header.magic < 2 else "",
+            marker or str(self.outcome) or transactional,
+            "append time" if header.attributes & APPEND_TIME else "",
+            "delete horizon" if header.attributes & DELETE_HORIZON else "",
+        )
+        return ", ".join(filter(None, flags))
 
 
-def _unfit_fields(found: Unfit) -> dict[str, Any]:
-    return {
-        "first_offset": found.first,
-        "last_offset": found.next_offset - 1,
-        "reason": found.reason,
-        "detail": found.detail,
-    }
+def _has(flag: int) -> Callable[[Seen], bool]:
+    return lambda seen: bool(seen.header.attributes & flag)
 
 
-def columns_of(*, every: bool, ratio: bool) -> tuple[str, ...]:
-    """The columns to show: every one, or those that a terminal of eighty columns holds; `ratio` where it was asked for.
-    A CRC that fails is in the verdict, too.
-    """
-    return tuple(name for name in _COLUMNS if (every or name in _FEW) and (ratio or name != "ratio"))
+def _known(name: str) -> Callable[[Seen], int | None]:
+    """Return a field of the header; None for a negative one, which says that there is none."""
+    return lambda seen: None if (value := getattr(seen.header, name)) < 0 else value
 
 
-def batch_table(columns: Iterable[str]) -> Table:
-    """An empty table for `Seen.cells`."""
-    return table(*((name, _COLUMNS[name]) for name in columns))
+def _offsets(seen: Seen) -> str:
+    base, last = seen.base_offset, seen.header.last_offset
+    return number(last) if base in (None, last) else f"{number(base)}-{number(last)}"
+
+
+def _producer(seen: Seen) -> str:
+    header = seen.header
+    return f"{header.producer_id}/{header.producer_epoch}/{header.base_sequence}" if header.producer_id >= 0 else ""
+
+
+def _span(seen: Seen) -> str:
+    return f"+{duration(span)}" if (span := seen.header.max_timestamp - seen.base_timestamp) > 0 else ""
+
+
+def some(value: int) -> str:
+    """Return a number, and nothing for none."""
+    return number(value) if value else ""
 
 
 def ratio_text(uncompressed: int | None, size: int) -> str:
@@ -171,88 +154,114 @@ def iso(timestamp: int) -> str | None:
         return None
 
 
-def _base_offset(header: BatchHeader) -> int | None:
-    """None for a compressed batch before magic 2: its header has its last offset alone."""
-    return header.base_offset if header.stated_records is not None else None
-
-
-def _known(value: int) -> int | None:
-    return None if value < 0 else value
-
-
-def _flags(seen: Seen) -> Iterator[str]:
-    raw, header = seen.raw, seen.raw.header
-    if header.magic < 2:
-        yield f"magic {header.magic}"
-    if marker := marker_name(raw):
-        yield marker
-    elif seen.outcome:
-        yield str(seen.outcome)
-    elif header.attributes & TRANSACTIONAL:
-        yield "transactional"
-    if header.attributes & APPEND_TIME:
-        yield "append time"
-    if header.attributes & DELETE_HORIZON:
-        yield "delete horizon"
+_UNFIT: Final = (
+    *keys("first_offset=first"),
+    Field("last_offset", lambda found: found.next_offset - 1),
+    *keys("reason detail"),
+)
+#: Sizes in bytes, times in ms since 1970 and as ISO text.
+_BATCH: Final = (
+    Field("position", head="byte", show=number, unknown="-"),
+    Field("", _offsets, "offsets", layout="right"),
+    *keys("base_offset last_offset=header.last_offset"),
+    Field("records", "header.stated_records", "records", number, unknown="?"),
+    Field("holes", "header.holes", "holes", some, layout="right"),
+    Field("codec", "header.codec_name", "codec", layout="no_wrap"),
+    Field("bytes", "header.size", "size, B", number),
+    Field("bytes_per_record", lambda seen: seen.record_bytes and round(seen.record_bytes, 1)),
+    Field("", "record_bytes", "B/rec", "{:.0f}".format, layout="right"),
+    Field("", lambda seen: ratio_text(seen.uncompressed, len(seen.raw.records)), "ratio", layout="right"),
+    Field("", "flags", "flags"),
+    *keys("uncompressed magic=header.magic"),
+    Field("transactional", _has(TRANSACTIONAL)),
+    Field("outcome", lambda seen: seen.outcome or None),
+    Field("control", lambda seen: marker_name(seen.raw)),
+    Field("append_time", _has(APPEND_TIME)),
+    Field("delete_horizon", _has(DELETE_HORIZON)),
+    *(Field(name, _known(name)) for name in ("producer_id", "producer_epoch", "base_sequence")),
+    Field("", _producer, "id/epoch/seq", layout="no_wrap"),
+    Field("leader_epoch", head="leader", layout="right"),
+    Field("base_timestamp", lambda seen: None if seen.base_timestamp < 0 else seen.base_timestamp),
+    Field("base_time", lambda seen: iso(seen.base_timestamp), "first time", layout="no_wrap"),
+    Field("", _span, "span", layout="right"),
+    Field("max_timestamp", _known("max_timestamp")),
+    Field("max_time", lambda seen: iso(seen.header.max_timestamp)),
+    Field(
+        "crc_holds",
+        head="CRC",
+        show=lambda holds: Text("holds", "green") if holds else Text("FAILS", "bold red"),
+        layout="no_wrap",
+    ),
+    Field("verdict", "verdict.action"),
+    Field("", lambda seen: Text(str(seen.verdict), _COLORS.get(seen.verdict.action, "")), "verdict", layout="no_wrap"),
+    Field("reason", "verdict.reason"),
+    Field("unwritable", lambda seen: seen.unwritable and json_of(_UNFIT, seen.unwritable)),
+)
 
 
 # --- What `mirror inspect` adds up ------------------------------------------------------------------------------------
 
-#: Verdicts that need no decompression.
+#: Sums of batches, `records`, offsets that hold no record (`holes`) and bytes, by these names. `known` are the bytes of
+#: the records sections of which `uncompressed` is the size without compression. Records of compressed batches before
+#: magic 2 are not counted.
+Sums = Counter[str]
 
 
-@dataclass(slots=True)
-class Sums:
-    """Batches, offsets that hold no record, records and bytes of one kind. `known` are the bytes of those of which
-    `uncompressed` is the size without compression. Records of compressed batches before magic 2 are not counted.
-    """
-
-    batches: int = 0
-    records: int = 0
-    holes: int = 0
-    bytes: int = 0
-    known: int = 0
-    uncompressed: int = 0
-
-    def add(self, other: Sums) -> None:
-        """Take in another one."""
-        self.batches += other.batches
-        self.records += other.records
-        self.holes += other.holes
-        self.bytes += other.bytes
-        self.known += other.known
-        self.uncompressed += other.uncompressed
+def _sums_fields(whole: Sums) -> tuple[Field, ...]:
+    """Return what is said of a codec or verdict, as a part of the whole."""
+    return (
+        Field("batches", head="batches", show=number),
+        Field("records", head="records", show=number),
+        Field("holes", head="holes", show=some, layout="right"),
+        Field("bytes", head="size", show=size),
+        Field("", lambda sums: f"{100 * sums['bytes'] / whole['bytes']:.1f} %", "share", layout="right"),
+        Field(
+            "",
+            lambda sums: f"{sums['bytes'] / sums['records']:.0f}" if sums["records"] else "",
+            "B/rec",
+            layout="right",
+        ),
+        Field("uncompressed", lambda sums: sums["uncompressed"] if sums["known"] else None),
+        Field("ratio", lambda sums: round(sums["uncompressed"] / sums["known"], 3) if sums["known"] else None),
+        *(
+            [Field("", lambda sums: ratio_text(sums["uncompressed"], sums["known"]), "ratio", layout="right")]
+            if whole["known"]
+            else []
+        ),
+    )
 
 
 @dataclass(slots=True)
 class LogTotals:
-    """Sums by codec and verdict; first and last offset are -1 where there is no batch."""
+    """What the batches of a log add up to."""
 
+    #: Of the first batch; -1 where there is none.
     first_offset: int = -1
+    #: Of the last batch; -1 where there is none.
     last_offset: int = -1
+    #: Sums by codec and verdict.
     kinds: dict[tuple[int, Verdict], Sums] = field(default_factory=dict)
-    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    #: Batches of transactions by how those ended.
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    #: Batches with a CRC that holds that cannot be decompressed.
     undecodable: int = 0
 
     def take(self, raw: RawBatch, verdict: Verdict, outcome: Outcome, uncompressed: int | None) -> None:
         """Count one batch."""
         header = raw.header
-        key = (header.codec, verdict)
-        sums = self.kinds.get(key)
-        if sums is None:
-            sums = self.kinds[key] = Sums()
-        sums.batches += 1
-        sums.bytes += header.size
+        sums = self.kinds.setdefault((header.codec, verdict), Counter())
+        sums["batches"] += 1
+        sums["bytes"] += header.size
         if header.magic == 2:
-            sums.records += header.count
-            sums.holes += header.holes
-        elif not key[0]:
-            sums.records += 1
+            sums["records"] += header.count
+            sums["holes"] += header.holes
+        elif not header.codec:
+            sums["records"] += 1
         if uncompressed is not None:
-            sums.known += len(raw.records)
-            sums.uncompressed += uncompressed
+            sums["known"] += len(raw.records)
+            sums["uncompressed"] += uncompressed
         if outcome:
-            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+            self.outcomes[outcome] += 1
         if self.first_offset < 0:
             self.first_offset = header.base_offset
         self.last_offset = header.last_offset
@@ -260,9 +269,8 @@ class LogTotals:
     def add(self, other: LogTotals) -> None:
         """Take in the totals of another log."""
         for key, sums in other.kinds.items():
-            self.kinds.setdefault(key, Sums()).add(sums)
-        for outcome, many in other.outcomes.items():
-            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + many
+            self.kinds.setdefault(key, Counter()).update(sums)
+        self.outcomes.update(other.outcomes)
         self.undecodable += other.undecodable
 
     @property
@@ -273,10 +281,7 @@ class LogTotals:
     @property
     def all(self) -> Sums:
         """Everything."""
-        whole = Sums()
-        for sums in self.kinds.values():
-            whole.add(sums)
-        return whole
+        return _added(self.kinds.values())
 
     def by_codec(self) -> Mapping[str, Sums]:
         """Sums by codec, the largest first."""
@@ -289,48 +294,46 @@ class LogTotals:
     @property
     def as_stored(self) -> tuple[int, int]:
         """Bytes that a mirror copies as stored, and bytes that it copies at all."""
-        copied = stored = 0
-        for (_, verdict), sums in self.kinds.items():
-            copied += sums.bytes if verdict.action is not Action.DROP else 0
-            stored += sums.bytes if verdict.action is Action.RESTAMP else 0
-        return stored, copied
+        amounts = [(verdict.action, sums["bytes"]) for (_, verdict), sums in self.kinds.items()]
+        stored = sum(amount for action, amount in amounts if action is Action.RESTAMP)
+        return stored, sum(amount for action, amount in amounts if action is not Action.DROP)
 
     def as_dict(self) -> dict[str, Any]:
         """The totals for `--json`; `as_stored` is the share of the copied bytes that need no decompression."""
         stored, copied = self.as_stored
+        fields = _sums_fields(self.all)
         return {
-            **_sums_dict(self.all),
-            "codecs": {name: _sums_dict(sums) for name, sums in self.by_codec().items()},
-            "verdicts": {name: _sums_dict(sums) for name, sums in self.by_verdict().items()},
+            **json_of(fields, self.all),
+            "codecs": json_groups(fields, self.by_codec()),
+            "verdicts": json_groups(fields, self.by_verdict()),
             "outcomes": {str(outcome): many for outcome, many in self.outcomes.items()},
             "as_stored": round(stored / copied, 6) if copied else None,
             "undecodable": self.undecodable,
         }
 
 
-def totals_table(totals: LogTotals) -> Table:
-    """The totals for people: a line for each codec, then one for each verdict."""
-    ratio = any(sums.known for sums in totals.kinds.values())
-    whole = totals.all
-    made = table(
-        "",
-        ("batches", "right"),
-        ("records", "right"),
-        ("holes", "right"),
-        ("size", "right"),
-        ("share", "right"),
-        ("B/rec", "right"),
-        *([("ratio", "right")] if ratio else []),
-    )
-    for groups in (totals.by_codec(), totals.by_verdict()):
-        for name, sums in groups.items():
-            made.add_row(name, *_cells(sums, whole, ratio))
+def _added(sums: Iterable[Sums]) -> Sums:
+    total = Sums()
+    for each in sums:
+        total.update(each)  # addition would leave out negative counts, which a damaged header has
+    return total
+
+
+def _largest_first(groups: Iterable[tuple[str, Sums]]) -> Mapping[str, Sums]:
+    found: dict[str, Sums] = {}
+    for name, sums in groups:
+        found[name] = _added((found.get(name, Sums()), sums))
+    return dict(sorted(found.items(), key=lambda item: -item[1]["bytes"]))
+
+
+def summed_up(totals: LogTotals) -> Iterator[Table | Text]:
+    """Return totals for people: a line for each codec, then one for each verdict, then what the table does not say."""
+    if totals.kinds:
+        fields = _sums_fields(totals.all)
+        made = table_of(fields, totals.by_codec(), "")
         made.add_section()
-    return made
-
-
-def totals_notes(totals: LogTotals) -> Iterator[Text]:
-    """What the table does not say: what a mirror needs not decompress, how transactions ended, what did not decode."""
+        add_rows(made, fields, totals.by_verdict())
+        yield made
     stored, copied = totals.as_stored
     if copied:
         percent = 100 * stored / copied
@@ -342,36 +345,6 @@ def totals_notes(totals: LogTotals) -> Iterator[Text]:
     if totals.undecodable:
         batches = count(totals.undecodable, "batch", "batches")
         yield Text(f"{batches} with a CRC that holds cannot be decompressed", "bold red")
-
-
-def _largest_first(groups: Iterable[tuple[str, Sums]]) -> Mapping[str, Sums]:
-    found: dict[str, Sums] = {}
-    for name, sums in groups:
-        found.setdefault(name, Sums()).add(sums)
-    return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
-
-
-def _sums_dict(sums: Sums) -> dict[str, Any]:
-    return {
-        "batches": sums.batches,
-        "records": sums.records,
-        "holes": sums.holes,
-        "bytes": sums.bytes,
-        "uncompressed": sums.uncompressed if sums.known else None,
-        "ratio": round(sums.uncompressed / sums.known, 3) if sums.known else None,
-    }
-
-
-def _cells(sums: Sums, whole: Sums, ratio: bool) -> list[str]:
-    return [
-        number(sums.batches),
-        number(sums.records),
-        number(sums.holes) if sums.holes else "",
-        size(sums.bytes),
-        f"{100 * sums.bytes / whole.bytes:.1f} %",
-        f"{sums.bytes / sums.records:.0f}" if sums.records else "",
-        *([ratio_text(sums.uncompressed, sums.known)] if ratio else []),
-    ]
 
 
 # --- One log under `mirror inspect` -----------------------------------------------------------------------------------
@@ -423,7 +396,12 @@ class LogView:
         self._next_offset = next_offset
         self._left = options.rows
         self._page: Table | None = None
-        self._columns = columns_of(every=options.wide or console().width >= WIDE, ratio=options.ratio)
+        is_wide = options.wide or console().width >= WIDE
+        self._columns = [
+            column
+            for column in _BATCH
+            if (is_wide or column.head in _FEW) and (options.ratio or column.head != "ratio")
+        ]
         self._uncompressed = _measure() if options.ratio else None
         self._unwritable: list[Unfit] = []
         self.totals = LogTotals()
@@ -473,17 +451,13 @@ class LogView:
             return
         self._flush()
         whole = totals.all
-        hidden = whole.batches - self._options.rows
+        hidden = whole["batches"] - self._options.rows
         if not self._options.summary and hidden > 0:
             show(Text(f"and {count(hidden, 'batch', 'batches')} more: --limit N, --from OFFSET, --json", "dim"))
         heading = Text(f"{self._title}: ", "bold")
-        if whole.batches:
+        if whole["batches"]:
             offsets_text = f"offsets {number(totals.first_offset)} to {number(totals.last_offset)}, "
-            heading.append(
-                f"{offsets_text}{count(whole.records, 'record')} in {count(whole.batches, 'batch', 'batches')},"
-                f" {size(whole.bytes)}",
-                "not bold",
-            )
+            heading.append(offsets_text + in_all(whole), "not bold")
         else:
             since = f" from offset {number(self._options.first)} on" if self._options.first else ""
             heading.append(f"no batches{since}", "yellow")
@@ -499,11 +473,11 @@ class LogView:
 
     def _show(self, seen: Seen) -> None:
         if self._options.as_json:
-            json_line({"type": "batch", **self._identity, **seen.as_dict()})
+            json_line({"type": "batch", **self._identity, **json_of(_BATCH, seen)})
             return
         if self._page is None:
-            self._page = batch_table(self._columns)
-        self._page.add_row(*seen.cells(self._columns))
+            self._page = table_of(self._columns, ())
+        add_rows(self._page, self._columns, [seen])
         if self._page.row_count >= PAGE_ROWS:
             self._flush()
 
@@ -513,11 +487,9 @@ class LogView:
             self._page = None
 
 
-def summed_up(totals: LogTotals) -> Iterator[Table | Text]:
-    """Totals for people; nothing where there is nothing."""
-    if totals.kinds:
-        yield totals_table(totals)
-    yield from totals_notes(totals)
+def in_all(sums: Sums) -> str:
+    """Return records, batches and bytes in words."""
+    return f"{count(sums['records'], 'record')} in {count(sums['batches'], 'batch', 'batches')}, {size(sums['bytes'])}"
 
 
 def show(*parts: Table | Text) -> None:

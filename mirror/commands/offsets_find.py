@@ -42,7 +42,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FoundOffset:
     """What was found of one partition; in files, of its replica in `folder`."""
 
     at: TopicPartition
@@ -94,13 +94,13 @@ def _cluster(where: Where) -> ClusterSettings:
     return flow.target if where.side == "target" else flow.source
 
 
-async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | None, when: int) -> list[Answer]:
+async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | None, when: int) -> list[FoundOffset]:
     async with Cluster(Endpoint.of(settings)) as cluster:
         await cluster.refresh((topic,))
         known = cluster.topics.get(topic)
         numbers = chosen(known.leaders if known else (), topic, partition, str(cluster))
 
-        async def answer(at: TopicPartition) -> Answer:
+        async def answer(at: TopicPartition) -> FoundOffset:
             end = await list_offset(cluster, at, LATEST)  # asked before: what comes in between may be of that time
             first = await first_since(cluster, at, when)
             begin = await list_offset(cluster, at, EARLIEST) if first is None else end
@@ -110,24 +110,24 @@ async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | No
                     f" it looks, such ones were deleted. What was not begins at offset {begin}; find it in the segment"
                     " files (--from)"
                 )
-            return Answer(at, Lookup(first=first, end=end))
+            return FoundOffset(at, Lookup(first=first, end=end))
 
         return list(await asyncio.gather(*(answer(TopicPartition(topic, number)) for number in numbers)))
 
 
-def _in_files(where: Where, topic: str, partition: int | None, when: int) -> list[Answer]:
+def _in_files(where: Where, topic: str, partition: int | None, when: int) -> list[FoundOffset]:
     there = partitions_in(where.folders)
     hint = did_you_mean(topic, {at.topic for at in there})
     numbers = [at.partition for at in there if at.topic == topic]
     folders = ", ".join(map(str, where.folders))
     return [
-        Answer(at, first_in(folder, when, believes=not where.scan), folder)
+        FoundOffset(at, first_in(folder, when, believes=not where.scan), folder)
         for at in (TopicPartition(topic, one) for one in chosen(numbers, topic, partition, folders, hint))
         for folder in there[at]
     ]
 
 
-def _as_dict(answer: Answer) -> dict[str, Any]:
+def _as_dict(answer: FoundOffset) -> dict[str, Any]:
     """One partition for `--json`; `log_end` is given where there is no record of that time."""
     found = answer.found
     fields: dict[str, Any] = {
@@ -141,7 +141,7 @@ def _as_dict(answer: Answer) -> dict[str, Any]:
     return fields
 
 
-def _show(answers: Sequence[Answer]) -> None:
+def _show(answers: Sequence[FoundOffset]) -> None:
     shown = table(("partition", "no_wrap"), ("offset", "right"), ("time", "no_wrap"), "")
     for answer in answers:
         first = answer.found.first
@@ -150,7 +150,7 @@ def _show(answers: Sequence[Answer]) -> None:
     console().print(shown)
 
 
-def _remarks(answer: Answer) -> Text:
+def _remarks(answer: FoundOffset) -> Text:
     found, remarks = answer.found, []
     if answer.folder is not None:
         remarks.append(plain(str(answer.folder)))

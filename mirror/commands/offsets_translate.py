@@ -117,7 +117,7 @@ class _Sides(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownCopy:
     """What the journal keeps of a copy: where the flow began in its source, its last position, what was lost, and
     what a flow back left out; and whether the flow was failed over, so that its end is not the source's.
     """
@@ -129,7 +129,7 @@ class _Known:
     way_back: tuple[tuple[int, int], ...]
 
 
-async def _known(sides: _Sides, journal: Journal) -> _Known:
+async def _known(sides: _Sides, journal: Journal) -> _KnownCopy:
     """Raises ConfigError where the target topic is not the copy that the journal names, PartitionStop for a stop that
     stands, or a source topic that is another one.
     """
@@ -151,7 +151,7 @@ async def _known(sides: _Sides, journal: Journal) -> _Known:
     last = last if last is not None and last.is_of(*ids) else None
     is_over = FailedOver.standing(records) is not None
     losses, way_back = standing.lost_of(target, *ids), standing.way_back_of(target, *ids)
-    return _Known(seen.begins(target.partition), last, losses, is_over, way_back)
+    return _KnownCopy(seen.begins(target.partition), last, losses, is_over, way_back)
 
 
 async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
@@ -168,7 +168,7 @@ async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
     return Translation(source.topic, source.partition, offset, target.topic, offset, record=offset < end)
 
 
-async def _agreeing(sides: _Sides, known: _Known) -> int:
+async def _agreeing(sides: _Sides, known: _KnownCopy) -> int:
     """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
     with _locating(sides):
         return (await resume(Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses, known.way_back))).begin

@@ -17,7 +17,7 @@ from mirror.kafka.admin import Creation
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.names import first_of
 from mirror.policy.selection import Rekeying
-from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size
+from mirror.rendering import COMMAND, console, count, duration, json_rows, keys, number, plain, print_json, size
 from mirror.topics.plan import Extent, Filling, FlowPlan, plan_flow
 
 #: Copies that differ are shown one by one, up to so many.
@@ -41,7 +41,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
     """How queries would stop as they start: by the ids, ends and partitions of both topics. Raises ClusterError, and
     ConfigError where the progress is not the mirror's.
     """
-    from mirror.spark.rekey.microbatch import Stopped, advice_values  # noqa: PLC0415 -- few flows re-key
+    from mirror.spark.rekey.microbatch import RekeyStop, advice_values  # noqa: PLC0415 -- few flows re-key
     from mirror.spark.rekey.plan_log import PlanLog  # noqa: PLC0415 -- the same
 
     stops: list[str] = []
@@ -50,7 +50,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
         for rule in (one for one in rules if one.progress in target.topics):
             try:
                 await PlanLog(target, rule).check_all(source)
-            except Stopped as stop:
+            except RekeyStop as stop:
                 text = stop.text(advice_values(rule, source.endpoint, target.endpoint))
                 stops.append(f"{rule.source}: {stop.state}: {text}")
     return stops
@@ -71,10 +71,8 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "source": {"alias": settings.source.alias, "cluster_id": found.source_id},
         "target": {"alias": settings.target.alias, "cluster_id": found.target_id},
         "changes": found.has_changes,
-        "topics": [
-            {"source": pair.source, "target": pair.target, "partitions": pair.partitions} for pair in topics.pairs
-        ],
-        "rekey": [one.to_dict() for one in topics.rekeyed],
+        "topics": json_rows(keys("source target partitions"), topics.pairs),
+        "rekey": [asdict(one) for one in topics.rekeyed],
         "create": [asdict(one) for one in topics.creations],
         "own_topics": [one.topic for one in found.own_topics],
         "add_partitions": [asdict(one) for one in topics.growths],

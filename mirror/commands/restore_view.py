@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.table import Table
 from rich.text import Text
 
 from mirror.errors import ExitCode
@@ -16,7 +15,7 @@ from mirror.kafka.topic_configs import RETENTION
 from mirror.names import first_of
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import Finding, Severity
-from mirror.rendering import console, count, number, plain, state_text, table
+from mirror.rendering import Field, console, count, json_rows, keys, number, plain, state_text, table_of
 from mirror.segments.restore import UNLIMITED, GroupsReport
 from mirror.topics.apply import TopicPlan
 from mirror.topics.configs import SettingsPlan
@@ -103,7 +102,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "partitions": [_as_dict(one, self.wanted[one.assignment.source]) for one in self.results],
+            "partitions": json_rows(self._fields(), self.results),
             "create": sorted(self.made),
             "missing": [*map(str, self.missing)],
             "never_expire": self.kept,
@@ -130,36 +129,32 @@ class Report:
     def print(self) -> None:
         """The same for people."""
         out = console()
-        out.print(self._table())
+        out.print(table_of(self._fields(), self.results))
+        for text, style in self._lines():
+            out.print(Text(plain(text), style), soft_wrap=True)
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """Yield what stands below the table, each line with its style."""
         for one in self.results:
             for text in filter(None, _notes(one, dry_run=self.dry_run)):
-                style = "red" if one.at_risk else "yellow"
-                out.print(Text(f"{one.assignment.source}: {plain(text)}", style), soft_wrap=True)
-        for finding in self._advice():
-            out.print(Text(plain(str(finding)), "yellow"), soft_wrap=True)
+                yield f"{one.assignment.source}: {text}", "red" if one.at_risk else "yellow"
+        yield from ((str(finding), "yellow") for finding in self._advice())
         if self.missing:
             names = first_of([*map(str, self.missing)])
-            text = f"no replica in these folders of {names}: name the folders of other brokers, too"
-            out.print(Text(text, "red"), soft_wrap=True)
+            yield f"no replica in these folders of {names}: name the folders of other brokers, too", "red"
         if self.taken:
-            text = f"settings and groups that are not named were left as they are: {self.taken}"
-            out.print(Text(plain(text), "red"), soft_wrap=True)
-        for text in self._settings_lines():
-            out.print(Text(plain(text)), soft_wrap=True)
+            yield f"settings and groups that are not named were left as they are: {self.taken}", "red"
+        yield from ((text, "") for text in self._settings_lines())
         for topic, command in self.kept.items():
-            text = (
-                f"{topic} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had"
-                f"{self._retention(topic)}. What is older is deleted then: {command}"
-            )
-            out.print(Text(text), soft_wrap=True)
+            text = f"{topic} keeps every record (retention.ms=-1, retention.bytes=-1) until you set what it had"
+            yield f"{text}{self._retention(topic)}. What is older is deleted then: {command}", ""
         if self.groups is not None:
-            for text in _group_lines(self.groups, dry_run=self.dry_run):
-                out.print(Text(plain(text), "" if self.groups.is_whole else "yellow"), soft_wrap=True)
-        for text in self.notes:
-            out.print(Text(plain(text), "yellow"), soft_wrap=True)
+            style = "" if self.groups.is_whole else "yellow"
+            yield from ((text, style) for text in _group_lines(self.groups, dry_run=self.dry_run))
+        yield from ((text, "yellow") for text in self.notes)
         whole = sum(one.is_sound if self.dry_run else one.is_whole and not one.at_risk for one in self.results)
         done = "would be restored whole" if self.dry_run else "restored whole"
-        out.print(f"{number(whole)} of {count(len(self.results) + len(self.missing), 'partition')} {done}")
+        yield f"{number(whole)} of {count(len(self.results) + len(self.missing), 'partition')} {done}", ""
 
     def _retention(self, topic: str) -> str:
         if (known := (self.settings or {}).get(topic)) is None:
@@ -191,29 +186,62 @@ class Report:
     def _advice(self) -> list[Finding]:
         return [finding for finding in self.plan.findings if finding.severity is Severity.ADVISE]
 
-    def _table(self) -> Table:
+    def _fields(self) -> tuple[Field, ...]:
+        """Return what is said of a partition; the columns of a dry run are others."""
         if self.dry_run:
-            shown = table("partition", "target topic", ("from", "right"), ("to", "right"), ("replicas", "right"), "in")
-            for one in self.results:
-                at, paths = one.assignment, self.wanted[one.assignment.source]
-                topic = at.target.topic + (" (to be created)" if at.target.topic in self.made else "")
-                where = Text("\n".join(plain(str(path)) for path in paths))
-                shown.add_row(str(at.source), topic, number(one.start), number(one.stable), number(len(paths)), where)
-            return shown
-        shown = table(
-            "partition", "state", ("from", "right"), ("to", "right"), ("records", "right"), ("batches", "right")
-        )
-        for one in self.results:
-            figures = one.figures
-            shown.add_row(
-                str(one.assignment.source),
-                _outcome(one),
-                number(one.start),
-                number(figures.next_offset) if figures else "",
-                number(figures.records) if figures else "",
-                number(figures.batches) if figures else "",
+            columns = (
+                Field("", self._target, "target topic"),
+                Field("", "start", "from", number),
+                Field("", "stable", "to", number),
+                Field("", lambda result: len(self.wanted[result.assignment.source]), "replicas", number),
+                Field("", lambda result: Text("\n".join(map(plain, self._replicas(result)))), "in"),
             )
-        return shown
+        else:
+            columns = (
+                Field("", _outcome, "state"),
+                Field("", "start", "from", number),
+                Field("", _figure("next_offset"), "to", number),
+                Field("", _figure("records"), "records", number),
+                Field("", _figure("batches"), "batches", number),
+            )
+        return (
+            Field("", "assignment.source", "partition"),
+            *columns,
+            *keys("topic=assignment.source.topic partition=assignment.source.partition target=assignment.target.topic"),
+            Field("replicas", self._replicas),
+            *keys("start committed_end=stable end"),
+            Field("next_offset", _figure("next_offset")),
+            *(Field(name, _figure(name, 0)) for name in ("records", "batches", "bytes")),
+            Field("state", _figure("state")),
+            Field("detail", _figure("detail", "")),
+            Field("whole", lambda result: result.is_whole and not result.at_risk),
+            *keys("expired"),
+            Field("lost", lambda result: json_rows(_LOST, result.lost)),
+            *keys("at_risk"),
+            Field("folders", lambda result: [*result.folders]),
+            Field("notes", lambda result: [*result.notes, *filter(None, [result.problem])]),
+        )
+
+    def _target(self, result: Restored) -> str:
+        topic = result.assignment.target.topic
+        return f"{topic} (to be created)" if topic in self.made else topic
+
+    def _replicas(self, result: Restored) -> list[str]:
+        return [*map(str, self.wanted[result.assignment.source])]
+
+
+_LOST: Final = (
+    *keys("first_offset=first"),
+    Field("last_offset", lambda loss: loss.next_offset - 1),
+    *keys("reason"),
+)
+_PLACE: Final = keys("group topic=at.topic partition=at.partition")
+_BEYOND: Final = (*_PLACE, *keys("offset goes_on_at=end"))
+_SKIPS: Final = (*_PLACE, *keys("records"))
+
+
+def _figure(name: str, default: Any = None) -> Callable[[Restored], Any]:
+    return lambda result: getattr(result.figures, name, default)
 
 
 def _notes(one: Restored, *, dry_run: bool) -> list[str]:
@@ -231,34 +259,6 @@ def _outcome(one: Restored) -> Text:
     return Text("in part", "red") if one.at_risk else Text("restored", "green")
 
 
-def _as_dict(one: Restored, replicas: Sequence[Path]) -> dict[str, Any]:
-    figures = one.figures
-    return {
-        "topic": one.assignment.source.topic,
-        "partition": one.assignment.source.partition,
-        "target": one.assignment.target.topic,
-        "replicas": [*map(str, replicas)],
-        "start": one.start,
-        "committed_end": one.stable,
-        "end": one.end,
-        "next_offset": figures.next_offset if figures else None,
-        "records": figures.records if figures else 0,
-        "batches": figures.batches if figures else 0,
-        "bytes": figures.bytes if figures else 0,
-        "state": str(figures.state) if figures else None,
-        "detail": figures.detail if figures else "",
-        "whole": one.is_whole and not one.at_risk,
-        "expired": one.expired,
-        "lost": [
-            {"first_offset": loss.first, "last_offset": loss.next_offset - 1, "reason": loss.reason}
-            for loss in one.lost
-        ],
-        "at_risk": one.at_risk,
-        "folders": [*one.folders],
-        "notes": [*one.notes, *filter(None, [one.problem])],
-    }
-
-
 def _groups(report: GroupsReport) -> dict[str, Any]:
     return {
         "offsets": [
@@ -266,19 +266,12 @@ def _groups(report: GroupsReport) -> dict[str, Any]:
             for group, of in report.offsets.items()
             for at, committed in of.items()
         ],
-        "beyond": [
-            {"group": one.group, "topic": one.at.topic, "partition": one.at.partition}
-            | {"offset": one.offset, "goes_on_at": one.end}
-            for one in report.beyond
-        ],
+        "beyond": json_rows(_BEYOND, report.beyond),
         "undecided": {group: [*map(str, of)] for group, of in report.undecided.items()},
         "of_former_topics": report.former,
         "not_reached": [asdict(gap) for gap in report.gaps],
         "blockers": [asdict(one) for one in report.blockers],
-        "skipped": [
-            {"group": one.group, "topic": one.at.topic, "partition": one.at.partition, "records": one.records}
-            for one in report.skips
-        ],
+        "skipped": json_rows(_SKIPS, report.skips),
         "notes": [*report.notes],
     }
 

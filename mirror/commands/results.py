@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -34,17 +34,13 @@ class Results:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        """As a file does. Raises SystemExit where the reader has gone."""
-        if self._problem is None:
-            with self._kept():
-                self._file.write(text)
+        """Write as a file does. Raises SystemExit where the reader has gone."""
+        self._attempt(self._file.write, text)
         return len(text)
 
     def flush(self) -> None:
-        """The same."""
-        if self._problem is None:
-            with self._kept():
-                self._file.flush()
+        """Flush as a file does. Raises SystemExit where the reader has gone."""
+        self._attempt(self._file.flush)
 
     def end(self, code: int) -> int:
         """Write what is left; the exit code of a command that ended with this one."""
@@ -59,10 +55,11 @@ class Results:
             print(f"mirror: what this command printed could not be written: {reason}", file=sys.stderr, flush=True)
         return code or ExitCode.BUG
 
-    @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _attempt(self, act: Callable[..., object], *given: str) -> None:
+        if self._problem is not None:
+            return
         try:
-            yield
+            act(*given)
         except OSError as problem:
             self._problem = problem
             with contextlib.suppress(OSError):  # the interpreter flushes once more when it ends

@@ -26,7 +26,20 @@ from mirror.journal.journal import journal_topic
 from mirror.journal.snapshot import LISTEN_SECONDS, STALE_MS, Follower, Pulse, Status, is_latency_known
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability.status import GroupFigures, PartitionStatus, Totals
-from mirror.rendering import COMMAND, console, count, duration, number, plain, print_json, size, state_text, table
+from mirror.rendering import (
+    COMMAND,
+    Field,
+    console,
+    count,
+    duration,
+    json_of,
+    number,
+    plain,
+    print_json,
+    size,
+    state_text,
+    table_of,
+)
 from mirror.states import State
 
 # --- What `mirror status` says of partitions that do not copy ---------------------------------------------------------
@@ -140,16 +153,7 @@ def as_dict(found: Status) -> dict[str, Any]:
         | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)}
         | {"stale": sum(map(found.is_stale, found.figures))},
         "partitions": [
-            asdict(one)
-            | {
-                "verdicts": dict(one.verdicts),
-                "age_ms": found.age_of(one.at_ms),
-                "lag_bytes": one.lag_bytes,
-                "lag_ms": one.lag_ms if is_latency_known(one) else None,
-                "stale": found.is_stale(one),
-                "stopped": one.state.is_stop,
-            }
-            for one in found.figures
+            asdict(one) | {"verdicts": dict(one.verdicts)} | json_of(_fields(found), one) for one in found.figures
         ],
         "groups": asdict(found.groups) | {"age_ms": found.age_of(found.groups.at_ms)} if found.groups else None,
         "failed_over": asdict(found.failed_over) if found.failed_over else None,
@@ -212,34 +216,40 @@ def _head(found: Status) -> list[Text]:
     return lines
 
 
-def _partitions(found: Status, figures: Sequence[PartitionStatus], *, wide: bool) -> Table:
-    """A row for each. A narrow terminal gets how they are; how much was copied stands in the totals."""
-    filled = wide and any(one.filled for one in found.figures)
-    copied = ["records", *(["filled"] if filled else []), "size"] if wide else []
-    shown = table(
-        "partition",
-        ("state", "no_wrap"),
-        *((name, "right") for name in ("position", "lag", *(["behind"] if wide else []), "latency", *copied)),
-        *(["batches by verdict"] if wide else []),
-        ("age", "right"),
+#: Columns that a narrow terminal does not get: how much was copied stands in the totals.
+_WIDE_ONLY: Final = frozenset({"behind", "records", "filled", "size", "batches by verdict"})
+
+
+def _fields(found: Status) -> tuple[Field, ...]:
+    """Return what is said of a partition."""
+    return (
+        Field("age_ms", lambda row: found.age_of(row.at_ms)),
+        Field("", lambda row: f"{row.topic}-{row.partition}", "partition"),
+        Field("", lambda row: state_text(row.state, former=found.is_stale(row)), "state", layout="no_wrap"),
+        Field("", lambda row: row.next_offset if row.next_offset >= 0 else None, "position", number, "-"),
+        Field("", "lag_records", "lag", number, "?"),
+        Field("lag_bytes", head="behind", show=size, unknown="?"),
+        Field("lag_ms", lambda row: row.lag_ms if is_latency_known(row) else None, "latency", duration, "-"),
+        Field("", "records", "records", number),
+        Field("", "filled", "filled", number),
+        Field("", "bytes", "size", size),
+        Field("", lambda row: _verdicts(_without_reasons(row.verdicts)), "batches by verdict"),
+        Field("stale", found.is_stale),
+        Field("stopped", "state.is_stop"),
+        Field("", lambda row: _age(found.age_of(row.at_ms), is_old=found.is_stale(row)), "age", layout="right"),
     )
-    for one in figures:
-        stale = found.is_stale(one)
-        behind = size(one.lag_bytes) if one.lag_bytes is not None else "?"
-        shown.add_row(
-            Text(plain(f"{one.topic}-{one.partition}")),
-            state_text(one.state, former=stale),
-            number(one.next_offset) if one.next_offset >= 0 else "-",
-            "?" if one.lag_records is None else number(one.lag_records),
-            *([behind] if wide else []),
-            duration(one.lag_ms) if is_latency_known(one) and one.lag_ms is not None else "-",
-            *([number(one.records)] if wide else []),
-            *([number(one.filled)] if filled else []),
-            *([size(one.bytes)] if wide else []),
-            *([Text(_verdicts(_without_reasons(one.verdicts)))] if wide else []),
-            Text(duration(found.age_of(one.at_ms)), "yellow" if stale else "dim"),
-        )
-    return shown
+
+
+def _age(age_ms: int, *, is_old: bool) -> Text:
+    return Text(duration(age_ms), "yellow" if is_old else "dim")
+
+
+def _partitions(found: Status, figures: Sequence[PartitionStatus], *, wide: bool) -> Table:
+    """Return a row for each partition."""
+    left_out = set() if wide else set(_WIDE_ONLY)
+    if not any(one.filled for one in found.figures):
+        left_out.add("filled")
+    return table_of([field for field in _fields(found) if field.head not in left_out], figures)
 
 
 def _heading(found: Status) -> Text:

@@ -41,13 +41,13 @@ from mirror.replication.topic_identity import made_anew
 from mirror.topics.apply import plan_topics
 from mirror.topics.history import GRANT_READ, GRANT_WRITE, gone_topics, hidden_topics
 from mirror.topics.same_cluster import refuse_same
-from mirror.verify.compare import Bounds
+from mirror.verify.compare import LogBounds
 from mirror.verify.flow import SHARES_AT_ONCE, Known, Moves, Proof, Proved, Waiting, Watch, plan_proof, prove, run_proof
 from mirror.verify.ranges import SavedProof
 from mirror.verify.report import (
     Difference,
+    DifferenceKind,
     Gone,
-    Kind,
     Lack,
     Pair,
     PartitionReport,
@@ -63,7 +63,7 @@ SPARK_BYTES: Final = 4 << 30
 WAIT_SECONDS: Final = 10.0
 
 
-class Place(NamedTuple):
+class TopicOrPartition(NamedTuple):
     """A source topic and its name on the target, or one partition of both."""
 
     topic: str
@@ -150,11 +150,13 @@ def verify_flow(
     lacking = [
         *([] if topics else refused),
         *(
-            Place(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, f"the source hides it: {GRANT_READ}")
+            TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, f"the source hides it: {GRANT_READ}")
             for copy, topic in hidden.items()
         ),
         *(
-            Place(pair.source, pair.target).lacks(Lack.NOT_VERIFIED, -1, -1, f"the target hides it: {GRANT_WRITE}")
+            TopicOrPartition(pair.source, pair.target).lacks(
+                Lack.NOT_VERIFIED, -1, -1, f"the target hides it: {GRANT_WRITE}"
+            )
             for pair in asked
             if pair.target in unseen
         ),
@@ -283,13 +285,13 @@ def _shortfalls(
     """What the target lacks of the partitions that were compared, as far as both logs and the journal say."""
     passed = {one.pair for one in unread}
     lost = {one.pair: one.lost for one in reports}
-    by_pair: dict[Pair, list[Bounds]] = {}
+    by_pair: dict[Pair, list[LogBounds]] = {}
     for part in proof.plan.ranges:
         by_pair.setdefault(part.pair, []).append(part.bounds)
     for pair, bounds in by_pair.items():
         if pair in passed:
             continue
-        place = Place(pair.source.topic, pair.target.topic, pair.source.partition)
+        place = TopicOrPartition(pair.source.topic, pair.target.topic, pair.source.partition)
         yield from _behind(place, bounds[-1], recorded)
         if (first := bounds[0].left_out_from) >= 0:
             yield place.lacks(Lack.LEFT_OUT, first, bounds[0].source_start, "the flow began behind them")
@@ -316,7 +318,7 @@ def _of_another(
         seen, copy, ours = recorded.seen.get(pair.target), there.get(pair.target), here.get(pair.source)
         if seen is None or copy is None or ours is None or not same_id(seen.target_topic_id, copy.topic_id):
             continue
-        place = Place(pair.source, pair.target)
+        place = TopicOrPartition(pair.source, pair.target)
         if reason := seen.from_another(source_id):
             yield place.lacks(Lack.NOT_VERIFIED, -1, -1, reason)
         elif not same_id(seen.topic_id, ours.topic_id):
@@ -328,7 +330,7 @@ def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[S
     by_target = {rule.target: rule for rule in rules}
     for at, lost in recorded.losses.items():
         if (rule := by_target.get(at.topic)) is not None:
-            place = Place(rule.source, rule.target, at.partition)
+            place = TopicOrPartition(rule.source, rule.target, at.partition)
             for one in lost:
                 yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
@@ -339,14 +341,16 @@ def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterato
     """
     by_topic = {rule.source: rule.target for rule in rules}
     by_target = {target: topic for topic, target in by_topic.items()}
-    places = {Place(at.topic, by_topic[at.topic], at.partition) for at in recorded.figures if at.topic in by_topic}
-    places |= {Place(by_target[at.topic], *at) for at in recorded.stops if at.topic in by_target}
+    places = {
+        TopicOrPartition(at.topic, by_topic[at.topic], at.partition) for at in recorded.figures if at.topic in by_topic
+    }
+    places |= {TopicOrPartition(by_target[at.topic], *at) for at in recorded.stops if at.topic in by_target}
     for place in sorted(places):
         if reason := _stop_of(place, recorded):
             yield place.lacks(Lack.STOPPED, -1, -1, reason)
 
 
-def _stop_of(place: Place, recorded: _Recorded) -> str:
+def _stop_of(place: TopicOrPartition, recorded: _Recorded) -> str:
     """Why a partition stopped, as the journal says; empty where it did not."""
     if (stop := recorded.stops.get(TopicPartition(place.target, place.partition))) is not None:
         return f"{stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
@@ -356,7 +360,7 @@ def _stop_of(place: Place, recorded: _Recorded) -> str:
     return ""
 
 
-def _behind(place: Place, at: Bounds, recorded: _Recorded) -> Iterator[Shortfall]:
+def _behind(place: TopicOrPartition, at: LogBounds, recorded: _Recorded) -> Iterator[Shortfall]:
     """What is not there yet of one partition, and why, or that it stopped."""
     first = at.until - at.lag
     if reason := _stop_of(place, recorded):
@@ -378,20 +382,20 @@ async def _not_compared(
     settings: Settings, pairs: Iterable[TopicPair], there: Mapping[str, TopicInfo]
 ) -> Sequence[Shortfall]:
     """Topics and partitions that have no copy to compare, and what the source holds of them. Raises ClusterError."""
-    lacking: list[tuple[Place, list[TopicPartition], Lack, str]] = []
+    lacking: list[tuple[TopicOrPartition, list[TopicPartition], Lack, str]] = []
     for pair in pairs:
         every = [TopicPartition(pair.source, index) for index in range(pair.partitions)]
         found = there.get(pair.target)
         if pair.rekeying is not None:
             reason = "a rule re-keys its records, and they are computed on Spark (--spark)"
-            lacking.append((Place(pair.source, pair.target), every, Lack.NOT_VERIFIED, reason))
+            lacking.append((TopicOrPartition(pair.source, pair.target), every, Lack.NOT_VERIFIED, reason))
         elif found is None:
             reason = f"no topic {pair.target} on the target"
-            lacking.append((Place(pair.source, pair.target), every, Lack.ABSENT, reason))
+            lacking.append((TopicOrPartition(pair.source, pair.target), every, Lack.ABSENT, reason))
         else:
             reason = f"{pair.target} has {count(len(found.partitions), 'partition')} on the target"
             lacking += (
-                (Place(pair.source, pair.target, at.partition), [at], Lack.ABSENT, reason)
+                (TopicOrPartition(pair.source, pair.target, at.partition), [at], Lack.ABSENT, reason)
                 for at in every[len(found.partitions) :]
             )
     if not lacking:
@@ -422,7 +426,9 @@ async def _by_others(settings: Settings, pairs: Iterable[TopicPair]) -> Sequence
                 await cluster.require_all()
         except ClusterError as silence:
             problem = str(silence)
-    return [Place(one.source, one.target).lacks(Lack.NOT_VERIFIED, -1, -1, problem) for one in pairs if problem]
+    return [
+        TopicOrPartition(one.source, one.target).lacks(Lack.NOT_VERIFIED, -1, -1, problem) for one in pairs if problem
+    ]
 
 
 def verify(
@@ -527,4 +533,4 @@ def _partitions(found: TopicInfo | None) -> int:
 def _misfit(pair: TopicPair, found: TopicInfo) -> Difference:
     """More partitions on the target than on the source: those that it lacks are no difference, but not there yet."""
     there = count(len(found.partitions), "partition")
-    return Difference(pair.source, -1, -1, Kind.TOPIC, count(pair.partitions, "partition"), there)
+    return Difference(pair.source, -1, -1, DifferenceKind.TOPIC, count(pair.partitions, "partition"), there)

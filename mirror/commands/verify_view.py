@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Final
 from xml.etree.ElementTree import Element, SubElement
@@ -14,116 +13,39 @@ from rich.console import Group
 from rich.text import Text
 
 from mirror import __version__
-from mirror.rendering import count, document, number, plain, put_head, put_table, put_text, size, table, written
-from mirror.verify.report import (
-    PartitionReport,
-    RekeyedReport,
-    TopicReport,
-    VerifyReport,
-    at,
-    facts,
-    headline,
-    seal,
-    verdict,
+from mirror.rendering import (
+    Field,
+    count,
+    document,
+    json_of,
+    json_rows,
+    keys,
+    number,
+    plain,
+    put_fields,
+    put_table,
+    put_text,
+    size,
+    table_of,
+    written,
 )
-
-# --- What `mirror verify` shows of a report ---------------------------------------------------------------------------
+from mirror.verify.report import RekeyedReport, TopicReport, VerifyReport, at, facts, headline, verdict
 
 #: Differences of one partition that a terminal gets; `--json` gives all that were kept.
 SHOWN: Final = 20
-#: The same of what the target lacks.
+#: Shortfalls that a terminal gets.
 SHORTFALLS: Final = 40
-_OMITTED: Final = ("pair", "differences", "source_mark", "target_mark")
+#: Differences, and shortfalls, that a page gets.
+PAGE_SHOWN: Final = 1000
 
-
-def as_dict(report: VerifyReport) -> dict[str, Any]:
-    """The report for `--json`."""
-    return {
-        "flow": report.flow,
-        "source": report.source,
-        "target": report.target,
-        "equal": report.equal,
-        "whole": report.is_whole,
-        "different": report.different,
-        "offsets": "translate" if report.moved else "preserve",
-        "sealed": facts(report),
-        "seal": seal(report),
-        "spark": report.spark,
-        "resumed_ranges": report.resumed,
-        "seconds": round(report.seconds, 3),
-        "topics": [{**asdict(topic), "equal": topic.equal} for topic in report.topics],
-        "partitions": [
-            {
-                **{name: value for name, value in asdict(one).items() if name not in _OMITTED},
-                "topic": one.pair.source.topic,
-                "target": one.pair.target.topic,
-                "partition": one.pair.source.partition,
-            }
-            for one in report.partitions
-        ],
-        "rekeyed": [
-            {name: value for name, value in asdict(one).items() if name not in _OMITTED} for one in report.rekeyed
-        ],
-        "not_verified": [
-            {
-                "topic": one.pair.source.topic,
-                "target": one.pair.target.topic,
-                "partition": one.pair.source.partition,
-                "reason": one.reason,
-            }
-            for one in report.unread
-        ],
-        "gone": [asdict(one) for one in report.gone],
-        "not_whole": [{**asdict(one), "text": str(one)} for one in report.shortfalls],
-        "differences": [{**asdict(one), "text": str(one)} for one in report.differences],
-    }
-
-
-def rendered(report: VerifyReport) -> Group:
-    """The report for people."""
-    lines = table(
-        "topic",
-        ("parts", "right"),
-        ("codec", "no_wrap"),
-        ("records", "right"),
-        ("batches", "right"),
-        ("identical", "right"),
-        ("size", "right"),
-        ("offsets", "no_wrap"),
-        ("lag", "right"),
-    )
-    for topic in report.topics:
-        lines.add_row(
-            _title(topic),
-            number(topic.partitions),
-            "\n".join(topic.codecs),
-            number(topic.records),
-            number(topic.batches),
-            _share(topic),
-            size(topic.bytes),
-            _offsets(topic, moved=report.moved),
-            Text(number(topic.lag), "yellow" if topic.lag else ""),
-        )
-    first = Text.assemble((f"{report.flow}: ", "bold"), (headline(report), f"bold {_colour(report)}"))
-    remarks = (*_notes(report), *_shortfalls(report), *_differences(report))
-    return Group(first, Text(), lines, Text(), *remarks, _verdict(report))
-
-
-def _colour(report: VerifyReport) -> str:
-    return "red" if not report.equal else "green" if report.is_whole else "yellow"
-
-
-def _offsets(topic: TopicReport, *, moved: bool) -> Text:
-    if not topic.offsets_equal:
-        return Text("differ", "red")
-    return Text("translated" if moved else "equal", "green")
+# --- What the report says of each topic, partition, shortfall and difference ------------------------------------------
 
 
 def _title(topic: TopicReport) -> str:
     return topic.topic if topic.target in ("", topic.topic) else f"{topic.topic} → {topic.target}"
 
 
-def _share(topic: TopicReport) -> Text:
+def _identical(topic: TopicReport) -> Text:
     if not topic.batches:
         return Text("-", "dim")
     if topic.identical == topic.batches:
@@ -135,6 +57,124 @@ def _share(topic: TopicReport) -> Text:
         return Text(f"all but\n{number(topic.rewritten)}", "green" if topic.identical == same else "yellow")
     percent = 100 * (same + topic.rewritten) / topic.batches
     return Text(f"{min(percent, 99.9):.1f} %", "red")  # never rounded up to what it is not
+
+
+def _offsets(topic: TopicReport, *, moved: bool) -> Text:
+    if not topic.offsets_equal:
+        return Text("differ", "red")
+    return Text("translated" if moved else "equal", "green")
+
+
+def _outcome(topic: TopicReport) -> Text:
+    return Text("equal", "green") if topic.equal else Text(count(topic.different, "difference"), "red")
+
+
+def _topic_fields(*, moved: bool) -> tuple[Field, ...]:
+    return (
+        *keys("topic target"),
+        Field("", _title, "topic"),
+        Field("partitions", head="parts", show=number),
+        Field("codecs", head="codec", show=lambda codecs: Text("\n".join(codecs)), layout="no_wrap"),
+        Field("records", head="records", show=number),
+        Field("batches", head="batches", show=number),
+        *keys("hidden"),
+        Field("", _identical, "identical", layout="right"),
+        Field("bytes", head="size", show=size),
+        *keys("identical as_stored own_timestamps rewritten offsets_equal"),
+        Field("", lambda topic: _offsets(topic, moved=moved), "offsets", layout="no_wrap"),
+        Field("lag", head="lag", show=lambda lag: Text(number(lag), "yellow" if lag else ""), layout="right"),
+        *keys("different equal"),
+    )
+
+
+_OUTCOME: Final = Field("", _outcome, "outcome")
+_PARTITION: Final = (
+    Field("", "pair.source", "partition"),
+    Field("begin", head="from", show=number),
+    Field("end", head="to before", show=number),
+    Field("batches", head="batches", show=number),
+    *keys("hidden"),
+    Field("records", head="records", show=number),
+    Field("bytes", head="size", show=size),
+    *keys("codecs identical as_stored own_timestamps rewritten offsets_equal lag"),
+    Field("source_digest", head="digest", show=lambda digest: Text(digest, "dim")),
+    Field("target_digest", head="digest on the target", show=lambda digest: Text(digest, "dim")),
+    *keys("different"),
+    Field("notes", head="notes", show=lambda notes: Text("; ".join(notes), "yellow")),
+    *keys("lost lost_records topic=pair.source.topic target=pair.target.topic partition=pair.source.partition"),
+)
+_REKEYED: Final = keys("topic target partitions records target_records buried different own_timestamps")
+_NOT_VERIFIED: Final = (
+    *keys("topic=pair.source.topic target=pair.target.topic partition=pair.source.partition"),
+    Field("", "pair.source", "on the source"),
+    Field("", "pair.target", "on the target"),
+    Field("reason", head="why"),
+)
+_GONE: Final = (Field("topic", head="topic"), Field("target", head="copy that is left"))
+_NUMBER: Final = Field("partition", head="partition", show=lambda number: "all" if number < 0 else str(number))
+_SHORTFALL: Final = (
+    Field("kind", head="what"),
+    Field("topic", head="topic"),
+    *keys("target"),
+    _NUMBER,
+    *keys("first next_offset"),
+    Field(
+        "",
+        lambda row: f"{row.first} to {row.next_offset - 1}" if row.next_offset > row.first >= 0 else None,
+        "which offsets",
+    ),
+    Field("offsets", head="how many", show=number),
+    Field("reason", head="why"),
+    Field("text", str),
+)
+_DIFFERENCE: Final = (
+    Field("topic", head="topic"),
+    _NUMBER,
+    Field("offset", head="offset", show=lambda offset: "" if offset < 0 else str(offset), layout="right"),
+    Field("kind", head="differs in"),
+    Field("source", head="source"),
+    Field("target", head="target"),
+    Field("text", str),
+)
+
+
+def as_dict(report: VerifyReport) -> dict[str, Any]:
+    """The report for `--json`."""
+    return {
+        **json_of(keys("flow source target equal whole=is_whole different"), report),
+        "offsets": "translate" if report.moved else "preserve",
+        "sealed": facts(report),
+        "spark": report.spark,
+        "resumed_ranges": report.resumed,
+        "seconds": round(report.seconds, 3),
+        "topics": json_rows(_topic_fields(moved=report.moved), report.topics),
+        "partitions": json_rows(_PARTITION, report.partitions),
+        "rekeyed": json_rows(_REKEYED, report.rekeyed),
+        "not_verified": json_rows(_NOT_VERIFIED, report.unread),
+        "gone": json_rows(_GONE, report.gone),
+        "not_whole": json_rows(_SHORTFALL, report.shortfalls),
+        "differences": json_rows(_DIFFERENCE, report.differences),
+    }
+
+
+# --- The report on a terminal -----------------------------------------------------------------------------------------
+
+
+def rendered(report: VerifyReport) -> Group:
+    """The report for people."""
+    style = f"bold {'red' if not report.equal else 'green' if report.is_whole else 'yellow'}"
+    flow = f"{report.flow}: ", "bold"
+    last = f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)"
+    return Group(
+        Text.assemble(flow, (headline(report), style)),
+        Text(),
+        table_of(_topic_fields(moved=report.moved), report.topics),
+        Text(),
+        *_notes(report),
+        *_shortfalls(report),
+        *_differences(report),
+        Text.assemble(flow, (verdict(report), style), last),
+    )
 
 
 def _notes(report: VerifyReport) -> list[Text]:
@@ -170,124 +210,32 @@ def _differences(report: VerifyReport) -> list[Text]:
     found: list[Text] = []
     for _, group in groupby(report.differences, key=lambda one: (one.topic, one.partition)):
         found += [Text(str(one), "red") for one in list(group)[:SHOWN]]
-    more = report.different - len(found)
-    if more:
+    if more := report.different - len(found):
         found.append(Text(f"and {count(more, 'difference')} more: --json lists the first of each partition", "red"))
     return found
 
 
-def _verdict(report: VerifyReport) -> Text:
-    line = Text.assemble((f"{report.flow}: ", "bold"), (verdict(report), f"bold {_colour(report)}"))
-    return line.append(f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)")
-
-
 def compared(report: VerifyReport) -> list[str]:
     """How much was compared, in words."""
-    batches, rewritten, hidden = (
-        sum(getattr(one, what) for one in report.partitions) for what in ("batches", "rewritten", "hidden")
-    )
-    parts = [count(batches, "batch", "batches")]
-    parts += [f"{number(rewritten)} of them rewritten"] if rewritten else []
-    parts += [f"{number(hidden)} without records for a reader left out"] if hidden else []
-    return [*parts, size(sum(one.bytes for one in report.partitions))]
+    sums = report.sums
+    parts = [count(sums["batches"], "batch", "batches")]
+    parts += [f"{number(sums['rewritten'])} of them rewritten"] if sums["rewritten"] else []
+    parts += [f"{number(sums['hidden'])} without records for a reader left out"] if sums["hidden"] else []
+    return [*parts, size(sums["bytes"])]
 
 
-# --- The report of `mirror verify` as one page of HTML ----------------------------------------------------------------
-
-#: Differences on the page; `--json` gives all that were kept.
-PAGE_SHOWN: Final = 1000
+# --- The report as one page of HTML -----------------------------------------------------------------------------------
 
 
 def page(report: VerifyReport) -> str:
     """The whole page."""
     root, body = document(f"mirror verify: {report.flow}", f"Proof of equality: {report.flow}")
     _page_verdict(body, report)
-    _shares(body, report)
-    _topics(body, report)
-    _partitions(body, report.partitions)
-    _page_shortfalls(body, report)
-    _page_differences(body, report)
-    _not_compared(body, report)
-    _sign_off(body, report)
-    return written(root)
-
-
-def _page_verdict(body: Element, report: VerifyReport) -> None:
-    colour = " bad" if not report.equal else "" if report.is_whole else " warn"
-    put_text(body, "p", headline(report), f"verdict{colour}")
-    put_text(body, "p", verdict(report))
-    lag = sum(one.lag for one in report.partitions)
-    rows = [
-        ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
-        ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
-        ("offsets", "translated: each record at the place that the runs name" if report.moved else "preserved"),
-        ("ends fixed", at(report.begun_ms)),
-        ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {_engine(report)}"),
-        ("not there yet", f"{count(lag, 'offset')} that the source held when the proof began"),
-    ]
-    if report.resumed:
-        rows.append(("resumed", f"{count(report.resumed, 'range')} by an earlier run that was interrupted"))
-    put_table(body, (), rows)
-
-
-def _engine(report: VerifyReport) -> str:
-    return "by tasks of Apache Spark" if report.spark else "in one process"
-
-
-def _shares(body: Element, report: VerifyReport) -> None:
-    """What became of the source's batches, as far as both logs say."""
-    parts = report.partitions
-    as_stored, identical, own, rewritten, hidden = (
-        sum(getattr(one, what) for one in parts)
-        for what in ("as_stored", "identical", "own_timestamps", "rewritten", "hidden")
-    )
-    shares = (
-        ("passed as stored", as_stored),
-        ("restamped: new header, the same records section", identical - as_stored),
-        ("rewritten: the same records in other batches", rewritten),
-        ("dropped: markers, aborted and emptied batches", hidden),
-        ("timestamps set by the target", own),
-    )
-    total = sum(many for _, many in shares)
-    if not total:
-        return
-    put_text(body, "h2", "What became of the batches")
-    bar = SubElement(body, "div", {"class": "bar"})
-    for index, (_, many) in enumerate(shares):
-        if many:
-            SubElement(bar, "span", {"class": f"s{index}", "style": f"width:{100 * many / total:.3f}%"})
-    table = put_head(body, ("", "verdict", "batches", "share"))
-    for index, (name, many) in enumerate(shares):
-        if not many:
-            continue
-        row = SubElement(table, "tr")
-        SubElement(SubElement(row, "td"), "span", {"class": f"key s{index}"})
-        for cell in (name, number(many), f"{100 * many / total:.2f} %"):
-            put_text(row, "td", cell, "n" if cell != name else "")
-
-
-def _topics(body: Element, report: VerifyReport) -> None:
-    put_text(body, "h2", "Topics")
-    table = put_head(body, ("topic", "on the target", "partitions", "codecs", "records", "batches", "bytes", "lag", ""))
-    for one in report.topics:
-        cells = (one.partitions, one.records, one.batches)
-        row = SubElement(table, "tr")
-        for text in (one.topic, one.target):
-            put_text(row, "td", text)
-        partitions, records, batches = map(number, cells)
-        put_text(row, "td", partitions, "n")
-        put_text(row, "td", ", ".join(one.codecs))
-        for text in (records, batches, size(one.bytes), number(one.lag)):
-            put_text(row, "td", text, "n")
-        outcome = "equal" if one.equal else count(one.different, "difference")
-        put_text(row, "td", outcome, "equal" if one.equal else "different")
-
+    _page_shares(body, report.sums)
+    put_fields(body, "Topics", (*_topic_fields(moved=report.moved), _OUTCOME), report.topics)
     for topic in report.rekeyed:
         put_text(body, "p", rekeyed(topic), "different" if topic.different else "equal")
-
-
-def _partitions(body: Element, partitions: Sequence[PartitionReport]) -> None:
-    put_text(body, "h2", "Partitions and digests")
+    put_fields(body, "Partitions and digests", _PARTITION, report.partitions)
     put_text(
         body,
         "p",
@@ -296,80 +244,62 @@ def _partitions(body: Element, partitions: Sequence[PartitionReport]) -> None:
         "section. It depends on the source's batches with records between the offsets compared, and on nothing else: "
         "two proofs over the same offsets have the same one. The target's is the same exactly where nothing differs.",
     )
-    table = put_head(body, ("partition", "from", "to before", "records", "batches", "bytes", "digest"))
-    for one in partitions:
-        row = SubElement(table, "tr")
-        put_text(row, "td", str(one.pair.source))
-        for text in (*map(number, (one.begin, one.end, one.records, one.batches)), size(one.bytes)):
-            put_text(row, "td", text, "n")
-        cell = SubElement(row, "td")
-        put_text(cell, "code", one.source_digest)
-        if one.target_digest != one.source_digest:
-            put_text(SubElement(cell, "div", {"class": "different"}), "code", f"target: {one.target_digest}")
-        for note in one.notes:
-            put_text(cell, "div", note, "note")
-
-
-def _page_shortfalls(body: Element, report: VerifyReport) -> None:
-    if not report.shortfalls:
-        return
-    put_text(body, "h2", "Not whole")
-    rows = [
-        (
-            one.topic,
-            "all" if one.partition < 0 else str(one.partition),
-            str(one.kind),
-            f"{one.first} to {one.next_offset - 1}" if one.next_offset > one.first >= 0 else "",
-            "" if one.offsets is None else number(one.offsets),
-            one.reason,
-        )
-        for one in report.shortfalls[:PAGE_SHOWN]
-    ]
-    put_table(body, ("topic", "partition", "what", "offsets", "how many", "why"), rows)
-    if more := len(report.shortfalls) - len(rows):
+    put_fields(body, "Not whole", _SHORTFALL, report.shortfalls[:PAGE_SHOWN])
+    if more := len(report.shortfalls[PAGE_SHOWN:]):
         put_text(body, "p", f"and {number(more)} more; --json lists them all", "note")
-
-
-def _page_differences(body: Element, report: VerifyReport) -> None:
-    if not report.different:
-        return
-    put_text(body, "h2", count(report.different, "difference"))
-    rows = [
-        (
-            one.topic,
-            "all" if one.partition < 0 else str(one.partition),
-            "" if one.offset < 0 else str(one.offset),
-            str(one.kind),
-            one.source,
-            one.target,
-        )
-        for one in report.differences[:PAGE_SHOWN]
-    ]
-    put_table(body, ("topic", "partition", "offset", "differs in", "source", "target"), rows)
-    if more := report.different - len(rows):
+    differences = report.differences[:PAGE_SHOWN]
+    put_fields(body, count(report.different, "difference"), _DIFFERENCE, differences)
+    if more := report.different - len(differences):
         put_text(body, "p", f"and {number(more)} more; --json lists the first hundred of each partition", "note")
-
-
-def _not_compared(body: Element, report: VerifyReport) -> None:
-    rows = [
-        *((str(one.pair.source), str(one.pair.target), one.reason) for one in report.unread),
-        *((one.topic, one.target, "gone from the source") for one in report.gone),
-    ]
-    if rows:
-        put_text(body, "h2", "Not verified")
-        put_table(body, ("on the source", "on the target", "why"), rows)
-
-
-def _sign_off(body: Element, report: VerifyReport) -> None:
-    foot = SubElement(body, "footer")
-    partitions = count(len(report.partitions), "partition")
-    records = count(sum(one.records for one in report.partitions), "record")
+    put_fields(body, "Not verified", _NOT_VERIFIED, report.unread)
+    put_fields(body, "Gone from the source", _GONE, report.gone)
+    partitions, records = count(len(report.partitions), "partition"), count(report.sums["records"], "record")
     put_text(
-        foot,
+        SubElement(body, "footer"),
         "p",
         f"Signed off by mirror {__version__} on {platform.node()}: flow {report.flow}, {at(report.begun_ms)}, "
         f"{report.source} ({report.source_id}) to {report.target} ({report.target_id}), {partitions}, {records}: "
         f"{verdict(report)}.",
     )
-    line = put_text(foot, "p", "Seal, SHA-256 over the facts that --json gives as sealed: ")
-    put_text(line, "code", seal(report))
+    return written(root)
+
+
+def _page_verdict(body: Element, report: VerifyReport) -> None:
+    style = " bad" if not report.equal else "" if report.is_whole else " warn"
+    put_text(body, "p", headline(report), f"verdict{style}")
+    put_text(body, "p", verdict(report))
+    engine = "by tasks of Apache Spark" if report.spark else "in one process"
+    lag = count(report.sums["lag"], "offset")
+    resumed = f"{count(report.resumed, 'range')} by an earlier run that was interrupted"
+    put_table(
+        body,
+        (),
+        [
+            ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
+            ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
+            ("offsets", "translated: each record at the place that the runs name" if report.moved else "preserved"),
+            ("ends fixed", at(report.begun_ms)),
+            ("compared", f"{', '.join(compared(report))} in {report.seconds:.1f} s, {engine}"),
+            ("not there yet", f"{lag} that the source held when the proof began"),
+            *([("resumed", resumed)] if report.resumed else []),
+        ],
+    )
+
+
+def _page_shares(body: Element, sums: Mapping[str, int]) -> None:
+    """Put what became of the source's batches, as far as both logs say."""
+    shares = {
+        "passed as stored": sums["as_stored"],
+        "restamped: new header, the same records section": sums["identical"] - sums["as_stored"],
+        "rewritten: the same records in other batches": sums["rewritten"],
+        "dropped: markers, aborted and emptied batches": sums["hidden"],
+        "timestamps set by the target": sums["own_timestamps"],
+    }
+    shares = {name: batches for name, batches in shares.items() if batches}
+    parts = {name: batches / sum(shares.values()) for name, batches in shares.items()}
+    fields = (
+        Field("", lambda name: name, "verdict"),
+        Field("", lambda name: shares[name], "batches", number),
+        Field("", lambda name: f"{100 * parts[name]:.2f} %", "share", layout="right"),
+    )
+    put_fields(body, "What became of the batches", fields, list(shares), shares=list(parts.values()))

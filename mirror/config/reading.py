@@ -20,7 +20,7 @@ from pydantic import ValidationError as Invalid
 from mirror.config import security, yaml_tree
 from mirror.config.models import ClusterSettings, Naming, Section, Settings
 from mirror.config.security import carelessness, exposes_secret, is_secret
-from mirror.config.yaml_tree import REFERENCE, Keys, Tree, key_of, line_of
+from mirror.config.yaml_tree import REFERENCE, Keys, YamlTree, key_of, line_of
 from mirror.errors import ConfigError
 
 # --- From a file to settings, or to all its problems with their lines -------------------------------------------------
@@ -34,7 +34,7 @@ def load(path: str | Path) -> Settings:
     return read(Path(path))[0]
 
 
-def read(path: Path) -> tuple[Settings, yaml_tree.Tree]:
+def read(path: Path) -> tuple[Settings, yaml_tree.YamlTree]:
     """The same, with the file's values as they were written."""
     tree = yaml_tree.read(path)
     settings, problems = check(tree, path.parent)
@@ -46,7 +46,7 @@ def read(path: Path) -> tuple[Settings, yaml_tree.Tree]:
     raise ConfigError("\n".join([f"{path}: {count}", *problem_lines]))
 
 
-def check(tree: yaml_tree.Tree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
+def check(tree: yaml_tree.YamlTree, folder: Path) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     """The settings of a tree, if they are any, and all that is wrong with them, each with where it stands."""
     _locate_files(tree, folder)
     problems = [*tree.problems, *_careless(tree, folder)]
@@ -65,7 +65,7 @@ def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
     """
     numbers = {key for key, value in values.items() if key == "socket.timeout.ms" and value.isdecimal()}
     given = {"alias": line_of(alias)} | {k: v if k in numbers else line_of(v) for k, v in values.items()}
-    tree = yaml_tree.Tree("source: {" + ", ".join(f"{key_of(key)}: {v}" for key, v in given.items()) + "}", Path())
+    tree = yaml_tree.YamlTree("source: {" + ", ".join(f"{key_of(key)}: {v}" for key, v in given.items()) + "}", Path())
     _locate_files(tree, Path())
     problems = [*tree.problems, *_careless(tree, Path())]
     settings = None
@@ -81,7 +81,7 @@ def cluster(values: Mapping[str, str], alias: str) -> ClusterSettings:
     return settings
 
 
-def _locate_files(tree: yaml_tree.Tree, folder: Path) -> None:
+def _locate_files(tree: yaml_tree.YamlTree, folder: Path) -> None:
     """Names of files as absolute ones: a task may run in another folder."""
     for side in ("source", "target"):
         if isinstance(section := tree.data.get(side), dict):
@@ -90,7 +90,7 @@ def _locate_files(tree: yaml_tree.Tree, folder: Path) -> None:
                     section[key] = str((folder / name).absolute())
 
 
-def _careless(tree: yaml_tree.Tree, folder: Path) -> Iterator[tuple[Keys, str]]:
+def _careless(tree: yaml_tree.YamlTree, folder: Path) -> Iterator[tuple[Keys, str]]:
     """Values that are valid one by one and wrong all the same."""
     for where, raw in tree.raw.items():
         if exposes_secret(where, raw):
@@ -180,7 +180,7 @@ def effective(path: Path) -> list[Setting]:
     return list(_settings(settings, (), tree))
 
 
-def _settings(section: Section, where: Keys, tree: Tree) -> Iterator[Setting]:
+def _settings(section: Section, where: Keys, tree: YamlTree) -> Iterator[Setting]:
     for name, keys in section.keys().items():
         value, is_default = getattr(section, name), name not in section.model_fields_set
         at = (*where, keys[0])

@@ -28,8 +28,8 @@ Keys = tuple[str | int, ...]
 """Where a value stands in the file: `("topics", "include", 0)`."""
 
 
-def read(path: Path) -> Tree:
-    """Read a file that must hold a mapping: `ConfigError` when it does not; all else is in `Tree.problems`."""
+def read(path: Path) -> YamlTree:
+    """Read a file that must hold a mapping: `ConfigError` when it does not; all else is in `YamlTree.problems`."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -37,7 +37,7 @@ def read(path: Path) -> Tree:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start}") from error
     try:
-        return Tree(text, path.parent)
+        return YamlTree(text, path.parent)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: {error.problem or error.context}") from error
@@ -66,7 +66,7 @@ def key_of(key: str) -> str:
     return key if _PLAIN_KEY.fullmatch(key) else line_of(key)
 
 
-class Tree:
+class YamlTree:
     """`data`: the values. `raw`: each scalar's text before references were resolved. `problems`: (where, what)."""
 
     def __init__(self, text: str, folder: Path, environment: Mapping[str, str] = os.environ) -> None:

@@ -113,7 +113,7 @@ class Flow:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     `contended` names the other mirror, if one took over; `incomplete` says what a bounded run did not copy;

@@ -19,7 +19,7 @@ from mirror.errors import ClusterError, MalformedBatch, PreflightError, WireErro
 from mirror.journal import ownership
 from mirror.journal.entries import COPIES, PAUSES, REKEYED
 from mirror.journal.heartbeats import STALE_SECONDS
-from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, Lost, Place
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalMissing, JournalPlace, LostRecords
 from mirror.journal.offset_maps import RUNS, Indexes
 from mirror.journal.ownership import Claims, FailedOver, Garbled, Owner, Taken
 from mirror.journal.positions import POSITIONS, Standing
@@ -80,7 +80,7 @@ class JournalState:
     make_journal: Callable[[], object] = lambda: None
     is_planned: Callable[[PartitionStatus], bool] = lambda _: True
     owner: Owner | None = None
-    place: Place | None = None
+    place: JournalPlace | None = None
     live: dict[TopicPartition, PartitionStatus] = field(default_factory=dict)
     standing: Standing = field(default_factory=Standing)
     paused: set[str] = field(default_factory=set)
@@ -196,7 +196,7 @@ class JournalState:
         except (ClusterError, PreflightError) as problem:
             self._log.error("journal_not_made", flow=self.flow, reason=str(problem))
 
-    def _learn_anew(self, entries: Sequence[Entry], lost: Lost) -> None:
+    def _learn_anew(self, entries: Sequence[Entry], lost: LostRecords) -> None:
         """What was read before stands, whether or not it is there still; what came since is new. A log that lost a
         whole leader epoch ends with what that had replaced.
         """

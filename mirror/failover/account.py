@@ -24,15 +24,13 @@ from mirror.journal.entries import COPIES, FirstSeen, Lost, losses_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
-from mirror.kafka.fetch import fetch_at
-from mirror.kafka.log_reader import last_committed
+from mirror.kafka.log_reader import batch_at, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.kafka.topic_configs import plain_values
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
 from mirror.policy.selection import is_rekeyed
-from mirror.records.header import split
 from mirror.replication.assignment import POSSIBLE, LastPosition
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
@@ -403,10 +401,9 @@ async def _deleted(
         if (first := max(begun, await list_offset(source, at, EARLIEST))) >= until:
             return None
         for offset in (until - 1, first):
-            fetched = split((await fetch_at(source, at, offset)).records)
-            batch = next((one.header for one in fetched if one.header.last_offset >= offset), None)
-            if batch is not None and batch.base_offset < until:
-                return at, figures.target_topic, first, until, clock.now_ms() - batch.max_timestamp
+            batch = await batch_at(source, at, offset, READ_COMMITTED)
+            if batch is not None and batch.header.base_offset < until:
+                return at, figures.target_topic, first, until, clock.now_ms() - batch.header.max_timestamp
     except (ClusterError, MalformedBatch) as problem:
         _log.warning("start_unknown", topic=at.topic, partition=at.partition, reason=str(problem))
     return None
@@ -485,9 +482,7 @@ def _seen_ms(contact: PartitionStatus, now: int) -> int | None:
 async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
     """When the record at an offset, or the next one, was written: Unix ms, None where that is unknown."""
     try:
-        found = list(split((await fetch_at(source, at, offset)).records))
+        batch = await batch_at(source, at, offset, READ_COMMITTED)
     except (ClusterError, MalformedBatch):
         return None
-    times = (one.header.base_timestamp for one in found if one.header.last_offset >= offset)
-    first = next(times, -1)
-    return first if first >= 0 else None
+    return batch.header.base_timestamp if batch is not None and batch.header.base_timestamp >= 0 else None

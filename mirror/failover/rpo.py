@@ -213,14 +213,12 @@ class JournalSnapshot:
         """The flow as of now."""
         return status_of(settings.flow, settings.target.alias, self.newest, clock.now_ms())
 
-    def is_mirrored(self, settings: Settings) -> bool:
+    @property
+    def is_mirrored(self) -> bool:
         """A mirror has the flow, as far as can be known."""
-        del settings
         return self.watched.current() is not None
 
-    async def reaching(
-        self, settings: Settings, ends: Mapping[TopicPartition, int], idle_seconds: float
-    ) -> list[TopicPartition]:
+    async def reaching(self, ends: Mapping[TopicPartition, int], idle_seconds: float) -> list[TopicPartition]:
         """Wait until the mirror that runs is as far as `ends`: the partitions that it is not, where it ended or none of
         them moved for so long. What it mirrors no longer is not waited for. Raises as `read` does.
         """
@@ -229,7 +227,7 @@ class JournalSnapshot:
             await self.read()
             figures = self.figures
             behind = [at for at, end in ends.items() if at in figures and not _is_over(figures[at], end)]
-            if not behind or not self.is_mirrored(settings):
+            if not behind or not self.is_mirrored:
                 return behind
             wanted = {at: figures[at] for at in ends.keys() & figures.keys()}
             capped = {at: replace(one, next_offset=min(one.next_offset, ends[at])) for at, one in wanted.items()}

@@ -23,7 +23,7 @@ from mirror.kafka.groups import Committed
 from mirror.policy.rules import NO_LIMIT
 
 
-class Standing(StrEnum):
+class GroupStanding(StrEnum):
     """How the target's offsets stand to the source's."""
 
     SYNCED = "synced"
@@ -52,7 +52,7 @@ class Decision:
     """What to commit, if anything, how the partition stands after that, and what is then agreed."""
 
     commit: Committed | None
-    standing: Standing
+    standing: GroupStanding
     agreed: Agreement | None
 
 
@@ -71,21 +71,21 @@ def decide(
     is_stranded = target is not None and target.offset > end
     end = max(start, min(end, known_until))
     if source.offset < start:
-        wanted, standing = Committed(start), Standing.EXPIRED
+        wanted, standing = Committed(start), GroupStanding.EXPIRED
     elif source.offset > end:
         # The text belongs to its own offset: Kafka Streams keeps times in it that would be wrong for another one.
-        wanted, standing = Committed(end), Standing.HELD_BACK
+        wanted, standing = Committed(end), GroupStanding.HELD_BACK
     else:
-        wanted, standing = source, Standing.SYNCED
+        wanted, standing = source, GroupStanding.SYNCED
     following = Agreement(source, wanted.offset)
     if target is None or target.offset < wanted.offset or (is_stranded and source.offset >= end):
         return Decision(wanted, standing, following)
     if target.offset == wanted.offset:
         known = agreed is not None and agreed.source == source  # then a broker that refused the text has been asked
-        if target.metadata != wanted.metadata and standing is Standing.SYNCED and not known:
+        if target.metadata != wanted.metadata and standing is GroupStanding.SYNCED and not known:
             return Decision(wanted, standing, following)
-        return Decision(None, standing, agreed if standing is Standing.HELD_BACK else following)
+        return Decision(None, standing, agreed if standing is GroupStanding.HELD_BACK else following)
     put_back = agreed is not None and source.offset < agreed.source.offset and target.offset == agreed.target
     if put_back:
         return Decision(wanted, standing, following)
-    return Decision(None, Standing.AHEAD, agreed)
+    return Decision(None, GroupStanding.AHEAD, agreed)

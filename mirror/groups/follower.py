@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirror import clock
 from mirror.errors import ClusterError, WireError
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, Skip, SyncResult
 from mirror.journal.journal import Journal
@@ -157,12 +157,12 @@ class GroupFollower:
             instance=self.instance,
             at_ms=now,
             groups=sum(result.standings.values()),
-            synced=result.standings.get(Standing.SYNCED, 0),
-            held_back=result.standings.get(Standing.HELD_BACK, 0),
-            expired=result.standings.get(Standing.EXPIRED, 0),
-            ahead=result.standings.get(Standing.AHEAD, 0),
-            active=result.standings.get(Standing.ACTIVE, 0),
-            blocked=result.standings.get(Standing.BLOCKED, 0),
+            synced=result.standings.get(GroupStanding.SYNCED, 0),
+            held_back=result.standings.get(GroupStanding.HELD_BACK, 0),
+            expired=result.standings.get(GroupStanding.EXPIRED, 0),
+            ahead=result.standings.get(GroupStanding.AHEAD, 0),
+            active=result.standings.get(GroupStanding.ACTIVE, 0),
+            blocked=result.standings.get(GroupStanding.BLOCKED, 0),
         )
         before = self._reported
         if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:

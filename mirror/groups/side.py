@@ -17,8 +17,8 @@ from mirror.kafka.groups import (
     Committed,
     Coordinators,
     FetchedOffsets,
+    GroupRefusal,
     ListedGroup,
-    Refusal,
     commit_offsets,
     coordinators,
     fetch_offsets,
@@ -91,7 +91,7 @@ class Side:
         """Those of the groups that may not be described, there or not."""
         if not groups or not self.cluster.nodes:
             return frozenset()
-        refused: list[Refusal] = []
+        refused: list[GroupRefusal] = []
         for found in (await self._gathered({0: self._coordinators(groups)})).values():
             refused += found.refused
         self.refused(refused)
@@ -131,7 +131,7 @@ class Side:
 
     async def commit(
         self, nodes: Mapping[str, int], commits: Mapping[str, Offsets], may_go: Callable[[], bool]
-    ) -> tuple[set[str], list[Refusal]]:
+    ) -> tuple[set[str], list[GroupRefusal]]:
         """Commit for groups, by their coordinators `nodes`: the groups that were answered, and what was refused.
         Nothing is sent once `may_go` says no.
         """
@@ -148,7 +148,7 @@ class Side:
         """Take down what stands in the way here."""
         self.blockers.append(Blocker(f"{self}: {cause}", group, passing))
 
-    def refused(self, refusals: Iterable[Refusal]) -> None:
+    def refused(self, refusals: Iterable[GroupRefusal]) -> None:
         """Take down what a broker refused, rights by their names."""
         for refusal in refusals:
             code: Any = refusal.code

@@ -42,7 +42,7 @@ from uuid import UUID
 
 from mirror import clock, names
 from mirror.errors import ClusterError, WireError
-from mirror.groups.decide import Agreement, Decision, Standing, decide
+from mirror.groups.decide import Agreement, Decision, GroupStanding, decide
 from mirror.groups.gap import (
     BEHIND_END,
     REKEYED,
@@ -58,7 +58,7 @@ from mirror.groups.terms import Terms, Translate, is_verified, terms_of, uncut
 from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.groups import Committed, Refusal
+from mirror.kafka.groups import Committed, GroupRefusal
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
@@ -77,12 +77,12 @@ HAS_MEMBERS: Final = frozenset({22, 25, 27, 82, 110, 113})
 METADATA_TOO_LARGE: Final = 12
 #: A group stands as the weightiest of its partitions.
 _BY_WEIGHT: Final = (
-    *(Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED),
-    *(Standing.HELD_BACK, Standing.BLOCKED, Standing.ACTIVE),
+    *(GroupStanding.SYNCED, GroupStanding.AHEAD, GroupStanding.EXPIRED),
+    *(GroupStanding.HELD_BACK, GroupStanding.BLOCKED, GroupStanding.ACTIVE),
 )
-_SETTLED: Final = frozenset({Standing.SYNCED, Standing.AHEAD, Standing.EXPIRED})
+_SETTLED: Final = frozenset({GroupStanding.SYNCED, GroupStanding.AHEAD, GroupStanding.EXPIRED})
 #: How groups stand that may be behind with nothing in the way (G1, G2).
-_LEFT: Final = frozenset({Standing.HELD_BACK, Standing.ACTIVE})
+_LEFT: Final = frozenset({GroupStanding.HELD_BACK, GroupStanding.ACTIVE})
 
 
 class Skip(NamedTuple):
@@ -104,7 +104,7 @@ class SyncResult:
     lost their tails, which groups may stand in that still.
     """
 
-    standings: Mapping[Standing, int]
+    standings: Mapping[GroupStanding, int]
     committed: int
     blockers: tuple[Blocker, ...]
     skips: tuple[Skip, ...] = ()
@@ -123,7 +123,7 @@ class _Work:
     """One comparison with the target under way, by group. `sources` are in terms of the target."""
 
     sources: Mapping[str, Offsets]
-    standings: dict[str, set[Standing]]
+    standings: dict[str, set[GroupStanding]]
     nodes: dict[str, int] = field(default_factory=dict)
     targets: dict[str, Offsets] = field(default_factory=dict)
     decisions: dict[str, dict[TopicPartition, Decision]] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class GroupSync:
         self.detector = SuspensionDetector()
         self._may_go: Callable[[], bool] = self.detector.since()
         self._synced: dict[str, Offsets] = {}
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, GroupStanding] = {}
         self._held_back: set[str] = set()
         self._wanted: dict[str, Offsets] = {}
         self._hidden: frozenset[str] = frozenset()
@@ -228,7 +228,7 @@ class GroupSync:
             self._renewed_at = clock.monotonic() if renewing else self._renewed_at
         blockers = [blocker for side in sides for blocker in side.blockers]
         for group in {blocker.group for blocker in blockers if blocker.group}:
-            self._standings[group] = Standing.BLOCKED
+            self._standings[group] = GroupStanding.BLOCKED
             self._synced.pop(group, None)
         skips = tuple(skip for group, skips in work.skips.items() for at, skip in skips.items() if work.took(group, at))
         planned, stood = (work.commits(), work.stood()) if rehearsing else ({}, {})
@@ -253,9 +253,9 @@ class GroupSync:
                 found[at] = replace(cut, groups=left)
         return found
 
-    def _all_standings(self) -> dict[str, Standing]:
+    def _all_standings(self) -> dict[str, GroupStanding]:
         """How groups stand, those of which an offset is not followed (G2, G6) being held back at least."""
-        early = {group: _weightiest(Standing.HELD_BACK, self._standings.get(group)) for group in self._held_back}
+        early = {group: _weightiest(GroupStanding.HELD_BACK, self._standings.get(group)) for group in self._held_back}
         return self._standings | early
 
     async def _refreshed(self, side: Side) -> bool:
@@ -288,7 +288,7 @@ class GroupSync:
             if whole:
                 self._hidden = await self._unlisted(every | named)
             else:
-                self._source.refused(Refusal(group, GROUP_DENIED) for group in self._hidden)
+                self._source.refused(GroupRefusal(group, GROUP_DENIED) for group in self._hidden)
             self._forget_all_but(nodes.keys() | self._hidden)
         return await self._source.fetched(nodes)
 
@@ -368,7 +368,7 @@ class GroupSync:
                 if not one.commits:
                     self._target.blocked("a group of this name takes no offsets: rename one of them", one.group)
                 elif one.has_members:
-                    work.standings[one.group].add(Standing.ACTIVE)
+                    work.standings[one.group].add(GroupStanding.ACTIVE)
                 else:
                     work.nodes[one.group] = node
         work.nodes |= await self._target.coordinators(work.sources.keys() - known)
@@ -389,7 +389,7 @@ class GroupSync:
                     there = targets.get(at)
                     bounds = starts[at], self._until[at]
                     one = made[at] = self._decided(group, at, committed, ends[at], there, agreed.get(at), bounds)
-                    if renewing and one.commit is None and one.standing is not Standing.AHEAD:
+                    if renewing and one.commit is None and one.standing is not GroupStanding.AHEAD:
                         made[at] = replace(one, commit=there)
                 else:
                     self._unanswered(group, at)
@@ -407,14 +407,14 @@ class GroupSync:
     ) -> Decision:
         """What `decide` says, with its last two arguments in `bounds`, of a target partition."""
         made = decide(source, end, there, agreed, *bounds)
-        if made.standing is Standing.AHEAD and self._is_lost(group, at, there, is_shifted=True):
+        if made.standing is GroupStanding.AHEAD and self._is_lost(group, at, there, is_shifted=True):
             return decide(source, end, None, None, *bounds)
         return made
 
     def _unanswered(self, group: str, at: TopicPartition) -> None:
         """Take down why nobody knows where a target partition begins and ends."""
         if self._target.cluster.is_denied(at.topic):
-            self._target.refused([Refusal(group, TOPIC_DENIED, at)])
+            self._target.refused([GroupRefusal(group, TOPIC_DENIED, at)])
         else:
             self._target.blocked(f"the leader of {at} does not answer", group, passing=True)
 
@@ -432,7 +432,7 @@ class GroupSync:
             (group, there, work.sources[group][there].offset)
             for group, decisions in work.decisions.items()
             for there, made in decisions.items()
-            if made.commit and made.standing is Standing.EXPIRED
+            if made.commit and made.standing is GroupStanding.EXPIRED
         ]
         if not expired:
             return
@@ -493,16 +493,16 @@ class GroupSync:
             self._refused(work, refusal)
         work.taken = {group: taken for group, taken in work.taken.items() if taken}
 
-    async def _committed(self, work: _Work, commits: Mapping[str, Offsets]) -> list[Refusal]:
+    async def _committed(self, work: _Work, commits: Mapping[str, Offsets]) -> list[GroupRefusal]:
         answered, refusals = await self._target.commit(work.nodes, commits, self._may_go)
         for group in commits.keys() - answered:
             work.taken[group] -= commits[group].keys()
         return [refusal for refusal in refusals if refusal.partition in commits[refusal.group]]
 
-    def _refused(self, work: _Work, refusal: Refusal) -> None:
+    def _refused(self, work: _Work, refusal: GroupRefusal) -> None:
         work.taken[refusal.group] -= {refusal.partition}
         if refusal.code in HAS_MEMBERS:
-            work.standings[refusal.group].add(Standing.ACTIVE)
+            work.standings[refusal.group].add(GroupStanding.ACTIVE)
         else:
             self._target.refused([refusal])
 
@@ -511,10 +511,10 @@ class GroupSync:
         standings = work.standings[group]
         decisions = work.decisions.get(group, {})
         if decisions.keys() != work.sources[group].keys():
-            standings.add(Standing.BLOCKED)
+            standings.add(GroupStanding.BLOCKED)
         for at, made in decisions.items():
             if made.commit and at not in work.taken.get(group, ()):
-                standings.add(Standing.BLOCKED)
+                standings.add(GroupStanding.BLOCKED)
                 continue
             standings.add(made.standing)
             if made.agreed:
@@ -621,7 +621,7 @@ class GroupSync:
                     holds=self._on_target(at, holds[at]) if at in holds else -1,
                     since=self._since.get(at, 0),
                     doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
-                    is_active=Standing.ACTIVE in work.standings[group],
+                    is_active=GroupStanding.ACTIVE in work.standings[group],
                     is_lost=self._is_lost(group, pairs[at], there, is_shifted=False),
                 )
                 if gap := one.gap():
@@ -758,7 +758,7 @@ class GroupSync:
         return translated[1].offset
 
 
-def _weightiest(*standings: Standing | None) -> Standing:
+def _weightiest(*standings: GroupStanding | None) -> GroupStanding:
     return max(filter(None, standings), key=_BY_WEIGHT.index)
 
 

@@ -100,7 +100,7 @@ class Skipped(NamedTuple):
     reason: str
 
 
-class Place(NamedTuple):
+class JournalPlace(NamedTuple):
     """How far a journal was read: the next offset, in which topic, and the newest leader's epoch that is known to have
     all of that. A broker may have heard of an older epoch only; then it is that of the records. `start`: where the log
     began then. `written`: the newest epoch that a record which was read is of, -1 where none is.
@@ -113,7 +113,7 @@ class Place(NamedTuple):
     written: int = -1
 
 
-class Lost(NamedTuple):
+class LostRecords(NamedTuple):
     """Records that were read and are gone (J1). Those below `kept` are as they were; 0 where none is known to be. Those
     from `new_from` on were written since: what lies before may be older than what was read.
     """
@@ -132,8 +132,8 @@ class News(NamedTuple):
     """What is new in a journal since a place: all of it where `lost` says that something is gone."""
 
     entries: list[Entry]
-    place: Place
-    lost: Lost | None = None
+    place: JournalPlace
+    lost: LostRecords | None = None
 
 
 class _Suspended(Exception):
@@ -228,7 +228,7 @@ class Journal:
             at = max(following, at + 1)
         return found, at, epoch, start
 
-    async def follow(self, place: Place | None) -> News:
+    async def follow(self, place: JournalPlace | None) -> News:
         """What is new since `place`; everything where that is None, or where records before it are gone (J1).
 
         Raises JournalMissing, and as `read` does.
@@ -251,31 +251,33 @@ class Journal:
                     ):  # whoever was asked for the leader had not heard of this one
                         lost = await self._lost(place, now.topic_id, epoch, end)
                     if lost is None and start > place.start:
-                        lost = Lost(f"the log begins at {start}, and began at {place.start}", place.offset, 0, 0)
+                        lost = LostRecords(f"the log begins at {start}, and began at {place.start}", place.offset, 0, 0)
                     if lost is None:
                         newest, written = max(place.epoch, leader.epoch, epoch), max(place.written, epoch)
-                        return News(entries, Place(at, now.topic_id, newest, place.start, written))
+                        return News(entries, JournalPlace(at, now.topic_id, newest, place.start, written))
                 except BrokerError as problem:
                     if problem.code != OFFSET_OUT_OF_RANGE:
                         raise
                     begin = await list_offset(self.cluster, self.partition, EARLIEST)
                     kept = 0 if begin > place.offset else end
-                    lost = Lost(f"the log begins at {begin}", place.offset, kept, kept)
+                    lost = LostRecords(f"the log begins at {begin}", place.offset, kept, kept)
         start = await list_offset(self.cluster, self.partition, EARLIEST)
         entries, at, epoch, _ = await self._read(start, await list_offset(self.cluster, self.partition, LATEST))
-        return News(entries, Place(at, now.topic_id, max(leader.epoch, epoch), start, epoch), lost)
+        return News(entries, JournalPlace(at, now.topic_id, max(leader.epoch, epoch), start, epoch), lost)
 
-    async def _lost(self, place: Place, topic_id: UUID | None, epoch: int, end: int) -> Lost | None:
+    async def _lost(self, place: JournalPlace, topic_id: UUID | None, epoch: int, end: int) -> LostRecords | None:
         if place.topic_id != topic_id:
-            return Lost(f"the topic was made anew: its id is {topic_id}, and was {place.topic_id}", place.offset, 0, 0)
+            return LostRecords(
+                f"the topic was made anew: its id is {topic_id}, and was {place.topic_id}", place.offset, 0, 0
+            )
         kept = end
         if epoch != place.epoch and place.written >= 0:
             former = await epoch_end(self.cluster, self.partition, place.written)
             if 0 <= former.epoch < place.written:
                 text = f"its leader has no record of leader epoch {place.written}, of which records were read"
-                return Lost(text, place.offset, 0, former.end)
+                return LostRecords(text, place.offset, 0, former.end)
             kept = min(end, former.end) if former.end >= 0 else end
-        return Lost(f"the log ended at {kept}", place.offset, kept, kept) if kept < place.offset else None
+        return LostRecords(f"the log ended at {kept}", place.offset, kept, kept) if kept < place.offset else None
 
     async def all_entries(self) -> list[Entry]:
         """Every entry to the end of now; none where the flow has no journal. Raises as `read`."""

@@ -20,7 +20,7 @@ N = TypeVar("N")
 T = TypeVar("T")
 
 
-class Kind(Generic[N, T]):
+class RecordKind(Generic[N, T]):
     """Records whose keys begin with `prefix`. `is_dated`: their values end with `at_ms`, when they were written."""
 
     def __init__(self, prefix: bytes, codec: Codec[T], *, is_dated: bool = False) -> None:
@@ -70,7 +70,7 @@ class Kind(Generic[N, T]):
         return found
 
 
-class TopicKind(Kind[str, T]):
+class TopicKind(RecordKind[str, T]):
     """Records of topics."""
 
     def parse(self, text: str) -> str:
@@ -78,7 +78,7 @@ class TopicKind(Kind[str, T]):
         return text
 
 
-class PartitionKind(Kind[TopicPartition, T]):
+class PartitionKind(RecordKind[TopicPartition, T]):
     """Records of target partitions."""
 
     def key(self, name: TopicPartition) -> bytes:
@@ -91,7 +91,7 @@ class PartitionKind(Kind[TopicPartition, T]):
         return TopicPartition(topic, int(partition))
 
 
-class PlaceKind(Kind[tuple[TopicPartition, str], T]):
+class PlaceKind(RecordKind[tuple[TopicPartition, str], T]):
     """Records of places in target partitions: of an offset, mostly."""
 
     def key(self, name: tuple[TopicPartition, str]) -> bytes:

@@ -57,7 +57,7 @@ from mirror import clock
 from mirror.config import Settings
 from mirror.errors import ClusterError, ClusterUnreachable, FlowRuns, MalformedBatch, PreflightError, WireError
 from mirror.journal.entries import COPIES
-from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, News, Place, newest
+from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalMissing, JournalPlace, News, newest
 from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.observability import logs
 from mirror.observability.json_record import Int64, JsonRecord
@@ -263,10 +263,10 @@ class OwnershipCheck:
 
     instance: str = ""
     claim: int = 0
-    place: Place | None = None
+    place: JournalPlace | None = None
 
     @classmethod
-    def of(cls, owner: Owner | None, place: Place | None = None) -> Self:
+    def of(cls, owner: Owner | None, place: JournalPlace | None = None) -> Self:
         """For the process that has the flow; None for one that has none."""
         return cls(owner.instance, owner.claim or 0, place) if owner is not None else cls(place=place)
 
@@ -325,7 +325,7 @@ class Watched:
     journal: Journal
     newest: dict[bytes, Entry] = field(default_factory=dict)
     claims: Claims = field(default_factory=Claims)
-    place: Place | None = None
+    place: JournalPlace | None = None
     _ended: set[str] = field(default_factory=set)
     _heard: dict[str, float] = field(default_factory=dict)
     _reporter: str = ""

@@ -16,7 +16,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, WireError
 from mirror.journal import ownership
 from mirror.journal.entries import COPIES, REKEYED, FirstSeen, Unfollowed, same_id, unfollowed_in
-from mirror.journal.journal import ENDED, OWNER, Entry, Journal, Place, journal_topic
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalPlace, journal_topic
 from mirror.journal.ownership import FailedOver, Owner, Reporter
 from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -129,7 +129,7 @@ class Follower:
     source: Cluster | None = None
     _ends: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     _asked: float = -math.inf
-    _place: Place | None = None
+    _place: JournalPlace | None = None
     _newest: dict[bytes, bytes | None] = field(default_factory=dict)
     _skew_ms: int | None = None
     _heard_ms: int = 0

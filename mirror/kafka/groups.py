@@ -86,7 +86,7 @@ class ListedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class GroupRefusal:
     """A broker's code for one group, or one partition of it."""
 
     group: str
@@ -99,7 +99,7 @@ class Coordinators:
     """Broker by group, and the groups whose coordinator was not named."""
 
     nodes: dict[str, int] = field(default_factory=dict)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[GroupRefusal] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -107,7 +107,7 @@ class FetchedOffsets:
     """Committed offsets by group, with an empty mapping for one that has none, and the groups that were refused."""
 
     offsets: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[GroupRefusal] = field(default_factory=list)
 
 
 async def list_groups(cluster: Cluster, node: int) -> list[ListedGroup]:
@@ -141,7 +141,7 @@ async def coordinators(cluster: Cluster, node: int, groups: Iterable[str]) -> Co
         answered = [(part.key, part) for answer in answers for part in answer.coordinators]
     for group, part in answered:
         if part.error_code:
-            found.refused.append(Refusal(group, part.error_code))
+            found.refused.append(GroupRefusal(group, part.error_code))
         else:
             found.nodes[group] = int(part.node_id)
     return found
@@ -173,7 +173,7 @@ async def fetch_offsets(cluster: Cluster, node: int, groups: Iterable[str]) -> F
         codes = [part.error_code, *(inner.error_code for topic in part.topics for inner in topic.partitions)]
         if code := next(filter(None, codes), None):
             cluster.disowned(node, code, group)
-            found.refused.append(Refusal(group, code))
+            found.refused.append(GroupRefusal(group, code))
         else:
             found.offsets[group] = {
                 TopicPartition(topic.name, inner.partition_index): Committed(
@@ -199,7 +199,7 @@ async def fetch_share_offsets(cluster: Cluster, node: int, groups: Iterable[str]
         for part in answer.groups:
             codes = [part.error_code, *(inner.error_code for topic in part.topics for inner in topic.partitions)]
             if code := next(filter(None, codes), None):
-                found.refused.append(Refusal(part.group_id, code))
+                found.refused.append(GroupRefusal(part.group_id, code))
             else:
                 found.offsets[part.group_id] = {
                     TopicPartition(topic.topic_name, inner.partition_index): Committed(inner.start_offset)
@@ -212,7 +212,7 @@ async def fetch_share_offsets(cluster: Cluster, node: int, groups: Iterable[str]
 
 async def commit_offsets(
     cluster: Cluster, node: int, commits: Mapping[str, Offsets], may_go: Callable[[], bool] = lambda: True
-) -> list[Refusal]:
+) -> list[GroupRefusal]:
     """Commit for groups of one coordinator that have no members; what was refused, empty where all was taken.
 
     The committed leader epoch is left open: it would be one of the log that the offset came from. `may_go` as in
@@ -222,7 +222,7 @@ async def commit_offsets(
     requests = [_commit_request(version, group, offsets) for group, offsets in commits.items()]
     answers = await _each(cluster, node, OFFSET_COMMIT, requests, may_go)
     return [
-        Refusal(group, part.error_code, TopicPartition(topic.name, part.partition_index))
+        GroupRefusal(group, part.error_code, TopicPartition(topic.name, part.partition_index))
         for group, answer in zip(commits, answers, strict=True)
         for topic in answer.topics
         for part in topic.partitions

@@ -28,7 +28,7 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 1 << 20
 
 
-class Log:
+class ReadLog:
     """A partition from an offset on. `at` is the next offset to fetch; `damage` says why reading ended early.
 
     It passes over what a later batch shows to be a hole, and at the end over what `fetch_below` says holds nothing.

@@ -21,6 +21,13 @@ _TOPICS_EXCLUDE: Final = r"mm2.*\.internal, .*\.replica, __.*"
 _GROUPS_EXCLUDE: Final = "console-consumer-.*, connect-.*, __.*"
 #: What is left out whatever the patterns say: internal topics, and those of mirrors.
 _NEVER: Final = (r"__.*", r"\..*", r"mirror\..*")
+_LEFT_OUT: Final = (
+    "also what MirrorMaker never mirrors, its heartbeats, and names that begin with `mirror.`; `mirror plan` lists what"
+    " this leaves out"
+)
+_TRANSLATE: Final = (
+    "goes on where MirrorMaker's copy ends; with preserve, into new topics, records get the source's offsets"
+)
 _ONE_WAY: Final = "names do not say where a topic came from: mirror each in one direction only"
 #: The topic that MirrorMaker sends its heartbeats to, and mirrors. What ends in that name may be an application's.
 _HEARTBEATS: Final = "heartbeats"
@@ -54,21 +61,13 @@ def _topics(draft: Draft) -> None:
     draft.put(("topics", "include"), wanted, include)
     draft.put(("topics", "exclude"), [], exclude)
     asked = _patterns(exclude.value if exclude else _TOPICS_EXCLUDE)
-    draft.put(("topics", "exclude"), list(dict.fromkeys([*asked, *_NEVER, *_naming(draft, wanted)])))
-    draft.remark(
-        ("topics", "exclude"),
-        "also what MirrorMaker never mirrors, its heartbeats, and names that begin with `mirror.`; `mirror plan` lists"
-        " what this leaves out",
-    )
-    draft.put(("topics", "offsets"), "translate")
-    draft.remark(
-        ("topics", "offsets"),
-        "goes on where MirrorMaker's copy ends; with preserve, into new topics, records get the source's offsets",
-    )
+    left_out = list(dict.fromkeys([*asked, *_NEVER, *_naming(draft, wanted)]))
+    draft.put(("topics", "exclude"), left_out, remark=_LEFT_OUT)
+    draft.put(("topics", "offsets"), "translate", remark=_TRANSLATE)
     reset = scope.client("source", "auto.offset.reset")
     if reset is not None and reset.value.strip().lower() == "latest":
-        draft.put(("topics", "start"), "latest", reset)
-        draft.remark(("topics", "start"), "at the first start; what appears later is copied from its first record")
+        remark = "at the first start; what appears later is copied from its first record"
+        draft.put(("topics", "start"), "latest", reset, remark)
     _times(draft)
 
 
@@ -83,11 +82,8 @@ def _times(draft: Draft) -> None:
         with contextlib.suppress(re.error):  # the configuration names it
             if re.fullmatch(pattern, "message.timestamp.type"):
                 return
-    draft.put(("topics", "append_time"), "target", excluded)
-    draft.remark(
-        ("topics", "append_time"),
-        f"as {excluded.key} has it: copies of topics with LogAppendTime show the target's times; source keeps theirs",
-    )
+    what = "copies of topics with LogAppendTime show the target's times; source keeps theirs"
+    draft.put(("topics", "append_time"), "target", excluded, f"as {excluded.key} has it: {what}")
 
 
 def _naming(draft: Draft, include: list[str]) -> list[str]:
@@ -123,7 +119,7 @@ def _naming(draft: Draft, include: list[str]) -> list[str]:
         case _:
             raise _refusal(policy, "a class of your own cannot be run: set one of Kafka's that gives the same names")
     if draft.values["topics", "naming"] != {"prefix": prefix}:
-        draft.remark(("topics", "naming"), _ONE_WAY)
+        draft.remarks["topics", "naming"] = _ONE_WAY
     return [*internal, *left_out, *cycles]
 
 
@@ -165,9 +161,8 @@ def _groups(draft: Draft) -> None:
         if seconds is not None and (value := _seconds(draft, seconds)) is not None:
             draft.put(("groups", "interval_s"), value, seconds)
         return
-    draft.put(("groups", "include"), [])
     why = f"{own.key} cannot be run" if own else "MirrorMaker set no group's offsets (sync.group.offsets.enabled)"
-    draft.remark(("groups", "include"), f"{why}; to have them follow: {line_of(patterns)}")
+    draft.put(("groups", "include"), [], remark=f"{why}; to have them follow: {line_of(patterns)}")
     for one in (own, follow, seconds):
         if one is not None:
             scope.explain(one, "no group follows: see groups.include")

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 from mirror.config.reading import check
-from mirror.config.yaml_tree import REFERENCE, Keys, Tree, key_of, line_of
+from mirror.config.yaml_tree import REFERENCE, Keys, YamlTree, key_of, line_of
 from mirror.errors import ConfigError
 from mirror.mm2.clients import add_cluster
 from mirror.mm2.flows import add_flow
@@ -26,105 +26,86 @@ from mirror.mm2.properties import (
     Draft,
     Note,
     Property,
+    PropertyFile,
     Scope,
     Translator,
     Variable,
-    parse,
     variable_name,
 )
 from mirror.names import OWN_PREFIX, is_legal, is_plain
 
 # --- Why a key of MirrorMaker's has no equivalent here, in one line each ----------------------------------------------
 
-#: Reason -> patterns for the keys, without what says where they hold. The first that matches.
-_TABLE: Final[dict[str, tuple[str, ...]]] = {
-    "not needed: every record is mirrored exactly once, without transactions": (
-        r"exactly\.once\..*",
-        r"transaction(al)?\..*",
-    ),
-    "tasks are planned from the partitions and their leaders; spark.tasks fixes their number": (r"tasks\.max",),
-    "a topic is created with the source's number of replicas, or as many as the target has brokers": (
-        r"replication\.factor",
-    ),
-    "MirrorMaker's own topics are not used: all state is in mirror.<flow>.offsets on the target": (
-        r"(offset-syncs|checkpoints|heartbeats)\.topic\..*",
-        r"offset\.lag\.max",
-        r"emit\.offset-syncs\..*",
-        r"replication\.policy\.internal\..*",
-    ),
-    "groups follow exactly, without checkpoints: see groups": (r"emit\.checkpoints\..*",),
-    "`mirror status` and the metrics show whether the flow lives": (r"(emit\.heartbeats|heartbeats\.replication)\..*",),
-    "groups are looked for at each check: groups.interval_s": (r"refresh\.groups\..*",),
-    "new topics are always looked for": (r"refresh\.topics\.enabled",),
-    "docs/topics.md lists which of a topic's settings follow; `mirror plan` shows them": (
-        r"use\.(defaults\.from|incremental\.alter\.configs)",
-    ),
-    "a class of your own cannot be run; topics are created through Kafka's protocol": (r"forwarding\.admin\.class",),
-    "records are not decoded: batches are copied as they are": (
-        r"(key|value|header)\.converter.*",
-        r"(transforms|predicates|errors\.).*",
-    ),
-    "references became ${env:NAME} or ${file:PATH}, which need no provider": (
-        r"config\.providers.*",
-        r"config\.action\.reload",
-    ),
-    "batches keep their codec; topics.recompress says who compresses anew where the target topic has another": (
-        r"compression\..*",
-    ),
-    "batches stay as the source's producers made them; topics.coalesce_bytes joins tiny ones": (
-        r"linger\.ms",
-        r"batch\.size",
-        r"partitioner\..*",
-    ),
-    "fetches and what waits to be written are sized by limits.memory_mb": (
-        r"max\.(request\.size|partition\.fetch\.bytes|poll\..*|block\.ms)",
-        r"buffer\.memory",
-        r"fetch\..*",
-    ),
-    "not needed: every batch is acknowledged by all in-sync replicas, in order, and each once": (
-        r"acks|enable\.idempotence|max\.in\.flight\..*|delivery\.timeout\.ms",
-    ),
-    "the mirror asks again for as long as it runs, at most seconds apart": (
-        r"retries|(retry|reconnect)\.backoff.*",
-        r"(request\.|default\.api\.|admin\.|(consumer\.)?poll\.)?timeout\.ms",
-    ),
-    "always read_committed: aborted transactions are not mirrored": (r"isolation\.level",),
-    "topics.start says where a topic's copy begins": (r"auto\.offset\.reset",),
-    "no consumer group is used: the target's log is the position": (
-        r"(enable\.)?auto\.commit.*",
-        r"group\.(id|instance\.id|protocol)",
-        r"partition\.assignment\.strategy",
-    ),
-    "the mirror's connections choose that themselves": (
-        r"(metadata|connections|socket\.connection|send\.buffer|receive\.buffer|client\.(dns|rack)|security\.providers).*",
-    ),
-    "holds with a cluster's name before it": (r"client\.id|bootstrap\.servers|security\.protocol",),
-    "see metrics: figures are Prometheus's": (
-        r"metrics?\..*|auto\.include\.jmx\.reporter|add\.source\.alias\.to\.metrics",
-        r"interceptor\.classes|enable\.metrics\.push",
-    ),
-    "there is no REST server; `mirror status` shows where everything stands": (
-        r"dedicated\.mode\..*|enable\.internal\.rest",
-        r"listeners.*|(rest|advertised|admin\.listeners|access\.control)\..*",
-    ),
-    "Kafka Connect is not used": (
-        r"(offset|config|status)\.(storage|flush)\..*",
-        r"(session|heartbeat|rebalance)\..*|scheduled\.rebalance\..*",
-        r"plugin\..*|connector\..*|name|(task|worker|topic\.creation|offsets\.storage)\..*",
-    ),
-    "the TLS library's own choice holds: TLS 1.2 or newer, and its ciphers": (
-        r"ssl\.(protocol|enabled\.protocols|cipher\.suites|provider|.*algorithm|secure\.random.*|engine\.factory.*)",
-    ),
-    "has no effect without the store it belongs to": (r"ssl\..*",),
-    "Java's login classes are not used": (r"sasl\..*",),
-}
+#: A pattern for keys, without what says where they hold, and below it the reason. The first that matches holds.
+_REASONS: Final = r"""
+exactly\.once\..*|transaction(al)?\..*
+    not needed: every record is mirrored exactly once, without transactions
+tasks\.max
+    tasks are planned from the partitions and their leaders; spark.tasks fixes their number
+replication\.factor
+    a topic is created with the source's number of replicas, or as many as the target has brokers
+(offset-syncs|checkpoints|heartbeats)\.topic\..*|offset\.lag\.max|emit\.offset-syncs\..*
+    MirrorMaker's own topics are not used: all state is in mirror.<flow>.offsets on the target
+replication\.policy\.internal\..*
+    MirrorMaker's own topics are not used: all state is in mirror.<flow>.offsets on the target
+emit\.checkpoints\..*
+    groups follow exactly, without checkpoints: see groups
+(emit\.heartbeats|heartbeats\.replication)\..*
+    `mirror status` and the metrics show whether the flow lives
+refresh\.groups\..*
+    groups are looked for at each check: groups.interval_s
+refresh\.topics\.enabled
+    new topics are always looked for
+use\.(defaults\.from|incremental\.alter\.configs)
+    docs/topics.md lists which of a topic's settings follow; `mirror plan` shows them
+forwarding\.admin\.class
+    a class of your own cannot be run; topics are created through Kafka's protocol
+(key|value|header)\.converter.*|(transforms|predicates|errors\.).*
+    records are not decoded: batches are copied as they are
+config\.providers.*|config\.action\.reload
+    references became ${env:NAME} or ${file:PATH}, which need no provider
+compression\..*
+    batches keep their codec; topics.recompress says who compresses anew where the target topic has another
+linger\.ms|batch\.size|partitioner\..*
+    batches stay as the source's producers made them; topics.coalesce_bytes joins tiny ones
+max\.(request\.size|partition\.fetch\.bytes|poll\..*|block\.ms)|buffer\.memory|fetch\..*
+    fetches and what waits to be written are sized by limits.memory_mb
+acks|enable\.idempotence|max\.in\.flight\..*|delivery\.timeout\.ms
+    not needed: every batch is acknowledged by all in-sync replicas, in order, and each once
+retries|(retry|reconnect)\.backoff.*|(request\.|default\.api\.|admin\.|(consumer\.)?poll\.)?timeout\.ms
+    the mirror asks again for as long as it runs, at most seconds apart
+isolation\.level
+    always read_committed: aborted transactions are not mirrored
+auto\.offset\.reset
+    topics.start says where a topic's copy begins
+(enable\.)?auto\.commit.*|group\.(id|instance\.id|protocol)|partition\.assignment\.strategy
+    no consumer group is used: the target's log is the position
+(metadata|connections|socket\.connection|send\.buffer|receive\.buffer|client\.(dns|rack)|security\.providers).*
+    the mirror's connections choose that themselves
+client\.id|bootstrap\.servers|security\.protocol
+    holds with a cluster's name before it
+metrics?\..*|auto\.include\.jmx\.reporter|add\.source\.alias\.to\.metrics|interceptor\.classes|enable\.metrics\.push
+    see metrics: figures are Prometheus's
+dedicated\.mode\..*|enable\.internal\.rest|listeners.*|(rest|advertised|admin\.listeners|access\.control)\..*
+    there is no REST server; `mirror status` shows where everything stands
+(offset|config|status)\.(storage|flush)\..*|(session|heartbeat|rebalance)\..*|scheduled\.rebalance\..*|plugin\..*
+    Kafka Connect is not used
+connector\..*|name|(task|worker|topic\.creation|offsets\.storage)\..*
+    Kafka Connect is not used
+ssl\.(protocol|enabled\.protocols|cipher\.suites|provider|.*algorithm|secure\.random.*|engine\.factory.*)
+    the TLS library's own choice holds: TLS 1.2 or newer, and its ciphers
+ssl\..*
+    has no effect without the store it belongs to
+sasl\..*
+    Java's login classes are not used
+""".strip().splitlines()
 UNKNOWN: Final = "unknown, so nothing was made of it"
 
 
 def reason(name: str) -> str:
     """Why a key that was not used was not, by its name without alias, flow and client."""
-    found = (why for why, patterns in _TABLE.items() if any(re.fullmatch(pattern, name) for pattern in patterns))
-    return next(found, UNKNOWN)
+    found = (why for pattern, why in zip(_REASONS[::2], _REASONS[1::2], strict=True) if re.fullmatch(pattern, name))
+    return next(found, UNKNOWN).strip()
 
 
 # --- A draft as YAML, with what was not translated in comments --------------------------------------------------------
@@ -134,9 +115,10 @@ _WIDTH = 120
 
 def text_of(draft: Draft, origin: str) -> str:
     """The file: what it is from, the variables it needs, sections, and the keys that have no equivalent."""
-    flow = f"{draft.scope.source}->{draft.scope.target}"
+    flow = "->".join(draft.scope.names.values())
     lines = [*_comment(f"The flow {flow} of {origin}, translated by `mirror import-mm2`. Check it with `mirror plan`.")]
-    lines += _variables(draft.translator.variables.values())
+    variables = draft.translator.variables.values()
+    lines += _listed("Set these variables before it starts:", (f"{one.name}: {one.holds}" for one in variables))
     section: str | int | None = None
     sections = list(dict.fromkeys(where[0] for where in draft.values))
     for where, value in sorted(draft.values.items(), key=lambda item: sections.index(item[0][0])):
@@ -144,37 +126,32 @@ def text_of(draft: Draft, origin: str) -> str:
             section = where[0]
             lines += ["", f"{section}:"]
         indent = "  " * (len(where) - 1)
-        for remark in draft.remarks.get(where, ()):
+        if remark := draft.remarks.get(where):
             lines += _comment(remark, indent)
         lines.append(f"{indent}{key_of(str(where[-1]))}: {line_of(value)}")
-    lines += _notes(draft.scope.notes)
+    if notes := draft.scope.notes:
+        lines += ["", *_listed("Not translated, by line:", map(str, notes))]
     return "\n".join(lines) + "\n"
 
 
-def _variables(variables: Iterable[Variable]) -> Iterator[str]:
-    for at, one in enumerate(variables):
-        if not at:
-            yield from _comment("Set these variables before it starts:")
-        yield from _comment(f"  {one.name}: {one.holds}")
+def _listed(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield a comment of a title and lines below it; nothing where there are none."""
+    for number, line in enumerate(lines):
+        yield from _comment(title) if not number else ()
+        yield from _comment(f"  {line}")
 
 
-def _notes(notes: Iterable[Note]) -> Iterator[str]:
-    for at, note in enumerate(notes):
-        if not at:
-            yield from ("", *_comment("Not translated, by line:"))
-        yield from _comment(f"  {note}")
-
-
-def _comment(text: str, indent: str = "") -> Iterator[str]:
-    """Lines of a comment, in characters that YAML takes."""
-    words = printable(text).split(" ")
-    line = f"{indent}#"
-    for word in words:
-        if len(line) + 1 + len(word) > _WIDTH and line.strip() != "#":
-            yield line
-            line = f"{indent}#  "
-        line += f" {word}"
-    yield line.rstrip()
+def _comment(text: str, indent: str = "") -> list[str]:
+    """Return the lines of a comment, in characters that YAML takes."""
+    first, rest = f"{indent}# ", f"{indent}#   "
+    return wrap(
+        printable(text),
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def printable(text: str) -> str:
@@ -209,74 +186,47 @@ def imported(data: bytes, origin: str, folder: Path = Path()) -> list[Imported]:
     Raises ConfigError for what is no such file, has no enabled flow, or has one that cannot be mirrored as it is.
     """
     try:
-        properties = parse(data)
+        file = PropertyFile(data)
+        if not file.clusters:
+            raise ConfigError(f"{origin}: names no clusters: is it a configuration of MirrorMaker 2?")
+        if not file.flows:
+            names = printable(", ".join(file.clusters))
+            raise ConfigError(f"{origin}: enables no flow between {names}: set A->B.enabled = true")
+        found = [_flow(file, source, target, origin, folder) for source, target in file.flows]
     except BadProperties as problem:
         raise ConfigError(f"{origin}:{problem.line}: {problem}") from problem
-    values = {one.key: one.value for one in properties}
-    clusters = _clusters(values)
-    if not clusters:
-        raise ConfigError(f"{origin}: names no clusters: is it a configuration of MirrorMaker 2?")
-    enabled = _pairs(values, clusters)
-    if not enabled:
-        raise ConfigError(
-            f"{origin}: enables no flow between {printable(', '.join(clusters))}: set A->B.enabled = true"
-        )
-    try:
-        found = [_flow(properties, values, clusters, pair, origin, folder) for pair in enabled]
-    except BadProperties as problem:
-        raise ConfigError(f"{origin}:{problem.line}: {problem}") from problem
-    return _named_apart(found, origin)
+    flows = [one.name for one in found]
+    if twice := next((name for name in flows if flows.count(name) > 1), None):
+        raise ConfigError(f"{origin}: two flows would both be called {twice}: rename a cluster")
+    return found
 
 
 def strays(data: bytes) -> list[Note]:
     """Keys of flows that are not enabled, and of clusters in no flow: part of no file."""
-    properties = parse(data)
-    values = {one.key: one.value for one in properties}
-    clusters = _clusters(values)
-    enabled = _pairs(values, clusters)
-    lone = set(clusters).difference(*enabled)
+    file = PropertyFile(data)
+    lone = set(file.clusters).difference(*file.flows)
     notes = []
-    for one in properties:
+    for one in file.properties:
         if "->" in one.key:
-            if not any(one.key.startswith(f"{source}->{target}.") for source, target in enabled):
+            if not any(one.key.startswith(f"{source}->{target}.") for source, target in file.flows):
                 notes.append(Note(one.key, one.line, "its flow is not enabled"))
         elif any(one.key.startswith(f"{alias}.") for alias in lone):
             notes.append(Note(one.key, one.line, "its cluster is in no enabled flow"))
     return notes
 
 
-def _clusters(values: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(part.strip() for part in values.get("clusters", "").split(",") if part.strip()))
-
-
-def _pairs(values: Mapping[str, str], clusters: Sequence[str]) -> list[tuple[str, str]]:
-    """The enabled flows; `enabled` without a flow before it holds for each that says nothing."""
-    found = (
-        (pair, values.get(f"{pair[0]}->{pair[1]}.enabled", values.get("enabled", "")))
-        for pair in permutations(clusters, 2)
-    )
-    return [pair for pair, value in found if value.strip().lower() == "true"]
-
-
-def _flow(
-    properties: Sequence[Property],
-    values: Mapping[str, str],
-    clusters: Sequence[str],
-    pair: tuple[str, str],
-    origin: str,
-    folder: Path,
-) -> Imported:
-    draft = Draft(Scope(properties, clusters, *pair), Translator(values))
-    source, target = (_legal(alias) for alias in pair)
-    name = f"{source}-to-{target}"
+def _flow(file: PropertyFile, source: str, target: str, origin: str, folder: Path) -> Imported:
+    values = {key: one.value for key, one in file.last.items()}
+    draft = Draft(Scope(file, source, target), Translator(values))
+    name = f"{_legal(source)}-to-{_legal(target)}"
     draft.put(("name",), name)
-    add_cluster(draft, "source", source)
-    add_cluster(draft, "target", target)
+    add_cluster(draft, "source", _legal(source))
+    add_cluster(draft, "target", _legal(target))
     add_flow(draft)
     for key in ("enabled", "clusters"):
         draft.scope.find(key)
     _repair(draft, origin, folder)
-    _explain_rest(draft, properties)
+    _explain_rest(draft, file.properties)
     return Imported(
         name, text_of(draft, printable(origin)), tuple(draft.translator.variables.values()), tuple(draft.scope.notes)
     )
@@ -309,7 +259,7 @@ def _repair(draft: Draft, origin: str, folder: Path) -> None:
 
 
 def _problems(draft: Draft, origin: str, folder: Path) -> list[tuple[Keys, str]]:
-    tree = Tree(text_of(draft, printable(origin)), folder, _Environment(os.environ))
+    tree = YamlTree(text_of(draft, printable(origin)), folder, _Environment(os.environ))
     _, problems = check(tree, folder)
     own = (one for one in draft.values["topics", "include"] if is_plain(one) and one.startswith(OWN_PREFIX))
     why = "no topic whose name begins with `mirror.` is mirrored, since mirrors keep such for themselves"
@@ -337,7 +287,7 @@ def _mend(draft: Draft, where: Keys, what: str, origin: str) -> None:
     place = next((where[:size] for size in range(len(where), 0, -1) if where[:size] in draft.values), None)
     side, key = str(where[0]), str(where[-1])
     if place is None and side in ("source", "target") and key.startswith("sasl.") and _NEEDED.match(what):
-        alias = draft.scope.source if side == "source" else draft.scope.target
+        alias = draft.scope.names["source" if side == "source" else "target"]
         draft.put(where, draft.translator.secret("", variable_name(alias, key), f"{alias}'s {key}"))
         return
     if place is None or not _is_spare(place, draft):
@@ -361,11 +311,3 @@ def _is_spare(place: Keys, draft: Draft) -> bool:
 
 def _dotted(where: Sequence[Any]) -> str:
     return ".".join(map(str, where))
-
-
-def _named_apart(found: Sequence[Imported], origin: str) -> list[Imported]:
-    names = [one.name for one in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{origin}: two flows would both be called {twice}: rename a cluster")
-    return list(found)

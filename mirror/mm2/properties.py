@@ -32,8 +32,9 @@ records holds: the source's consumer, the target's producer.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
@@ -70,6 +71,28 @@ class Property:
 def parse(data: bytes) -> list[Property]:
     """All properties of a file in their order, those that a later one overrides included. Raises BadProperties."""
     return [_property(text, line) for line, text in _logical_lines(data.decode("iso-8859-1"))]
+
+
+class PropertyFile:
+    """A file of MirrorMaker's. Raises BadProperties."""
+
+    def __init__(self, data: bytes) -> None:
+        #: Every property in its order, those that a later one overrides included.
+        self.properties = parse(data)
+        #: By key, the property that holds.
+        self.last = {one.key: one for one in self.properties}
+        #: The names of the clusters.
+        self.clusters = list(dict.fromkeys(filter(None, map(str.strip, self.value("clusters").split(",")))))
+        #: The flows that are enabled; `enabled` without a flow before it holds for each that says nothing.
+        self.flows = [
+            (source, target)
+            for source, target in permutations(self.clusters, 2)
+            if self.value(f"{source}->{target}.enabled", self.value("enabled")).strip().lower() == "true"
+        ]
+
+    def value(self, key: str, default: str = "") -> str:
+        """Return the value of a key as it stands."""
+        return self.last[key].value if key in self.last else default
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -205,18 +228,19 @@ class Note:
 class Scope:
     """The properties of a flow from `source` to `target`; each is used, or explained in the end."""
 
-    def __init__(self, properties: Sequence[Property], clusters: Sequence[str], source: str, target: str) -> None:
-        self.source, self.target = source, target
+    def __init__(self, file: PropertyFile, source: str, target: str) -> None:
+        #: What MirrorMaker calls the clusters.
+        self.names: dict[Side, str] = {"source": source, "target": target}
+        self._flow = f"{source}->{target}."
         self.notes: list[Note] = []
-        self._last = {one.key: one for one in properties}
-        self.clusters = clusters
+        self.clusters, self._last = file.clusters, file.last
         self._used: set[str] = set()
 
     def find(self, *names: str) -> Property | None:
         """The flow's property of the first of these names that is set, for the flow or for all; empty values count."""
         found = None
         for name in names:
-            for key in (f"{self.source}->{self.target}.{name}", name):
+            for key in (f"{self._flow}{name}", name):
                 one = self._last.get(key)
                 if one is None:
                     continue
@@ -233,50 +257,33 @@ class Scope:
 
     def alias(self, side: Side) -> str:
         """Return what MirrorMaker calls a cluster in names of topics: its alias, unless a key gives another or none."""
-        alias = self.source if side == "source" else self.target
-        keys = (f"{self.source}->{self.target}.{side}.cluster.alias", f"{alias}.alias", f"{side}.cluster.alias")
-        given = [self._last[key] for key in keys if key in self._last]
+        alias = self.names[side]
+        given = self._given(f"{self._flow}{side}.cluster.alias", f"{alias}.alias", f"{side}.cluster.alias")
         self._used |= {one.key for one in given}
         return given[0].value.strip() if given else alias
 
     def client(self, side: Side, key: str, *, common: bool = True) -> Property | None:
         """What holds for one of a cluster's clients; `common` where one setting may stand for all clusters."""
-        alias = self.source if side == "source" else self.target
-        flow, main = f"{self.source}->{self.target}.", _MAIN[side]
-        candidates = [
-            f"{flow}{side}.{main}.{key}",
-            *([f"{flow}producer.override.{key}"] if side == "target" else []),
-            f"{flow}{main}.{key}",
-            f"{flow}{side}.cluster.{key}",
-            f"{alias}.{main}.{key}",
-            f"{alias}.{key}",
-            *([key] if common else []),
-        ]
-        found = [self._last[name] for name in candidates if name in self._last]
-        others = [
-            self._last[name]
-            for name in (f"{flow}{side}.admin.{key}", f"{flow}admin.{key}", f"{alias}.admin.{key}")
-            if name in self._last
-        ]
+        alias, flow, main = self.names[side], self._flow, _MAIN[side]
+        override = (f"{flow}producer.override.{key}",) if side == "target" else ()
+        of_flow = f"{flow}{side}.{main}.{key}", *override, f"{flow}{main}.{key}", f"{flow}{side}.cluster.{key}"
+        found = self._given(*of_flow, f"{alias}.{main}.{key}", f"{alias}.{key}", *([key] if common else []))
         self._used |= {one.key for one in found}
-        for one in others:
+        for one in self._given(f"{flow}{side}.admin.{key}", f"{flow}admin.{key}", f"{alias}.admin.{key}"):
             if found and one.value.strip() == found[0].value.strip():
                 self._used.add(one.key)
             elif one.key not in self._used:
                 self.explain(one, "a cluster has one set of settings here: that of the client that moves records")
         return found[0] if found else None
 
+    def _given(self, *keys: str) -> list[Property]:
+        return [self._last[key] for key in keys if key in self._last]
+
     def client_keys(self, side: Side) -> list[str]:
         """The names of all settings of a cluster's client, without what says where they hold."""
-        alias = self.source if side == "source" else self.target
-        flow = f"{self.source}->{self.target}."
-        prefixes = (f"{flow}{side}.cluster.", f"{flow}{side}.", f"{alias}.")
-        found: dict[str, None] = {}
-        for key in self._last:
-            for prefix in prefixes:
-                if key.startswith(prefix) and "->" not in (rest := key.removeprefix(prefix)):
-                    found[base_name(rest)] = None
-        return list(found)
+        prefixes = (f"{self._flow}{side}.cluster.", f"{self._flow}{side}.", f"{self.names[side]}.")
+        names = (key.removeprefix(prefix) for key in self._last for prefix in prefixes if key.startswith(prefix))
+        return list(dict.fromkeys(base_name(name) for name in names if "->" not in name))
 
     def explain(self, one: Property, why: str) -> None:
         """Note a property, used or not."""
@@ -293,14 +300,13 @@ class Scope:
                 yield one, name
 
     def _own_name(self, key: str) -> str | None:
-        flow = f"{self.source}->{self.target}."
-        if key.startswith(flow):
-            return base_name(key.removeprefix(flow))
+        if key.startswith(self._flow):
+            return base_name(key.removeprefix(self._flow))
         if "->" in key:
             return None
         for alias in sorted(self.clusters, key=len, reverse=True):
             if key.startswith(f"{alias}."):
-                return base_name(key.removeprefix(f"{alias}.")) if alias in (self.source, self.target) else None
+                return base_name(key.removeprefix(f"{alias}.")) if alias in self.names.values() else None
         return base_name(key)
 
 
@@ -320,22 +326,23 @@ def base_name(name: str) -> str:
 
 @dataclass(slots=True)
 class Draft:
-    """One flow's file: `values` by place, in their order; `origins` are the properties that values came from; `remarks`
-    are comments, each behind the value at its place.
-    """
+    """One flow's file."""
 
+    #: The properties that hold for it.
     scope: Scope
+    #: What translates its references.
     translator: Translator
+    #: By place, in their order.
     values: dict[Keys, Any] = field(default_factory=dict)
+    #: The properties that values came from.
     origins: dict[Keys, Property] = field(default_factory=dict)
-    remarks: dict[Keys, list[str]] = field(default_factory=dict)
+    #: A comment above the value at its place.
+    remarks: dict[Keys, str] = field(default_factory=dict)
 
-    def put(self, where: Keys, value: Any, origin: Property | None = None) -> None:
-        """Set a value."""
+    def put(self, where: Keys, value: Any, origin: Property | None = None, remark: str = "") -> None:
+        """Set a value, and say something about it."""
         self.values[where] = value
         if origin is not None:
             self.origins[where] = origin
-
-    def remark(self, where: Keys, text: str) -> None:
-        """Say something about the value at a place, or about its section."""
-        self.remarks.setdefault(where, []).append(text)
+        if remark:
+            self.remarks[where] = remark

@@ -13,11 +13,10 @@ keep for themselves (`mirror.<flow>.offsets`, ...): the copy of a journal would 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, Literal, Self
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from mirror import names
 from mirror.config import TopicRule, TopicSettings
@@ -95,19 +94,6 @@ class Rekeying:
     def keeps_records(self) -> bool:
         """No record is changed or left out: only its partition is another one."""
         return not self.expressions
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Raises ValueError for what is no such value; keys that are not known are ignored."""
-        known = {one.name for one in fields(cls)}
-        try:
-            return cls(**{name: value for name, value in values.items() if name in known})
-        except TypeError as problem:
-            raise ValueError(f"not a re-key rule: {json.dumps(values)[:200]}") from problem
 
 
 # --- Which topics a flow mirrors, and to which names ------------------------------------------------------------------

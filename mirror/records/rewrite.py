@@ -399,7 +399,7 @@ def _padding(count: int, codec: int) -> RawBatch:
     """So many offsets of padding: wherever they lie, their bytes are the same, and to make them costs half as much CPU
     as a broker needs to append them. Those that are too large, and those that fit, are asked for in turn.
     """
-    return build(_nothing(0, count), codec)
+    return build(_nothing(count), codec)
 
 
 def is_padding(raw: RawBatch) -> bool:
@@ -411,9 +411,9 @@ def is_padding(raw: RawBatch) -> bool:
     return len(found) > 0 and headers(found, 0) == [_MARK]
 
 
-def _nothing(first: int, count: int) -> Records:
+def _nothing(count: int) -> Records:
     found = Records.empty(_MARKED, count)
-    found.offsets[:] = np.arange(first, first + count)
+    found.offsets[:] = np.arange(count)
     found.timestamps[:] = _TIMESTAMP
     found.value_size[:] = -1
     for column in (

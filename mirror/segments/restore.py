@@ -41,7 +41,7 @@ from mirror.policy.selection import TopicPair, select
 from mirror.replication.assignment import Assignment
 from mirror.segments.cluster_logs import GroupOffsets, KnownTopic
 from mirror.segments.file_cluster import Bounds, FileCluster
-from mirror.topics.adoption import Standing, is_empty, standing_of
+from mirror.topics.adoption import CopyStanding, is_empty, standing_of
 from mirror.topics.apply import NO_HISTORY, TopicPlan, broker_defaults
 from mirror.topics.configs import any_time
 from mirror.topics.fitting import fit_creations
@@ -191,9 +191,9 @@ def _foreign(
         seen, claim = history.seen.get(pair.target), history.claims.get(pair.target)
         verdict = standing_of(pair, ours, theirs, seen, claim, cluster_id, has_records=not is_empty(theirs, spans))
         match verdict.standing:
-            case Standing.CLAIMED:
+            case CopyStanding.CLAIMED:
                 text = f"{verdict.reason}: end that flow with `mirror failover`"
-            case Standing.FOREIGN | Standing.FROZEN:
+            case CopyStanding.FOREIGN | CopyStanding.FROZEN:
                 begin = delete_topic(Endpoint.of(target.settings), pair.target)
                 text = (
                     f"holds records, and {verdict.reason}: nothing is written to it. Delete it where it may go: {begin}"

@@ -51,11 +51,11 @@ COUNTED: Final = (
 FORMAT: Final = COUNTED[1:8]
 
 
-def framing(raw: RawBatch, cap: int = CAP) -> dict[str, int]:
+def framing(raw: RawBatch) -> dict[str, int]:
     """The bytes of a batch's records by what they are for, by the names of `COUNTED`; nothing for a marker and for a
     batch of magic 0 or 1.
 
-    Raises BadRecords where the payload does not decompress to at most `cap` bytes, or is not what the header says.
+    Raises BadRecords where the payload does not decompress to at most `CAP` bytes, or is not what the header says.
     """
     from mirror.records.codecs import decompress  # noqa: PLC0415 -- who only counts headers needs no codecs,
     from mirror.records.columns import decode  # noqa: PLC0415 -- nor the compiler
@@ -64,7 +64,7 @@ def framing(raw: RawBatch, cap: int = CAP) -> dict[str, int]:
     if header.magic != 2 or header.is_control or not header.count:
         return dict.fromkeys(COUNTED, 0)
     try:
-        section = decompress(header.codec, raw.records, cap)
+        section = decompress(header.codec, raw.records, CAP)
         records = decode(section, header.count, header.base_offset, header.base_timestamp, header.last_offset_delta)
     except BadRecords as problem:
         raise problem.at(header.base_offset) from None
@@ -133,12 +133,7 @@ _SPARED: Final = " + ".join(
     )
 )
 SQL: Final = f"""
-    SELECT coalesce(topic, '') AS topic,
-           coalesce(codec, '') AS codec,
-           coalesce(verdict, '') AS verdict,
-           coalesce(reason, '') AS reason,
-           CAST(floor(log2(bytes)) AS INT) AS size_class,
-           count(bytes) AS batches,
+    SELECT count(bytes) AS batches,
            coalesce(sum(records), 0) AS records,
            coalesce(sum(bytes), 0) AS bytes,
            coalesce(sum(IF(uncompressed IS NULL, 0, bytes - {HEADER_BYTES})), 0) AS known,
@@ -147,35 +142,69 @@ SQL: Final = f"""
            coalesce(sum(IF(magic = 2, records, 0)), 0) AS attributes,
            coalesce(sum(IF(magic = 2, {_FIXED} - ({_SPARED}), 0)), 0) AS spared,
            count(IF(control IS NULL, NULL, 1)) AS markers,
-           count(damage) AS damaged
+           count(damage) AS damaged,
+           coalesce(topic, '') AS topic,
+           coalesce(codec, '') AS codec,
+           coalesce(verdict, '') AS verdict,
+           coalesce(reason, '') AS reason,
+           CAST(floor(log2(bytes)) AS INT) AS size_class
     FROM {{batches}}
     GROUP BY ALL
 """  # noqa: S608 -- no part of it is anybody's input
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Batches of one topic, codec, verdict and size class (the power of two that their bytes reach; None: damage).
+class Sums:
+    """Figures of batches."""
 
-    `known` are the bytes of the records sections of which `uncompressed` is the size without compression; `headers` and
-    `attributes` count headers and records of magic 2; `spared` are bytes that KIP-931 would spare in headers.
-    """
+    #: Batches that are sound.
+    batches: int = 0
+    #: Their records.
+    records: int = 0
+    #: Their bytes.
+    bytes: int = 0
+    #: Bytes of the records sections of which the size without compression is known.
+    known: int = 0
+    #: That size.
+    uncompressed: int = 0
+    #: Headers of magic 2.
+    headers: int = 0
+    #: Records of magic 2, each with a byte of attributes.
+    attributes: int = 0
+    #: Bytes that KIP-931 would spare in headers.
+    spared: int = 0
+    #: Control markers.
+    markers: int = 0
+    #: Logs that end in damage.
+    damaged: int = 0
 
-    topic: str
-    codec: str
-    verdict: str
-    reason: str
-    size_class: int | None
-    batches: int
-    records: int
-    bytes: int
-    known: int
-    uncompressed: int
-    headers: int
-    attributes: int
-    spared: int
-    markers: int
-    damaged: int
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller records are for their compression, where that is known."""
+        return self.uncompressed / self.known if self.known else None
+
+    @property
+    def ratio_share(self) -> float | None:
+        """The share of the bytes of all records sections that the ratio rests on, from 0 to 1."""
+        payload = self.bytes - HEADER_BYTES * self.batches
+        return min(1.0, self.known / payload) if self.known and payload > 0 else None
+
+    @property
+    def mean(self) -> float | None:
+        """Bytes of a batch."""
+        return self.bytes / self.batches if self.batches else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Sums):
+    """Batches of one topic, codec, verdict and size class."""
+
+    topic: str = ""
+    codec: str = ""
+    verdict: str = ""
+    reason: str = ""
+    #: The power of two that their bytes reach; None for damage.
+    size_class: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,41 +237,6 @@ class Framing:
     def bytes(self) -> int:
         """All bytes of the records."""
         return self.format + self.keys + self.values + self.headers
-
-
-_SUMS: Final = tuple(one.name for one in fields(Group))[5:]
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Figures of several groups; names as in `Group`."""
-
-    batches: int = 0
-    records: int = 0
-    bytes: int = 0
-    known: int = 0
-    uncompressed: int = 0
-    headers: int = 0
-    attributes: int = 0
-    spared: int = 0
-    markers: int = 0
-    damaged: int = 0
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times smaller records are for their compression, where that is known."""
-        return self.uncompressed / self.known if self.known else None
-
-    @property
-    def ratio_share(self) -> float | None:
-        """The share of the bytes of all records sections that the ratio rests on, from 0 to 1."""
-        payload = self.bytes - HEADER_BYTES * self.batches
-        return min(1.0, self.known / payload) if self.known and payload > 0 else None
-
-    @property
-    def mean(self) -> float | None:
-        """Bytes of a batch."""
-        return self.bytes / self.batches if self.batches else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +301,7 @@ class Census:
 
 def added(groups: Sequence[Group]) -> Sums:
     """The sums of several groups."""
-    return Sums(*(sum(getattr(one, name) for one in groups) for name in _SUMS))
+    return Sums(*(sum(getattr(one, field.name) for one in groups) for field in fields(Sums)))
 
 
 def taken_by(

@@ -94,7 +94,7 @@ def train(kind: Kind, path: Path) -> None:
 
 def _query(context: SparkContext) -> None:
     """As `rekey/driver.py` has it."""
-    from mirror.spark.compat import map_in_arrow, partitioned_by_id  # noqa: PLC0415
+    from mirror.spark.compat import map_in_arrow, partitioned_by_slot  # noqa: PLC0415
     from mirror.spark.rekey.queries import session_of  # noqa: PLC0415
 
     def records(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +108,7 @@ def _query(context: SparkContext) -> None:
 
     made = map_in_arrow(session_of(context).range(0, 100, 1, 2), records, "slot int, value binary")
     keyed = made.selectExpr("slot", "get_json_object(string(value), '$.user') as user", "value")
-    ordered = partitioned_by_id(keyed, 2, "slot").sortWithinPartitions("slot", "user")
+    ordered = partitioned_by_slot(keyed, 2).sortWithinPartitions("slot", "user")
     map_in_arrow(ordered, counted, "rows bigint").collect()
 
 

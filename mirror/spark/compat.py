@@ -154,8 +154,8 @@ def analyzed_plan(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
-def partitioned_by_id(frame: DataFrame, count: int, name: str) -> DataFrame:
-    """Return the rows of `frame` in `count` partitions, those with the integer i in column `name` in partition i.
+def partitioned_by_slot(frame: DataFrame, count: int) -> DataFrame:
+    """Return the rows of `frame` in `count` partitions, those with slot i in partition i.
 
     Spark 4.3 has `repartitionById` for it; older ones place a row by a hash alone (`HashPartitioning`), so each id goes
     by a number whose hash is the wanted one. Adaptive execution, which may put partitions together, must be off.
@@ -168,13 +168,13 @@ def partitioned_by_id(frame: DataFrame, count: int, name: str) -> DataFrame:
         numbers.setdefault(_murmur3(candidate) % count, candidate)
         candidate += 1
     placed = functions.array(*(functions.lit(numbers[id_]) for id_ in range(count)))
-    return frame.repartition(count, functions.element_at(placed, functions.col(name) + 1))
+    return frame.repartition(count, functions.element_at(placed, functions.col("slot") + 1))
 
 
-def _murmur3(number: int, seed: int = 42) -> int:
+def _murmur3(number: int) -> int:
     """Return Spark's hash of an integer, a signed number of 32 bits (`Murmur3_x86_32.hashInt`)."""
     mixed = _rotated(number * 0xCC9E2D51, 15) * 0x1B873593
-    found = _rotated(seed ^ (mixed & _32_BITS), 13) * 5 + 0xE6546B64
+    found = _rotated(_SEED ^ (mixed & _32_BITS), 13) * 5 + 0xE6546B64
     found = (found & _32_BITS) ^ 4  # bytes
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
         found = ((found ^ (found >> shift)) * factor) & _32_BITS
@@ -187,3 +187,4 @@ def _rotated(number: int, bits: int) -> int:
 
 
 _32_BITS: Final = 0xFFFFFFFF
+_SEED: Final = 42

@@ -250,7 +250,7 @@ def _version_of(master: str, conf: SparkConf) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class SparkVersions:
     """What must be the same on the driver and on executors."""
 
     spark: str  #: PySpark, in full
@@ -258,14 +258,14 @@ class Versions:
     mirror: str  #: in full
 
     @classmethod
-    def own(cls) -> Versions:
+    def own(cls) -> SparkVersions:
         """Return those of this process."""
         return cls(pyspark.__version__, ".".join(platform.python_version_tuple()[:2]), mirror.__version__)
 
 
-def _asked(rows: Iterable[int]) -> Iterator[Versions]:
+def _asked(rows: Iterable[int]) -> Iterator[SparkVersions]:
     for _ in rows:
-        yield Versions.own()
+        yield SparkVersions.own()
 
 
 def _check_executors(context: SparkContext) -> None:
@@ -287,8 +287,8 @@ def _check_executors(context: SparkContext) -> None:
         raise ConfigError(f"executors of {context.master} cannot run the mirror: {words}") from failure
     finally:
         waiting.cancel()
-    own = Versions.own()
-    for name in Versions.__slots__:
+    own = SparkVersions.own()
+    for name in SparkVersions.__slots__:
         if (there := getattr(found, name)) != (here := getattr(own, name)):
             raise ConfigError(f"executors of {context.master} have {name} {there}, and the driver has {here}")
 

@@ -28,7 +28,7 @@ from pyspark import SparkContext
 
 from mirror import clock
 from mirror.config import Settings
-from mirror.driver.flow import Flow, Outcome, Refusal, not_begun, with_settings
+from mirror.driver.flow import Flow, Refusal, RunOutcome, not_begun, with_settings
 from mirror.driver.gone_topics import GoneTopics
 from mirror.driver.journal_state import JournalState
 from mirror.driver.reports import (
@@ -161,7 +161,7 @@ class Supervisor:
         self._sound: set[TopicPartition] = set()  # by source, found to be so by a task of this process
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
-        self._stops, self._outcome = StopLog(), Outcome()
+        self._stops, self._outcome = StopLog(), RunOutcome()
         self._journal_state = JournalState(
             flow.name,
             self._instance,
@@ -183,7 +183,7 @@ class Supervisor:
         )
         self._log = logs.get("mirror.supervisor")
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start,
         and FlowRuns where another mirror runs the flow, which is not to be taken over: what is prepared is old when
         that one ends.

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from mirror.driver.control import ControlAddress, Voice, watch
 from mirror.errors import ClusterError, FlowLost, MalformedBatch, WireError
 from mirror.journal.entries import loss_entry
-from mirror.journal.journal import Journal, Place
+from mirror.journal.journal import Journal, JournalPlace
 from mirror.journal.offset_maps import OffsetMapStore
 from mirror.journal.ownership import OwnershipCheck
 from mirror.journal.positions import Standing, StandingLog
@@ -67,7 +67,7 @@ class TaskAssignment:
     stop_mark: ControlAddress
     so_far: Mapping[TopicPartition, PartitionCounters]
     runs: Mapping[TopicPartition, OffsetRanges] = field(default_factory=dict)
-    place: Place | None = None
+    place: JournalPlace | None = None
     epoch: int = 0
     bytes_per_second: float | None = None
     max_delay_ms: int = 0

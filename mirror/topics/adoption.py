@@ -71,7 +71,7 @@ _TIMED: Final = "message.timestamp.type follows the source's when the mirror is 
 _log = logs.get("mirror.adoption")
 
 
-class Standing(Enum):
+class CopyStanding(Enum):
     """What a target topic is to a flow."""
 
     MISSING = auto()
@@ -85,16 +85,16 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CopyVerdict:
     """A standing, and why it is not one that passes; empty for `MISSING`, `OURS` and `EMPTY`."""
 
-    standing: Standing
+    standing: CopyStanding
     reason: str = ""
 
     @property
     def is_refused(self) -> bool:
         """No record may be written to the topic."""
-        return self.standing in (Standing.FOREIGN, Standing.CLAIMED)
+        return self.standing in (CopyStanding.FOREIGN, CopyStanding.CLAIMED)
 
 
 def standing_of(
@@ -106,19 +106,19 @@ def standing_of(
     source_id: str,
     *,
     has_records: bool,
-) -> Verdict:
+) -> CopyVerdict:
     """What the target topic of a pair is to the flow whose journal says `seen` of it, and that of another flow `claim`
     (pure). `ours` is the source topic, `theirs` the target topic as it is now; `has_records`: it holds or held some.
     """
     if theirs is None:
-        return Verdict(Standing.MISSING)
+        return CopyVerdict(CopyStanding.MISSING)
     if claim is not None and same_id(claim.topic_id, theirs.topic_id):
-        return Verdict(Standing.CLAIMED, f"flow {claim.flow} writes to it")
+        return CopyVerdict(CopyStanding.CLAIMED, f"flow {claim.flow} writes to it")
     if not (why := not_named(pair.source, theirs.topic_id, seen, source_id)):
         if seen is not None and not same_id(seen.topic_id, ours.topic_id):
-            return Verdict(Standing.FROZEN, made_anew(seen.topic_id, ours.topic_id))
-        return Verdict(Standing.OURS)
-    return Verdict(Standing.FOREIGN, why) if has_records else Verdict(Standing.EMPTY)
+            return CopyVerdict(CopyStanding.FROZEN, made_anew(seen.topic_id, ours.topic_id))
+        return CopyVerdict(CopyStanding.OURS)
+    return CopyVerdict(CopyStanding.FOREIGN, why) if has_records else CopyVerdict(CopyStanding.EMPTY)
 
 
 def not_named(source: str, topic_id: UUID | None, seen: FirstSeen | None, source_id: str | None) -> str:
@@ -182,7 +182,7 @@ class Gate:
                 break
         for topic, why in sorted(({one.topic: _TIMED for one in late if one.after == LOG_APPEND_TIME} | held).items()):
             self.on_held(topic, why)
-        self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is Standing.FOREIGN)
+        self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is CopyStanding.FOREIGN)
         return _without_growth(plan, held, history).leaving(held).refusing(findings)
 
     def _is_timed(self, change: ConfigChange, settings: Settings) -> bool:
@@ -195,7 +195,7 @@ class Gate:
             return True
         return self.stamped is None or change.topic in self.stamped
 
-    def verdicts(self, plan: TopicPlan, history: History) -> dict[str, Verdict]:
+    def verdicts(self, plan: TopicPlan, history: History) -> dict[str, CopyVerdict]:
         """What each target topic of a plan is to the flow. Raises ClusterError."""
         source_id = self.source.cluster_id()
         theirs = plan.target_topics
@@ -203,7 +203,7 @@ class Gate:
             theirs[pair.target]
             for pair in plan.pairs
             if pair.target in theirs
-            and _standing(pair, plan, history, source_id, has_records=True).standing is Standing.FOREIGN
+            and _standing(pair, plan, history, source_id, has_records=True).standing is CopyStanding.FOREIGN
         ]
         spans = self.target.spans(unclaimed)
         empty = {topic.name for topic in unclaimed if is_empty(topic, spans)}
@@ -213,7 +213,7 @@ class Gate:
         }
 
     def _refusals(
-        self, plan: TopicPlan, verdicts: Mapping[str, Verdict], history: History, settings: Settings
+        self, plan: TopicPlan, verdicts: Mapping[str, CopyVerdict], history: History, settings: Settings
     ) -> Iterable[Finding]:
         for one in plan.rekeyed:
             yield from claimed_of(one, history, self._is_claimed)
@@ -224,7 +224,7 @@ class Gate:
         theirs = self.target.spans(plan.target_topics[pair.target] for pair in wrong)
         for pair in wrong:
             verdict = verdicts[pair.target]
-            if verdict.standing is Standing.CLAIMED:
+            if verdict.standing is CopyStanding.CLAIMED:
                 yield claimed(pair.source, pair.target, history.claims[pair.target].flow)
                 continue
             here, there = settings.source.alias, settings.target.alias
@@ -242,7 +242,7 @@ class Gate:
         plan: TopicPlan,
         history: History,
         settings: Settings,
-        verdicts: Mapping[str, Verdict] | None = None,
+        verdicts: Mapping[str, CopyVerdict] | None = None,
     ) -> dict[str, str]:
         """Of target topics of the plan that are to be changed, those that may not be, and why (G3 to G5).
 
@@ -264,7 +264,7 @@ class Gate:
                 found[pair.target] = "the source topic was deleted or recreated a moment ago"
             elif theirs is None or theirs.topic_id != plan.target_topics[pair.target].topic_id:
                 found[pair.target] = "the target topic was deleted or recreated a moment ago"
-            elif verdict.standing is Standing.OURS:
+            elif verdict.standing is CopyStanding.OURS:
                 if (known := self._unsound.get(pair.target)) and clock.monotonic() < known[0]:
                     found[pair.target] = known[1]
                 else:
@@ -474,7 +474,7 @@ async def _journal(target: Cluster, flow: str) -> list[Entry]:
     return (await journal.read())[0] if journal.partition.topic in target.topics else []
 
 
-def _standing(pair: TopicPair, plan: TopicPlan, history: History, source_id: str, *, has_records: bool) -> Verdict:
+def _standing(pair: TopicPair, plan: TopicPlan, history: History, source_id: str, *, has_records: bool) -> CopyVerdict:
     return standing_of(
         pair,
         plan.source_topics[pair.source],

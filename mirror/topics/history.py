@@ -20,7 +20,7 @@ from uuid import UUID
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PreflightError
 from mirror.journal.entries import COPIES, MAKING, REKEYED, FirstSeen, losses_in, mirrored_cluster, same_id
-from mirror.journal.journal import Change, Journal, Place, journal_topic, newest
+from mirror.journal.journal import Change, Journal, JournalPlace, journal_topic, newest
 from mirror.journal.ownership import FailedOver
 from mirror.journal.positions import joined
 from mirror.kafka.admin import Admin
@@ -50,7 +50,7 @@ class Own:
 
     newest: Mapping[bytes, bytes]
     cluster_id: str | None
-    place: Place | None = None
+    place: JournalPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,34 @@ from mirror.records.header import (
     same_records,
 )
 from mirror.verify.reader import Reader, Stored
-from mirror.verify.report import KEPT, NOTHING, Difference, Digest, Kind, Pair, PartitionReport, covering, number_of
+from mirror.verify.report import (
+    KEPT,
+    NOTHING,
+    Difference,
+    DifferenceKind,
+    Digest,
+    Pair,
+    PartitionReport,
+    covering,
+    number_of,
+)
 
 _BEYOND: Final = 1 << 63
-_SAME_OFFSETS: Final = frozenset({Kind.KEY, Kind.VALUE, Kind.HEADERS, Kind.TIMESTAMP, Kind.STORED_CRC})
+_SAME_OFFSETS: Final = frozenset(
+    {
+        DifferenceKind.KEY,
+        DifferenceKind.VALUE,
+        DifferenceKind.HEADERS,
+        DifferenceKind.TIMESTAMP,
+        DifferenceKind.STORED_CRC,
+    }
+)
 _TIMED: Final = CODEC_MASK | APPEND_TIME
 _FINGERPRINT: Final = Struct(">biqiiqqBI")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LogBounds:
     """Both logs as they were at the start. `source_end` is the last stable offset; so is `target_end`, and
     `target_written` is the target's high watermark, larger only while somebody has a transaction open there. `wanted`
     is where the source ended when the proof began, if the target was waited for since; -1 otherwise.
@@ -88,7 +106,7 @@ class Bounds:
 
 
 async def compare(
-    pair: Pair, bounds: Bounds, source: Reader, target: Reader, lost: Sequence[tuple[int, int]] = ()
+    pair: Pair, bounds: LogBounds, source: Reader, target: Reader, lost: Sequence[tuple[int, int]] = ()
 ) -> PartitionReport:
     """Walk both sides of one partition in lockstep. What the target has not of the source's offsets `lost`, from and to
     before, is no difference but a loss that was accepted. Raises as a fetch does.
@@ -146,7 +164,7 @@ class _Comparison:
     """The walk over one partition."""
 
     def __init__(
-        self, pair: Pair, bounds: Bounds, source: Reader, target: Reader, lost: Sequence[tuple[int, int]]
+        self, pair: Pair, bounds: LogBounds, source: Reader, target: Reader, lost: Sequence[tuple[int, int]]
     ) -> None:
         self._pair, self._bounds, self._lost = pair, bounds, lost
         self._met: dict[tuple[int, int], int] = {}
@@ -205,13 +223,13 @@ class _Comparison:
             self._notes.append("the source deleted records that the target still has; compared from there on")
         if b.target_start > b.source_start < b.source_end:
             kept = f"offsets {b.source_start} to {min(b.target_start, b.source_end) - 1}"
-            self._differ(b.source_start, Kind.DELETED, kept, "deleted")
+            self._differ(b.source_start, DifferenceKind.DELETED, kept, "deleted")
         if 0 < b.target_end < b.source_start:
             lost = f"offsets {b.target_end} to {b.source_start - 1} deleted"
-            self._differ(b.target_end, Kind.DELETED, lost, "never written")
+            self._differ(b.target_end, DifferenceKind.DELETED, lost, "never written")
         if b.target_written > b.target_end:
             uncommitted = f"{b.target_written - b.target_end} offsets not committed yet"
-            self._differ(b.target_end, Kind.OPEN_TRANSACTION, "", uncommitted)
+            self._differ(b.target_end, DifferenceKind.OPEN_TRANSACTION, "", uncommitted)
 
     def _judge_ends(self) -> None:
         source, target, b = self._source, self._target, self._bounds
@@ -220,10 +238,10 @@ class _Comparison:
         for side in (source, target):
             if side.is_stuck:
                 at = max(b.begin, side.until + 1)
-                self._differ(at, Kind.UNREADABLE, *self._sides(side, side.reader.damage))
+                self._differ(at, DifferenceKind.UNREADABLE, *self._sides(side, side.reader.damage))
         if b.target_end > b.source_end > self._extra_until:  # nothing that is seen is there: the logs' ends show it
             ends = f"a log that ends at {b.source_end}", f"a log that ends at {b.target_end}"
-            self._differ(b.source_end, Kind.EXTRA, *ends)
+            self._differ(b.source_end, DifferenceKind.EXTRA, *ends)
         if self._own_clock:
             self._notes.append("append time: the target's own timestamps, not compared")
         if source.reader.start > b.begin:
@@ -242,7 +260,9 @@ class _Comparison:
                     self._lose(lost, max(0, header.count))
                     side.until = header.last_offset
                     continue
-                self._differ(head.raw.header.base_offset, Kind.STORED_CRC, *self._sides(side, "does not hold"))
+                self._differ(
+                    head.raw.header.base_offset, DifferenceKind.STORED_CRC, *self._sides(side, "does not hold")
+                )
             if head is None or head.is_visible:
                 return
             side.hidden += 1
@@ -312,7 +332,7 @@ class _Comparison:
         elif side is self._source or header.last_offset >= self._source.reader.start:
             records = "1 record" if header.count == 1 else f"{header.count} records"
             ours, theirs = self._sides(side, f"1 batch with {records} up to offset {header.last_offset}")
-            kind = Kind.MISSING if side is self._source else Kind.EXTRA
+            kind = DifferenceKind.MISSING if side is self._source else DifferenceKind.EXTRA
             self._differ(first, kind, ours or NOTHING, theirs or NOTHING)
         await self._advance(side)
 
@@ -334,10 +354,10 @@ class _Comparison:
         self._met[lost] = self._met.get(lost, 0) + records
         self._target_digest.add(f"lost {lost[0]} to {lost[1]}: {records}".encode())
 
-    def _differ(self, offset: int, kind: Kind, source: str, target: str) -> None:
+    def _differ(self, offset: int, kind: DifferenceKind, source: str, target: str) -> None:
         self._different += 1
         self._offsets_equal &= kind in _SAME_OFFSETS
-        if kind is Kind.EXTRA:
+        if kind is DifferenceKind.EXTRA:
             self._extra_until = self._target.until
         self._target_digest.add(f"{kind} at offset {offset}: {source}, {target}".encode())
         if len(self._differences) < KEPT:

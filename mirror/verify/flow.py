@@ -27,7 +27,7 @@ from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import corrupt
-from mirror.verify.compare import Bounds, compare
+from mirror.verify.compare import LogBounds, compare
 from mirror.verify.ranges import (
     ProofPlan,
     Range,
@@ -84,7 +84,7 @@ def readable(found: Iterable[tuple[Pair, Answered | Unread]], unread: dict[Pair,
 _UNCOMPRESSED: Final = 0
 
 
-def moved_bounds(bounds: Bounds, index: OffsetRangeIndex) -> Bounds:
+def moved_bounds(bounds: LogBounds, index: OffsetRangeIndex) -> LogBounds:
     """Bounds whose target's part is in its own offsets."""
 
     def source_of(target: int, otherwise: int) -> int:
@@ -255,7 +255,7 @@ async def _wait(
     known: Known,
     source: Cluster,
     target: Cluster,
-    bounds: dict[Pair, Bounds],
+    bounds: dict[Pair, LogBounds],
     strays: dict[Pair, PartitionStop],
     unread: dict[Pair, Unread],
 ) -> None:
@@ -424,7 +424,7 @@ def _subject(flow: str, source: Cluster, target: Cluster, pairs: Sequence[Pair])
 
 
 async def _cut(
-    source: Cluster, pair: Pair, at: Bounds, index: OffsetRangeIndex | None, losses: Sequence[tuple[int, int]]
+    source: Cluster, pair: Pair, at: LogBounds, index: OffsetRangeIndex | None, losses: Sequence[tuple[int, int]]
 ) -> list[Range]:
     """The ranges of one partition, not numbered yet."""
     target_end = at.target_end
@@ -460,7 +460,7 @@ async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, 
 
 async def bounds_of(
     source: Cluster, target: Cluster, pairs: Sequence[Pair], since: Mapping[TopicPartition, int] = {}
-) -> list[Bounds | Unread]:
+) -> list[LogBounds | Unread]:
     """Starts and ends of now, the target's first (V1), or why they are unknown. A source begins where the flow began
     in it, `since` by target partition.
     """
@@ -480,14 +480,16 @@ async def bounds_of(
     ]
 
 
-def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> Bounds | Unread:
+def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> LogBounds | Unread:
     if isinstance(source, Unread):
         return source
     if isinstance(target, Unread):
         return target
     start, end, written = source
     begins_later = start < min(since, end)
-    return Bounds(max(start, since), end, *target, source_written=written, left_out_from=start if begins_later else -1)
+    return LogBounds(
+        max(start, since), end, *target, source_written=written, left_out_from=start if begins_later else -1
+    )
 
 
 def _fetch_from(cluster: Cluster, partition: TopicPartition, end: int) -> Fetch:

@@ -17,12 +17,12 @@ from mirror.errors import BadRecords
 from mirror.records.columns import Records, encode, headers, key, value
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.rewrite import portions
-from mirror.verify.report import NOTHING, Kind, covering
+from mirror.verify.report import NOTHING, DifferenceKind, covering
 
 _ONE: Final = "a record"
 
 #: Called with a difference: its offset, its kind, and what the source and the target have there.
-Report = Callable[[int, Kind, str, str], None]
+Report = Callable[[int, DifferenceKind, str, str], None]
 #: Called with an accepted loss that was met, and how many records of the source lie there that the target has not.
 Lose = Callable[[tuple[int, int], int], None]
 
@@ -170,7 +170,7 @@ class Matching:
             self._add_lost(lost, run.count)
             return
         sides = (problem.detail, "") if is_source else ("", problem.detail)
-        self._end(run.base, Kind.UNDECODABLE, *sides)
+        self._end(run.base, DifferenceKind.UNDECODABLE, *sides)
 
     def _match(self) -> None:
         while not self._is_over and (source := self._source.rows) is not None and (target := self._target.rows):
@@ -224,11 +224,11 @@ class Matching:
             pass
         if run.first is not None and not self._is_over:
             if run is self._source:
-                self._end(run.first, Kind.MISSING, _ONE, NOTHING)
+                self._end(run.first, DifferenceKind.MISSING, _ONE, NOTHING)
             else:
-                self._end(run.first, Kind.EXTRA, NOTHING, _ONE)
+                self._end(run.first, DifferenceKind.EXTRA, NOTHING, _ONE)
 
-    def _end(self, offset: int, kind: Kind, source: str, target: str) -> None:
+    def _end(self, offset: int, kind: DifferenceKind, source: str, target: str) -> None:
         self._is_over = True
         self._source.drop()
         self._target.drop()
@@ -241,7 +241,7 @@ def _content(rows: Records, timed: bool) -> bytes:
     return b"".join((rows.offsets.tobytes(), section))
 
 
-def _first_unlike(ours: Records, theirs: Records, timed: bool) -> tuple[int, Kind, str, str]:
+def _first_unlike(ours: Records, theirs: Records, timed: bool) -> tuple[int, DifferenceKind, str, str]:
     """Where and in what two runs of records differ whose offsets are the same, but not the contents."""
 
     def differ(count: int) -> bool:
@@ -249,12 +249,12 @@ def _first_unlike(ours: Records, theirs: Records, timed: bool) -> tuple[int, Kin
 
     at = bisect_left(range(1, len(ours) + 1), True, key=differ)
     offset = int(ours.offsets[at])
-    for kind, field in ((Kind.KEY, key), (Kind.VALUE, value)):
+    for kind, field in ((DifferenceKind.KEY, key), (DifferenceKind.VALUE, value)):
         if field(ours, at) != field(theirs, at):
             return offset, kind, _text(field(ours, at)), _text(field(theirs, at))
     if timed and ours.timestamps[at] != theirs.timestamps[at]:
-        return offset, Kind.TIMESTAMP, str(ours.timestamps[at]), str(theirs.timestamps[at])
-    return offset, Kind.HEADERS, _headers_text(ours, at), _headers_text(theirs, at)
+        return offset, DifferenceKind.TIMESTAMP, str(ours.timestamps[at]), str(theirs.timestamps[at])
+    return offset, DifferenceKind.HEADERS, _headers_text(ours, at), _headers_text(theirs, at)
 
 
 def _text(field: bytes | None) -> str:

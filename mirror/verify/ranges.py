@@ -26,7 +26,7 @@ from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPa
 from mirror.kafka.fetch import fetch_at
 from mirror.records.header import RawBatch, split
 from mirror.replication.offset_map import OffsetRangeIndex
-from mirror.verify.compare import Bounds
+from mirror.verify.compare import LogBounds
 from mirror.verify.report import Mark, Pair, PartitionReport, Unread
 
 # --- Ranges of partitions ---------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ class Range:
 
     number: int
     pair: Pair
-    bounds: Bounds
+    bounds: LogBounds
     target_begin: int
     target_end: int
     size: int

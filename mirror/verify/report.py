@@ -11,18 +11,14 @@ own offset, so a sum loses no order, and ranges may be added up in any order and
         another one for every difference and every accepted loss: the two digests are equal exactly where nothing
         differs and nothing is lost
     D3  a checksum guards against faults: somebody who forges batches can forge it (CRC-32C has 32 bits)
-
-The seal is SHA-256 over the facts as compact JSON with sorted keys. Whoever has the report's `--json` form can compute
-it again; it proves nothing about who made the report.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
@@ -78,7 +74,7 @@ NOTHING: Final = "nothing"
 KEPT: Final = 100
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """In what two partitions differ.
 
     MISSING and EXTRA are records that one side lacks, or a log's end. UNREADABLE is a log that goes on and cannot be
@@ -112,7 +108,7 @@ class Difference:
     topic: str
     partition: int
     offset: int
-    kind: Kind
+    kind: DifferenceKind
     source: str
     target: str
 
@@ -217,56 +213,74 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionReport:
-    """What was compared of one partition: the offsets from `begin` to before `end`.
-
-    `batches`, `records`, `bytes` and `codecs` are the source's, of what a consumer of committed records gets; `hidden`
-    are its other batches: control markers, aborted and emptied ones. `identical` counts the batches that have a
-    counterpart on the target, `as_stored` those among them whose counterpart has the same CRC, and so the same
-    producer; `rewritten` those whose records are there in other batches, `own_timestamps` those of which one or the
-    other is true but for the timestamps, which the target's broker set by its own clock. Together they are all batches
-    where nothing differs. `different` counts all differences, `differences` holds the first of them. `lag` is in
-    offsets. The digests cover what was compared, and are the same exactly where nothing differs and nothing was lost.
-    `lost` are the accepted losses that were met, as source offsets from and to before, `lost_records` the records that
-    the source has there and the target has not. `source_mark` and `target_mark` are the last batches read; None where
-    there was none.
+class Counts:
+    """What was compared of a partition or topic, in numbers that add up. Where nothing differs, `identical`,
+    `own_timestamps` and `rewritten` together are all `batches`.
     """
 
-    pair: Pair
-    begin: int
-    end: int
+    #: The source's batches, of those that a consumer of committed records gets.
     batches: int
+    #: Its other batches: control markers, aborted and emptied ones.
     hidden: int
+    #: The source's records.
     records: int
+    #: The source's bytes.
     bytes: int
-    codecs: tuple[str, ...]
+    #: Batches that have a counterpart on the target.
     identical: int
+    #: Those among them whose counterpart has the same CRC, and so the same producer.
     as_stored: int
+    #: Batches that are identical or rewritten but for timestamps, which the target's broker set by its own clock.
     own_timestamps: int
+    #: Batches whose records are there in other batches.
     rewritten: int
-    offsets_equal: bool
+    #: Offsets that the target does not hold yet.
     lag: int
-    source_digest: str
-    target_digest: str
+    #: All differences.
     different: int
-    differences: tuple[Difference, ...]
-    notes: tuple[str, ...]
-    lost: tuple[tuple[int, int], ...] = ()
-    lost_records: int = 0
-    source_mark: Mark | None = None
-    target_mark: Mark | None = None
 
 
-def _sums(reports: Iterable[PartitionReport], *others: str) -> dict[str, int]:
-    """Return what these have together of each count that a topic has, too, and of `others`."""
+def _sums(reports: Iterable[Counts], **given: int) -> dict[str, int]:
+    """Return the sum of each count over these, or what is `given` for it."""
     every = list(reports)
-    names = ("batches", "hidden", "records", "bytes", "identical", "as_stored", "own_timestamps", "rewritten", *others)
-    return {name: sum(getattr(one, name) for one in every) for name in names}
+    return {one.name: sum(getattr(each, one.name) for each in every) for one in fields(Counts)} | given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport(Counts):
+    """What was compared of one partition. The digests are equal exactly where nothing differs and nothing is lost."""
+
+    #: The partition and its copy.
+    pair: Pair
+    #: The first offset that was compared.
+    begin: int
+    #: The offset behind the last one.
+    end: int
+    #: The source's codecs.
+    codecs: tuple[str, ...]
+    #: Every record has the offset that it should have.
+    offsets_equal: bool
+    #: Of what was compared on the source.
+    source_digest: str
+    #: The same of the target.
+    target_digest: str
+    #: The first of all differences.
+    differences: tuple[Difference, ...]
+    #: What else is to be said.
+    notes: tuple[str, ...]
+    #: Accepted losses that were met, as source offsets from and to before.
+    lost: tuple[tuple[int, int], ...] = ()
+    #: Records that the source has there and the target has not.
+    lost_records: int = 0
+    #: The last batch that was read of the source; None where there was none.
+    source_mark: Mark | None = None
+    #: The same of the target.
+    target_mark: Mark | None = None
 
 
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
     """The report with what a mirror would stop for that starts now."""
-    stray = Difference(stop.topic, stop.partition, stop.offset, Kind.STRAY, "", f"{stop.detail};")
+    stray = Difference(stop.topic, stop.partition, stop.offset, DifferenceKind.STRAY, "", f"{stop.detail};")
     digest = Digest()
     digest.add(str(stray).encode())
     return replace(
@@ -286,13 +300,13 @@ def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
         end=last.end,
         codecs=tuple(sorted({codec for one in ranges for codec in one.codecs})),
         offsets_equal=all(one.offsets_equal for one in ranges),
-        lag=last.lag,
         source_digest=added_up(one.source_digest for one in ranges),
         target_digest=added_up(one.target_digest for one in ranges),
         differences=tuple(islice((each for one in ranges for each in one.differences), KEPT)),
         notes=tuple(dict.fromkeys(note for one in ranges for note in one.notes)),
         lost=tuple(sorted({lost for one in ranges for lost in one.lost})),
-        **_sums(ranges, "different", "lost_records"),
+        lost_records=sum(one.lost_records for one in ranges),
+        **_sums(ranges, lag=last.lag),
         source_mark=next((one.source_mark for one in reversed(ranges) if one.source_mark), None),
         target_mark=next((one.target_mark for one in reversed(ranges) if one.target_mark), None),
     )
@@ -318,24 +332,19 @@ class RekeyedReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicReport:
-    """The partitions of one topic together; the numbers are the source's."""
+class TopicReport(Counts):
+    """The partitions of one topic together."""
 
+    #: Name on the source.
     topic: str
+    #: Name on the target; empty where no partition was compared.
     target: str
+    #: How many were compared.
     partitions: int
+    #: The source's codecs.
     codecs: tuple[str, ...]
-    records: int
-    batches: int
-    hidden: int
-    bytes: int
-    identical: int
-    as_stored: int
-    own_timestamps: int
-    rewritten: int
+    #: Every record has the offset that it should have.
     offsets_equal: bool
-    lag: int
-    different: int
 
     @property
     def equal(self) -> bool:
@@ -394,6 +403,11 @@ class VerifyReport:
         return (*self.misfits, *of_rules, *(one for report in self.partitions for one in report.differences))
 
     @property
+    def sums(self) -> dict[str, int]:
+        """Each count over all partitions, by its name."""
+        return _sums(self.partitions)
+
+    @property
     def topics(self) -> tuple[TopicReport, ...]:
         """One line for each topic, by name."""
         by_name: dict[str, list[PartitionReport]] = {}
@@ -411,16 +425,15 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
         partitions=len(reports),
         codecs=tuple(dict.fromkeys(codec for report in reports for codec in report.codecs)),
         offsets_equal=bool(reports) and misfit is None and all(report.offsets_equal for report in reports),
-        **_sums(reports, "lag"),
-        different=sum(report.different for report in reports) + (misfit is not None),
+        **_sums(reports, different=sum(report.different for report in reports) + (misfit is not None)),
     )
 
 
-# --- The line that signs a proof off, and its seal --------------------------------------------------------------------
+# --- The line that signs a proof off ----------------------------------------------------------------------------------
 
 
 def facts(report: VerifyReport) -> dict[str, Any]:
-    """What is sealed: which clusters were compared when, up to where, and what was found."""
+    """Return which clusters were compared when, up to where, and what was found."""
     return {
         "flow": report.flow,
         "version": __version__,
@@ -441,12 +454,6 @@ def facts(report: VerifyReport) -> dict[str, Any]:
             for one in report.shortfalls
         ],
     }
-
-
-def seal(report: VerifyReport) -> str:
-    """64 hexadecimal digits."""
-    text = json.dumps(facts(report), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def verdict(report: VerifyReport) -> str:

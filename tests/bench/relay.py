@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mirror.kafka.cluster import TopicPartition
 
-from .trickle import ROOT, tree_of
+from .against import ROOT, tree_of
 
 PARTITIONS = [TopicPartition(f"topic-{number // 10}", number % 10) for number in range(100)]
 ANSWERS, IN_AN_ANSWER, SECTION = 1500, 20, bytes(500)

@@ -20,7 +20,7 @@ from transactional import transactions
 from waiting import DEADLINE_S, MovableClock, until
 
 from mirror.errors import ExitCode
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.groups.gap import UNFOLLOWED_SHARE, UNFOLLOWED_STREAMS
 from mirror.groups.sync import RENEWED_SECONDS, WHOLE_SECONDS
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -212,7 +212,7 @@ def test_a_group_is_not_moved_where_a_topic_was_made_anew(
         await pair.commit(pair.target, topic_name, topic_name, 5)
         result = await pair.sync_once()
         assert [one.cause for one in result.blockers] == [f"cluster us: offsets of {topic_name} stay: {cause}"]
-        assert result.standings == {Standing.BLOCKED: 1}
+        assert result.standings == {GroupStanding.BLOCKED: 1}
         assert await pair.committed(pair.target, topic_name) == {at: Committed(5)}
 
     with_pair(source, target, topic_name, story)

@@ -16,7 +16,7 @@ from waiting import DEADLINE_S, MovableClock, until_true
 
 from mirror.config import Settings
 from mirror.errors import FlowRuns, PreflightError
-from mirror.journal.journal import ENDED, OWNER, Journal, News, Place, journal_topic
+from mirror.journal.journal import ENDED, OWNER, Journal, JournalPlace, News, journal_topic
 from mirror.journal.ownership import KEY, FailedOver, Owner, Taken, Watched, stand_by, take
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
@@ -58,7 +58,7 @@ class Followed(Journal):
 
     reads = 0
 
-    async def follow(self, place: Place | None) -> News:
+    async def follow(self, place: JournalPlace | None) -> News:
         news = await super().follow(place)
         Followed.reads += 1
         return news

@@ -17,7 +17,7 @@ from mirror.journal.entries import STARTS
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import LATEST, listed
-from mirror.spark.rekey.microbatch import Stopped
+from mirror.spark.rekey.microbatch import RekeyStop
 from mirror.states import State
 
 __all__ = ["story"]
@@ -37,7 +37,7 @@ def test_a_late_task_of_an_abandoned_plan_writes_nothing(story: Story) -> None:
     new = story.planned()
     assert (new.number, new.after, new.until) == (old.number + 1, old.after, {0: 100})
     story.write(new, 0)
-    with pytest.raises(Stopped, match="was planned anew"):
+    with pytest.raises(RekeyStop, match="was planned anew"):
         story.write(old, 1, late)
     story.write(new, 1)
     story.write(new, 1)  # a task that is tried again changes nothing
@@ -94,7 +94,7 @@ def test_a_source_that_is_made_anew_while_its_ends_are_asked_for_is_none_that_wa
                 plan = await driver._planned()
                 assert plan is None or plan.source_id == former.source_id
 
-    with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew"):
+    with pytest.raises(RekeyStop, match=r"the source topic .* was deleted and made anew"):
         asyncio.run(planned_twice())
 
 

@@ -25,8 +25,8 @@ from mirror.driver.start import record_rekeyed
 from mirror.errors import ExitCode, Fenced
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.transactions import Transaction
-from mirror.spark.rekey.microbatch import Plan, Stopped, number_at, transactional_id
-from mirror.spark.rekey.verify import Subject, _behind, extent_of
+from mirror.spark.rekey.microbatch import MicroBatchPlan, RekeyStop, number_at, transactional_id
+from mirror.spark.rekey.verify import RekeySubject, _behind, extent_of
 from mirror.states import State
 from mirror.verify.report import Lack
 
@@ -63,7 +63,7 @@ def test_what_an_open_transaction_holds_back_is_lag_and_is_named(
     story.fill(0, 50)
     opened = story.open_transaction()
     story.fill(60, 80)
-    subject = Subject(flow=story.topic, rule=story.rule, source=story.flow.source, target=story.flow.target)
+    subject = RekeySubject(flow=story.topic, rule=story.rule, source=story.flow.source, target=story.flow.target)
 
     def not_there_yet() -> list[tuple[Lack, int, int]]:
         extent = asyncio.run(extent_of(subject, 0.0))
@@ -89,7 +89,7 @@ def test_a_failover_fences_a_re_keyed_topic_whose_driver_was_lost(story: Story, 
     story.fill(0, 50)
     config = rekeyed_file(story, tmp_path)
 
-    async def begun() -> Plan:
+    async def begun() -> MicroBatchPlan:
         driver = story.driver()
         async with driver._source, driver._target:
             assert await driver._take_over() is None
@@ -114,7 +114,7 @@ def test_a_failover_fences_a_re_keyed_topic_whose_driver_was_lost(story: Story, 
     assert (code, partition["whole"]) == (ExitCode.DONE if is_whole else ExitCode.DATA_AT_RISK, is_whole), account
     assert partition["rpo_records"] == (0 if is_whole else 50)
     for slot in range(2):
-        with pytest.raises(Stopped, match="planned anew"):
+        with pytest.raises(RekeyStop, match="planned anew"):
             story.write(plan, slot)
     story.copied()  # as a mirror does once the failover is taken back
     assert sorted(int(one.value or b"") for one in read_committed(story.target, story.topic)) == [*range(50)]

@@ -37,7 +37,7 @@ from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import padding
 from mirror.replication.observe import producer_id
 from mirror.spark.rekey.driver import Rekeyer
-from mirror.spark.rekey.microbatch import Reached, Stopped, last_plan, number_at, numbered, transactional_id
+from mirror.spark.rekey.microbatch import Reached, RekeyStop, last_plan, number_at, numbered, transactional_id
 from mirror.states import Remedy, State
 from mirror.topics.history import Claim, History
 from mirror.topics.rekeyed import progress_topic
@@ -155,11 +155,11 @@ def test_a_copy_of_a_source_topic_that_was_made_anew_is_begun_anew_or_kept_besid
             assert await driver._take_over() is None
             await asyncio.to_thread(replace_source, story)
             clock.move(10)
-            with pytest.raises(Stopped, match=r"the source topic .* was deleted and made anew"):
+            with pytest.raises(RekeyStop, match=r"the source topic .* was deleted and made anew"):
                 await driver._planned()
             for topic, partitions in ((story.topic, 6), (story.progress, 3)):
                 await asyncio.to_thread(story.made_anew, story.target, topic, partitions)
-            with pytest.raises(Stopped, match="has 6 partitions, and its rule says 4"):
+            with pytest.raises(RekeyStop, match="has 6 partitions, and its rule says 4"):
                 await driver._take_over()
             driver.learns(replace(story.rule, partitions=6))
             assert await driver._take_over() is None
@@ -222,7 +222,7 @@ def test_what_happens_between_a_plan_and_its_commit_aborts_it(story: Story, what
     else:
         set_config(story, topic, "message.timestamp.type", "LogAppendTime")
         state, detail = State.REFUSED, rf"{topic}-\d gave the batch at offset 0 a time of its own"
-    with pytest.raises(Stopped, match=detail) as stop:
+    with pytest.raises(RekeyStop, match=detail) as stop:
         _ = [story.write(plan, slot) for slot in range(2)]
     assert stop.value.state is state
     assert {one.value for one in read_committed(story.target, topic)} <= {b"foreign"}

@@ -25,7 +25,7 @@ from mirror.states import State
 from mirror.verify import flow as proving
 from mirror.verify import ranges
 from mirror.verify.ranges import Share
-from mirror.verify.report import Kind, VerifyReport
+from mirror.verify.report import DifferenceKind, VerifyReport
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def copied(flow: Flow) -> Flow:
     return flow
 
 
-def found(report: VerifyReport) -> list[tuple[int, Kind]]:
+def found(report: VerifyReport) -> list[tuple[int, DifferenceKind]]:
     return [(one.offset, one.kind) for one in report.differences]
 
 
@@ -85,7 +85,7 @@ def test_a_foreign_record_is_a_difference(copied: Flow, capsys: pytest.CaptureFi
     assert verify(copied.settings(), (), as_json=False) is ExitCode.DONE
     assert f"{copied.topic}: eu and us are equal (4 batches, " in capsys.readouterr().out
     produce(copied.target, copied.topic, [b"foreign"])
-    assert found(copied.verify()) == [(40, Kind.EXTRA)]
+    assert found(copied.verify()) == [(40, DifferenceKind.EXTRA)]
     produce(copied.source, copied.topic, [b"native", b"lag"], batch=1)
     assert verify(copied.settings(), (), as_json=True) is ExitCode.DIFFERENT
     report = json.loads(capsys.readouterr().out)
@@ -103,7 +103,7 @@ def test_a_copy_by_another_producer_is_compared_record_by_record(flow: Flow) -> 
     produce(flow.source, flow.topic, VALUES, partition=1)
     produce(flow.target, flow.topic, [*VALUES[:25], b"V" + VALUES[25][1:], *VALUES[26:]], partition=1)
     report = flow.verify()
-    assert [(one.partition, one.offset, one.kind) for one in report.differences] == [(1, 25, Kind.VALUE)]
+    assert [(one.partition, one.offset, one.kind) for one in report.differences] == [(1, 25, DifferenceKind.VALUE)]
     assert (report.topics[0].offsets_equal, report.partitions[0].rewritten) == (True, 4)
 
 
@@ -133,7 +133,7 @@ def test_topics_and_partitions_that_are_missing_on_the_target_are_named(flow: Fl
     make_topic(flow.source, few)
     make_topic(flow.target, few, 2)
     (one,) = verify_flow(settings_between(flow.source, flow.target, [few])).differences
-    assert (one.kind, one.source, one.target) == (Kind.TOPIC, "1 partition", "2 partitions")
+    assert (one.kind, one.source, one.target) == (DifferenceKind.TOPIC, "1 partition", "2 partitions")
 
 
 @pytest.mark.proves("mirror verify", "never-silent")
@@ -142,7 +142,7 @@ def test_a_target_that_stamps_records_differs_unless_that_is_configured(flow: Fl
     make_topic(flow.target, flow.topic, configs={"message.timestamp.type": "LogAppendTime"})
     produce(flow.source, flow.topic, VALUES)
     flow.mirror()
-    assert {kind for _, kind in found(flow.verify())} == {Kind.TIMESTAMP}
+    assert {kind for _, kind in found(flow.verify())} == {DifferenceKind.TIMESTAMP}
     report = flow.verify(append_time="target")
     (topic,) = report.topics
     assert (report.equal, topic.identical, topic.own_timestamps) == (True, 0, 4)
@@ -160,7 +160,7 @@ def test_what_was_aborted_is_no_difference_and_a_longer_log_is(flow: Flow) -> No
     assert topic.offsets_equal
     end = report.partitions[0].end
     transactions(flow.target, flow.topic, [False], name="foreign")
-    assert found(flow.verify()) == [(end, Kind.EXTRA)], "nothing to read, and yet the log is longer"
+    assert found(flow.verify()) == [(end, DifferenceKind.EXTRA)], "nothing to read, and yet the log is longer"
 
 
 @pytest.mark.proves("mirror verify", "REWRITE")
@@ -198,7 +198,7 @@ def test_what_the_source_deleted_is_a_note_and_what_the_target_deleted_a_differe
     assert partition.notes == ("the source deleted records that the target still has; compared from there on",)
     delete_before(target_cluster, copied.topic, 20)
     report = copied.verify()
-    assert (found(report), report.topics[0].identical) == ([(13, Kind.DELETED)], 2)
+    assert (found(report), report.topics[0].identical) == ([(13, DifferenceKind.DELETED)], 2)
 
 
 @pytest.mark.proves("mirror verify")

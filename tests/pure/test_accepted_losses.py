@@ -17,8 +17,8 @@ from mirror.journal.positions import standing_in
 from mirror.kafka.cluster import TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, Loss
-from mirror.verify.compare import Bounds, compare
-from mirror.verify.report import Kind, PartitionReport
+from mirror.verify.compare import LogBounds, compare
+from mirror.verify.report import DifferenceKind, PartitionReport
 
 AT = TopicPartition("orders", 0)
 SEEN = FirstSeen(source_topic="orders", topic_id=uuid4(), target_topic_id=uuid4(), cluster_id="eu")
@@ -28,7 +28,7 @@ def compared(
     source: Sequence[bytes], target: Sequence[bytes], end: int, lost: Sequence[tuple[int, int]]
 ) -> PartitionReport:
     async def run() -> PartitionReport:
-        bounds = Bounds(0, end, 0, end, end)
+        bounds = LogBounds(0, end, 0, end, end)
         left, right = log_of(source, 0, end), log_of(target, 0, min(end, end_after(target)))
         left._losses = lost
         return await compare(PAIR, bounds, left, right, lost)
@@ -42,15 +42,15 @@ def test_a_loss_of_whole_batches_is_named_and_not_counted_as_equal() -> None:
     assert (kinds(report), report.lost, report.lost_records) == ([], ((2, 6),), 4)
     assert (report.identical, report.batches) == (2, 4)
     assert report.source_digest != report.target_digest
-    assert kinds(compared(source, [source[0], source[3]], 8, [(2, 5)])) == [(4, Kind.MISSING)]
-    assert kinds(compared(source, [source[3]], 8, [(2, 6)])) == [(0, Kind.MISSING)]
+    assert kinds(compared(source, [source[0], source[3]], 8, [(2, 5)])) == [(4, DifferenceKind.MISSING)]
+    assert kinds(compared(source, [source[3]], 8, [(2, 6)])) == [(0, DifferenceKind.MISSING)]
 
 
 def test_a_loss_of_one_record_of_a_batch() -> None:
     source, target = [stored(some(0, 1, 2, 3, 4))], [stored(some(0, 1, 3, 4))]
     report = compared(source, target, 5, [(2, 3)])
     assert (kinds(report), report.lost, report.lost_records, report.rewritten) == ([], ((2, 3),), 1, 0)
-    assert kinds(compared(source, target, 5, [(1, 2)])) == [(2, Kind.MISSING)]
+    assert kinds(compared(source, target, 5, [(1, 2)])) == [(2, DifferenceKind.MISSING)]
 
 
 def test_what_is_there_is_compared_though_its_loss_was_accepted_once() -> None:

@@ -15,7 +15,7 @@ from waiting import MovableClock
 from mirror.driver.journal_state import JournalState
 from mirror.errors import ClusterUnreachable
 from mirror.journal import ownership
-from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, News, Place
+from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, JournalPlace, News
 from mirror.journal.ownership import KEY, Claims, FailedOver, Garbled, Owner, OwnershipCheck, Taken, Watched, reporter
 from mirror.kafka.cluster import Cluster, Endpoint, Topic
 from mirror.observability.metrics import Metrics
@@ -45,8 +45,8 @@ class Kept(Journal):
         self.keep(*entries)
         return len(self.entries)
 
-    async def follow(self, place: Place | None) -> News:
-        return News(self.entries[place.offset if place else 0 :], Place(len(self.entries), None, 0))
+    async def follow(self, place: JournalPlace | None) -> News:
+        return News(self.entries[place.offset if place else 0 :], JournalPlace(len(self.entries), None, 0))
 
 
 def kept(*changes: Change) -> Kept:

@@ -20,10 +20,10 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.records.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
 from mirror.verify import flow, reader
-from mirror.verify.compare import Bounds, compare
+from mirror.verify.compare import LogBounds, compare
 from mirror.verify.flow import bounds_of
 from mirror.verify.reader import Answer, Reader
-from mirror.verify.report import KEPT, Kind, PartitionReport
+from mirror.verify.report import KEPT, DifferenceKind, PartitionReport
 
 OWN_CLOCK = "append time: the target's own timestamps, not compared"
 #: Stamped by the target's broker.
@@ -73,19 +73,19 @@ def test_what_the_mirror_may_change_is_no_difference() -> None:
 def test_a_batch_is_no_counterpart_where_anything_of_it_changed(changed: dict[str, Any]) -> None:
     """Its records are then compared, and those here cannot be read."""
     report = compared([batch(0, count=10), batch(11)], [batch(0, **{"count": 10, **changed}), batch(11)])
-    assert (kinds(report), report.identical, report.batches) == ([(0, Kind.UNDECODABLE)], 1, 2)
+    assert (kinds(report), report.identical, report.batches) == ([(0, DifferenceKind.UNDECODABLE)], 1, 2)
 
 
 def test_a_batch_made_to_have_the_same_checksum_differs() -> None:
     true, false = (encoded([Record(0, 0, None, amount, ((b"h", b"abcd"),))]) for amount in (b"100", b"999"))
     report = compared([batch(0, payload=true)], [batch(0, payload=forged(false, crc32c(true)))])
-    assert (kinds(report), agree(report)) == ([(0, Kind.VALUE)], False)
+    assert (kinds(report), agree(report)) == ([(0, DifferenceKind.VALUE)], False)
 
 
 def test_a_stored_crc_that_does_not_hold_is_a_difference_on_either_side() -> None:
     report = compared([batch(0)], [batch(0, crc=1)])
-    assert (kinds(report), report.identical, agree(report)) == ([(0, Kind.STORED_CRC)], 1, False)
-    assert kinds(compared([batch(0, crc=1)], [batch(0, crc=1)])) == [(0, Kind.STORED_CRC)] * 2
+    assert (kinds(report), report.identical, agree(report)) == ([(0, DifferenceKind.STORED_CRC)], 1, False)
+    assert kinds(compared([batch(0, crc=1)], [batch(0, crc=1)])) == [(0, DifferenceKind.STORED_CRC)] * 2
 
 
 def test_missing_and_extra_batches() -> None:
@@ -109,10 +109,13 @@ def test_old_messages(magic: int) -> None:
     report = compared(ours, ours)
     assert (report.different, report.identical, report.records, agree(report)) == (0, 3, 3, True)
     report = compared(ours, [legacy(0, magic, b"walue"), *ours[1:]])
-    assert (kinds(report), agree(report)) == ([(0, Kind.VALUE)], False)
+    assert (kinds(report), agree(report)) == ([(0, DifferenceKind.VALUE)], False)
     changed = bytearray(legacy(0, magic))
     changed[-1] ^= 1
-    assert kinds(compared(ours, [bytes(changed), *ours[1:]])) == [(0, Kind.STORED_CRC), (0, Kind.UNDECODABLE)]
+    assert kinds(compared(ours, [bytes(changed), *ours[1:]])) == [
+        (0, DifferenceKind.STORED_CRC),
+        (0, DifferenceKind.UNDECODABLE),
+    ]
 
 
 # --- a target with a clock of its own ---------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ def test_a_target_with_a_clock_of_its_own_is_reported() -> None:
     assert (report.different, report.identical, report.own_timestamps, agree(report)) == (0, 1, 3, True)
     assert report.notes == (OWN_CLOCK,)
     report = compared([stored(some(0, 1))], [stored(some(0), **STAMPED), stored(some(0), 1, **STAMPED)], own_clock=True)
-    assert kinds(report) == [(1, Kind.KEY)], "it excuses nothing else"
+    assert kinds(report) == [(1, DifferenceKind.KEY)], "it excuses nothing else"
     parts = [stored(some(0, 1), **STAMPED), stored([replace(some(2)[0], offset=0, timestamp=77)], 2, **STAMPED)]
     report = compared([stored(some(0, 1, 2))], parts, own_clock=True)
     assert (report.different, report.own_timestamps, report.rewritten, agree(report)) == (0, 1, 0, True)
@@ -138,11 +141,11 @@ def test_a_target_that_stamps_records_and_was_not_asked_to_differs() -> None:
     """
     plain, stamped = [stored(some(0, 1))], [stored(some(0, 1), **STAMPED)]
     report = compared(plain, stamped)
-    assert (kinds(report), report.own_timestamps, report.notes) == ([(0, Kind.TIMESTAMP)], 0, ())
+    assert (kinds(report), report.own_timestamps, report.notes) == ([(0, DifferenceKind.TIMESTAMP)], 0, ())
     both = compared([stored(some(0, 1), attributes=APPEND_TIME)], stamped)
     assert (both.different, both.own_timestamps, both.notes) == (0, 1, (OWN_CLOCK,))
     lost = compared(stamped, [stored(some(0, 1), max_timestamp=CLOCK + 9)])
-    assert kinds(lost) == [(0, Kind.TIMESTAMP)], "nobody wrote the append time into the records"
+    assert kinds(lost) == [(0, DifferenceKind.TIMESTAMP)], "nobody wrote the append time into the records"
 
 
 # --- what a consumer does not see -------------------------------------------------------------------------------------
@@ -164,13 +167,13 @@ def test_what_no_consumer_sees_is_no_record() -> None:
     report = compared(source, target, aborted=aborted)
     assert (report.differences, report.identical, report.offsets_equal, agree(report)) == ((), 2, True, True)
     assert (report.batches, report.records, report.hidden) == (2, 3, 4)
-    assert kinds(compared(source, target)) == [(0, Kind.MISSING)], "committed, had it not been for the index"
-    assert kinds(compared(source, [stored(some(0, 1)), *target[2:]], aborted=aborted)) == [(0, Kind.EXTRA)]
+    assert kinds(compared(source, target)) == [(0, DifferenceKind.MISSING)], "committed, had it not been for the index"
+    assert kinds(compared(source, [stored(some(0, 1)), *target[2:]], aborted=aborted)) == [(0, DifferenceKind.EXTRA)]
     lacking = [*target[:3], marker(3), marker(4), *target[4:]]
-    assert kinds(compared(source, lacking, aborted=aborted)) == [(3, Kind.MISSING)]
+    assert kinds(compared(source, lacking, aborted=aborted)) == [(3, DifferenceKind.MISSING)]
     rotten = bytearray(marker(0))
     rotten[-1] ^= 1
-    assert kinds(compared([bytes(rotten), batch(1)], [marker(0), batch(1)])) == [(0, Kind.STORED_CRC)]
+    assert kinds(compared([bytes(rotten), batch(1)], [marker(0), batch(1)])) == [(0, DifferenceKind.STORED_CRC)]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_what_cannot_be_read_ends_the_comparison(odd: bytes, reason: str) -> Non
     """Whose transaction a marker ends decides what else is seen."""
     source = [batch(0, attributes=TRANSACTIONAL, producer_id=5), odd, batch(2)]
     (one,) = compared(source, [marker(0), marker(1), batch(2)], aborted=[(5, 0, 2)]).differences
-    assert (one.kind, one.offset, reason in one.source) == (Kind.UNREADABLE, 1, True)
+    assert (one.kind, one.offset, reason in one.source) == (DifferenceKind.UNREADABLE, 1, True)
 
 
 # --- record by record -------------------------------------------------------------------------------------------------
@@ -218,15 +221,15 @@ def test_the_same_records_in_other_batches_are_equal(case: str, at_a_time: int) 
 @pytest.mark.parametrize(
     ("changed", "kind"),
     [
-        (Record(5, 1, None, b"value 5", ((b"h", b"5"),)), Kind.KEY),
-        (Record(5, 1, b"key 5", b"", ((b"h", b"5"),)), Kind.VALUE),
-        (Record(5, 1, b"key 5", b"value 5", ((b"h", None),)), Kind.HEADERS),
-        (Record(5, 1, b"key 5", b"value 5", ((b"h", b"5"), (b"h", b"5"))), Kind.HEADERS),
-        (Record(5, 2, b"key 5", b"value 5", ((b"h", b"5"),)), Kind.TIMESTAMP),
+        (Record(5, 1, None, b"value 5", ((b"h", b"5"),)), DifferenceKind.KEY),
+        (Record(5, 1, b"key 5", b"", ((b"h", b"5"),)), DifferenceKind.VALUE),
+        (Record(5, 1, b"key 5", b"value 5", ((b"h", None),)), DifferenceKind.HEADERS),
+        (Record(5, 1, b"key 5", b"value 5", ((b"h", b"5"), (b"h", b"5"))), DifferenceKind.HEADERS),
+        (Record(5, 2, b"key 5", b"value 5", ((b"h", b"5"),)), DifferenceKind.TIMESTAMP),
     ],
 )
 @pytest.mark.parametrize("split", [False, True])
-def test_the_first_changed_field_is_named(changed: Record, kind: Kind, split: bool) -> None:
+def test_the_first_changed_field_is_named(changed: Record, kind: DifferenceKind, split: bool) -> None:
     theirs = stored([*some(0, 1, 2, 3, 4), changed, Record(6, value=b"other"), *some(7)])
     report = compared([stored(some(*range(8)))], remade(theirs, max_bytes=150) if split else [theirs])
     assert kinds(report)[0] == (5, kind)
@@ -236,15 +239,17 @@ def test_the_first_changed_field_is_named(changed: Record, kind: Kind, split: bo
 @pytest.mark.parametrize(
     ("source", "target", "offset", "kind"),
     [
-        ([0, 1, 2, 3], [0, 1, 3], 2, Kind.MISSING),
-        ([0, 1, 2, 3], [0, 1, 2], 3, Kind.MISSING),
-        ([0, 3], [0, 2, 3], 2, Kind.EXTRA),
-        ([1, 3], [0, 1, 3], 0, Kind.EXTRA),
-        ([0, 2], [1, 3], 0, Kind.MISSING),
+        ([0, 1, 2, 3], [0, 1, 3], 2, DifferenceKind.MISSING),
+        ([0, 1, 2, 3], [0, 1, 2], 3, DifferenceKind.MISSING),
+        ([0, 3], [0, 2, 3], 2, DifferenceKind.EXTRA),
+        ([1, 3], [0, 1, 3], 0, DifferenceKind.EXTRA),
+        ([0, 2], [1, 3], 0, DifferenceKind.MISSING),
     ],
 )
 @pytest.mark.parametrize("split", [False, True])
-def test_a_record_on_one_side_only(source: list[int], target: list[int], offset: int, kind: Kind, split: bool) -> None:
+def test_a_record_on_one_side_only(
+    source: list[int], target: list[int], offset: int, kind: DifferenceKind, split: bool
+) -> None:
     """In the middle of a stretch, whether the target keeps holes or fills them with markers."""
     ours, theirs = (stored(some(*offsets), delta=3) for offsets in (source, target))
     report = compared([ours, batch(4)], [*(remade(theirs) if split else [theirs]), batch(4)])
@@ -266,10 +271,10 @@ def test_any_copy_verifies_and_any_other_does_not(offsets: list[int], data: st.D
     others = [one for one in some(*offsets) if one.offset != victim]
     changed = sorted([*others, Record(victim, 1, b"other")], key=lambda one: one.offset)
     report = compared(ours, remade(stored(changed, delta=30), max_bytes=data.draw(sizes)))
-    assert (kinds(report), agree(report)) == ([(victim, Kind.KEY)], False)
+    assert (kinds(report), agree(report)) == ([(victim, DifferenceKind.KEY)], False)
     if others:
-        assert (victim, Kind.MISSING) in kinds(compared(ours, remade(stored(others, delta=30))))
-        assert (victim, Kind.EXTRA) in kinds(compared(remade(stored(others, delta=30)), ours))
+        assert (victim, DifferenceKind.MISSING) in kinds(compared(ours, remade(stored(others, delta=30))))
+        assert (victim, DifferenceKind.EXTRA) in kinds(compared(remade(stored(others, delta=30)), ours))
 
 
 # --- where logs begin and end -----------------------------------------------------------------------------------------
@@ -278,18 +283,18 @@ def test_any_copy_verifies_and_any_other_does_not(offsets: list[int], data: st.D
 @pytest.mark.parametrize(
     ("bounds", "lag", "found"),
     [
-        (Bounds(0, 16, 0, 16, 16), 0, []),
-        (Bounds(0, 100, 0, 16, 16), 84, []),
-        (Bounds(0, 16, 0, 0, 0), 16, []),
-        (Bounds(50, 90, 0, 0, 0), 40, []),  # nothing mirrored yet from a source that was trimmed
-        (Bounds(50, 90, 0, 40, 40), 40, [(40, Kind.DELETED)]),  # retention was faster than the mirror
-        (Bounds(0, 16, 10, 16, 16), 0, [(0, Kind.DELETED)]),
-        (Bounds(0, 16, 0, 16, 19), 0, [(16, Kind.OPEN_TRANSACTION)]),
-        (Bounds(16, 16, 17, 17, 17), 0, [(16, Kind.EXTRA)]),  # a foreign record that was deleted since
-        (Bounds(0, 16, 0, 17, 17), 0, [(16, Kind.EXTRA)]),  # a foreign marker
+        (LogBounds(0, 16, 0, 16, 16), 0, []),
+        (LogBounds(0, 100, 0, 16, 16), 84, []),
+        (LogBounds(0, 16, 0, 0, 0), 16, []),
+        (LogBounds(50, 90, 0, 0, 0), 40, []),  # nothing mirrored yet from a source that was trimmed
+        (LogBounds(50, 90, 0, 40, 40), 40, [(40, DifferenceKind.DELETED)]),  # retention was faster than the mirror
+        (LogBounds(0, 16, 10, 16, 16), 0, [(0, DifferenceKind.DELETED)]),
+        (LogBounds(0, 16, 0, 16, 19), 0, [(16, DifferenceKind.OPEN_TRANSACTION)]),
+        (LogBounds(16, 16, 17, 17, 17), 0, [(16, DifferenceKind.EXTRA)]),  # a foreign record that was deleted since
+        (LogBounds(0, 16, 0, 17, 17), 0, [(16, DifferenceKind.EXTRA)]),  # a foreign marker
     ],
 )
-def test_what_the_ends_of_both_logs_mean(bounds: Bounds, lag: int, found: list[tuple[int, Kind]]) -> None:
+def test_what_the_ends_of_both_logs_mean(bounds: LogBounds, lag: int, found: list[tuple[int, DifferenceKind]]) -> None:
     inside = [one for one in THREE if bounds.begin <= parse_header(one).base_offset < bounds.end]
     report = compared(inside, inside, bounds=bounds)
     assert (report.lag, kinds(report), report.offsets_equal) == (lag, found, not found)
@@ -298,18 +303,18 @@ def test_what_the_ends_of_both_logs_mean(bounds: Bounds, lag: int, found: list[t
 def test_logs_that_begin_or_end_inside_a_batch() -> None:
     parts = remade(WIDE, max_bytes=600)
     end = end_after(parts[:1])
-    report = compared([WIDE], parts[:1], bounds=Bounds(0, 200, 0, end, end))
+    report = compared([WIDE], parts[:1], bounds=LogBounds(0, 200, 0, end, end))
     assert (report.differences, report.lag, report.rewritten) == ((), 200 - end, 1), (
         "the mirror died behind its first part"
     )
-    (one,) = compared(parts[:1], [WIDE], bounds=Bounds(0, end, 0, 200, 200)).differences
-    assert (one.offset, one.kind, one.target) == (end, Kind.EXTRA, "a log that ends at 200")
+    (one,) = compared(parts[:1], [WIDE], bounds=LogBounds(0, end, 0, 200, 200)).differences
+    assert (one.offset, one.kind, one.target) == (end, DifferenceKind.EXTRA, "a log that ends at 200")
     theirs = [one for one in parts if end_of(one) >= 100]
-    report = compared([WIDE], theirs, bounds=Bounds(100, 200, 0, 200, 200))
+    report = compared([WIDE], theirs, bounds=LogBounds(100, 200, 0, 200, 200))
     assert (report.differences, report.rewritten, report.records) == ((), 1, 100)
     ours = stored([*some(*range(100)), Record(100), *some(*range(101, 200))])
-    assert kinds(compared([ours], theirs, bounds=Bounds(101, 200, 0, 200, 200))) == []
-    assert kinds(compared([ours], theirs, bounds=Bounds(100, 200, 0, 200, 200))) == [(100, Kind.KEY)]
+    assert kinds(compared([ours], theirs, bounds=LogBounds(101, 200, 0, 200, 200))) == []
+    assert kinds(compared([ours], theirs, bounds=LogBounds(100, 200, 0, 200, 200))) == [(100, DifferenceKind.KEY)]
 
 
 def test_what_the_source_deletes_meanwhile_is_a_note() -> None:
@@ -328,10 +333,13 @@ def test_a_source_that_was_truncated_is_different() -> None:
 
     async def run() -> PartitionReport:
         left = Reader(out_of_range, 0, 16, log_start)
-        return await compare(PAIR, Bounds(0, 16, 0, 16, 16), left, log_of(THREE, end=16))
+        return await compare(PAIR, LogBounds(0, 16, 0, 16, 16), left, log_of(THREE, end=16))
 
     report = asyncio.run(run())
-    assert (kinds(report), report.notes) == ([(0, Kind.EXTRA), (10, Kind.EXTRA), (15, Kind.EXTRA)], ())
+    assert (kinds(report), report.notes) == (
+        [(0, DifferenceKind.EXTRA), (10, DifferenceKind.EXTRA), (15, DifferenceKind.EXTRA)],
+        (),
+    )
 
 
 def test_the_targets_end_is_fixed_before_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +351,7 @@ def test_the_targets_end_is_fixed_before_the_sources(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(flow, "list_offset", growing)
     nothing: Any = None
-    bounds = [one for one in asyncio.run(bounds_of(nothing, nothing, [PAIR] * 5)) if isinstance(one, Bounds)]
+    bounds = [one for one in asyncio.run(bounds_of(nothing, nothing, [PAIR] * 5)) if isinstance(one, LogBounds)]
     assert len(bounds) == 5
     assert max(one.target_end for one in bounds) < min(one.source_end for one in bounds)
 
@@ -361,11 +369,11 @@ def test_a_log_that_gives_nothing_before_its_end_is_not_equal(on_target: bool, m
 
     async def run() -> PartitionReport:
         sides = [log_of(THREE, end=16), log_of(THREE[:2], end=16)]
-        return await compare(PAIR, Bounds(0, 16, 0, 16, 16), *(sides if on_target else reversed(sides)))
+        return await compare(PAIR, LogBounds(0, 16, 0, 16, 16), *(sides if on_target else reversed(sides)))
 
     report = asyncio.run(run())
     (one,) = report.differences
-    assert (one.kind, one.offset, report.identical, report.offsets_equal) == (Kind.UNREADABLE, 15, 2, False)
+    assert (one.kind, one.offset, report.identical, report.offsets_equal) == (DifferenceKind.UNREADABLE, 15, 2, False)
     assert "nothing at offset 15 below the log's end 16" in (one.target if on_target else one.source)
 
 
@@ -387,7 +395,7 @@ def test_a_comparison_holds_an_answer_of_each_side_and_the_next_one() -> None:
     async def run() -> PartitionReport:
         source = side("source", [stored(some(0), at) for at in range(400)])
         target = side("target", [stored(some(0, 1), at) for at in range(0, 400, 2)])
-        return await compare(PAIR, Bounds(0, 400, 0, 400, 400), source, target)
+        return await compare(PAIR, LogBounds(0, 400, 0, 400, 400), source, target)
 
     assert asyncio.run(run()).batches == 400
     assert len(apart) > 50

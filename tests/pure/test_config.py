@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from mirror.config import ClusterSettings, Settings, TopicSettings, load
 from mirror.config.models import Section
 from mirror.config.reading import check
-from mirror.config.yaml_tree import Tree, line_of
+from mirror.config.yaml_tree import YamlTree, line_of
 from mirror.errors import ConfigError, ExitCode
 
 Load = Callable[[str], Settings]
@@ -194,7 +194,7 @@ def test_any_value_of_any_key_is_taken_or_refused_by_name(value: str) -> None:
     every = list(places())
     assert len(every) > 70
     for where in every:
-        check(Tree(with_value(where, value), Path()), Path())
+        check(YamlTree(with_value(where, value), Path()), Path())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from mirror.cli import app
 from mirror.config import load
 from mirror.config.security import carelessness
-from mirror.config.yaml_tree import Tree, line_of
+from mirror.config.yaml_tree import YamlTree, line_of
 from mirror.errors import ConfigError
 
 SMALLEST = """\
@@ -149,5 +149,5 @@ _PLAIN: st.SearchStrategy[Any] = st.recursive(
 def test_any_value_stands_on_one_line_and_is_read_back(value: Any) -> None:
     line = line_of(value)
     assert len(line.splitlines()) == 1
-    tree = Tree(f"key: {line} # a comment\n", Path())
+    tree = YamlTree(f"key: {line} # a comment\n", Path())
     assert tree.data == {"key": value} or tree.problems, "a reference alone is not read back as it is"

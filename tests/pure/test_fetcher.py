@@ -214,14 +214,14 @@ async def test_what_trickles_in_is_waited_for_behind_an_answer_that_left_nothing
             pass
 
     async with asyncio.TaskGroup() as tasks:
-        reading = Trickle(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES, max_delay_s=0.005)
+        reading = Trickle(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES, max_delay_s=60.0)
         reading.offsets = []
         reading.start(Cursor(AT, None, 0))
         consuming = tasks.create_task(read())
         assert await settle() == [0], "the first comes at once"
-        clock.move(0.004)
+        clock.move(30.0)
         assert await settle() == [0]
-        clock.move(0.002)
+        clock.move(31.0)
         assert await settle() == [0, 1]
         reading.finish()
         consuming.cancel()

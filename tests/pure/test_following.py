@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.groups.decide import Agreement, Decision, Standing, decide
+from mirror.groups.decide import Agreement, Decision, GroupStanding, decide
 from mirror.groups.gap import FURTHER, CopyEnds, Stand
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
@@ -32,11 +32,11 @@ def test_every_decision(source: Committed, end: int, target: Committed | None, a
     assert decide(source, end, held, made.agreed).commit is None, "F4"
     again = decide(source, end, held, None).commit  # by another process, which asks for a refused text once more
     assert again is None or (made.commit is None and again == source and again.offset == held.offset), "F4"
-    if made.standing is Standing.SYNCED:
+    if made.standing is GroupStanding.SYNCED:
         assert held.offset == source.offset
-    if made.standing is Standing.HELD_BACK:
+    if made.standing is GroupStanding.HELD_BACK:
         assert held.offset == end < source.offset
-    if made.standing is Standing.AHEAD:
+    if made.standing is GroupStanding.AHEAD:
         assert held.offset > min(source.offset, end)
 
 
@@ -49,7 +49,7 @@ def test_a_target_that_nobody_else_touches_follows_every_move(moves: list[tuple[
         made = decide(Committed(offset), end, target, agreed)
         if made.commit is None or taken:
             target, agreed = made.commit or target, made.agreed
-        assert made.standing is not Standing.AHEAD
+        assert made.standing is not GroupStanding.AHEAD
     assert target == Committed(moves[-1][0])
 
 
@@ -68,43 +68,55 @@ BOTH_50 = Agreement(AT_50, 50)
 
 
 DECISIONS: dict[str, tuple[Committed, int, Committed | None, Agreement | None, Decision]] = {
-    "fresh": (AT_50, 90, None, None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
-    "equal": (AT_50, 90, AT_50, None, Decision(None, Standing.SYNCED, BOTH_50)),
-    "other metadata": (AT_50, 90, Committed(50), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
-    "metadata refused before": (AT_50, 90, Committed(50), BOTH_50, Decision(None, Standing.SYNCED, BOTH_50)),
-    "consumed there": (AT_50, 90, Committed(51), None, Decision(None, Standing.AHEAD, None)),
-    "lagging": (AT_50, 20, None, None, Decision(Committed(20), Standing.HELD_BACK, Agreement(AT_50, 20))),
+    "fresh": (AT_50, 90, None, None, Decision(AT_50, GroupStanding.SYNCED, BOTH_50)),
+    "equal": (AT_50, 90, AT_50, None, Decision(None, GroupStanding.SYNCED, BOTH_50)),
+    "other metadata": (AT_50, 90, Committed(50), None, Decision(AT_50, GroupStanding.SYNCED, BOTH_50)),
+    "metadata refused before": (AT_50, 90, Committed(50), BOTH_50, Decision(None, GroupStanding.SYNCED, BOTH_50)),
+    "consumed there": (AT_50, 90, Committed(51), None, Decision(None, GroupStanding.AHEAD, None)),
+    "lagging": (AT_50, 20, None, None, Decision(Committed(20), GroupStanding.HELD_BACK, Agreement(AT_50, 20))),
     "rewound": (
         Committed(40),
         90,
         AT_50,
         BOTH_50,
-        Decision(Committed(40), Standing.SYNCED, Agreement(Committed(40), 40)),
+        Decision(Committed(40), GroupStanding.SYNCED, Agreement(Committed(40), 40)),
     ),
-    "ahead of a stranger": (Committed(40), 90, AT_50, None, Decision(None, Standing.AHEAD, None)),
+    "ahead of a stranger": (Committed(40), 90, AT_50, None, Decision(None, GroupStanding.AHEAD, None)),
     "target lost its end": (
         AT_50,
         30,
         AT_50,
         BOTH_50,
-        Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30)),
+        Decision(Committed(30), GroupStanding.HELD_BACK, Agreement(AT_50, 30)),
     ),
     "target lost its end behind a reader": (
         AT_50,
         30,
         Committed(70),
         None,
-        Decision(Committed(30), Standing.HELD_BACK, Agreement(AT_50, 30)),
+        Decision(Committed(30), GroupStanding.HELD_BACK, Agreement(AT_50, 30)),
     ),
-    "target lost what only it has read": (AT_50, 50, Committed(70), None, Decision(AT_50, Standing.SYNCED, BOTH_50)),
+    "target lost what only it has read": (
+        AT_50,
+        50,
+        Committed(70),
+        None,
+        Decision(AT_50, GroupStanding.SYNCED, BOTH_50),
+    ),
     "target has its end again": (
         AT_50,
         90,
         Committed(30),
         Agreement(AT_50, 30),
-        Decision(AT_50, Standing.SYNCED, BOTH_50),
+        Decision(AT_50, GroupStanding.SYNCED, BOTH_50),
     ),
-    "target lost its end and read on alone": (Committed(20), 30, AT_50, None, Decision(None, Standing.AHEAD, None)),
+    "target lost its end and read on alone": (
+        Committed(20),
+        30,
+        AT_50,
+        None,
+        Decision(None, GroupStanding.AHEAD, None),
+    ),
 }
 
 
@@ -128,7 +140,7 @@ def test_no_group_is_put_below_the_log_start(
     assert held
     assert held.offset >= min(start, source.offset if target is None else target.offset)
     assert decide(source, end, held, made.agreed, start).commit is None, "F4"
-    if made.standing is Standing.EXPIRED:
+    if made.standing is GroupStanding.EXPIRED:
         assert source.offset < start == held.offset
     if start <= source.offset:
         assert made == decide(source, end, target, agreed), "where nothing expired, the log start changes nothing"

@@ -18,7 +18,7 @@ from waiting import MovableClock, until_true
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, ConnectionLost
 from mirror.groups import side as side_of
 from mirror.groups import sync as sync_of
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.groups.follower import LAST_SYNC_SECONDS, STOP_SECONDS, GroupFollower
 from mirror.groups.side import Blocker, Side
 from mirror.groups.sync import GroupSync, SyncResult
@@ -26,7 +26,7 @@ from mirror.groups.terms import is_verified, preserved
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import CUTS
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
-from mirror.kafka.groups import Committed, Coordinators, ListedGroup, Refusal
+from mirror.kafka.groups import Committed, Coordinators, GroupRefusal, ListedGroup
 from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
@@ -99,7 +99,7 @@ def stopped() -> asyncio.Event:
 
 
 def result(*blockers: Blocker, **standings: int) -> SyncResult:
-    return SyncResult({Standing(name): many for name, many in standings.items()}, 0, blockers)
+    return SyncResult({GroupStanding(name): many for name, many in standings.items()}, 0, blockers)
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ async def test_nothing_is_done_until_a_group_is_asked_for(clock: MovableClock) -
 )
 def test_what_a_broker_refuses(code: int, partition: TopicPartition | None, cause: str, passing: bool) -> None:
     side = Side(Cluster(Endpoint("us", ())), "READ")
-    side.refused([Refusal("readers", ErrorCode(code), partition)])
+    side.refused([GroupRefusal("readers", ErrorCode(code), partition)])
     assert side.blockers == [Blocker(f"cluster us: {cause}", "readers", passing)]
 
 

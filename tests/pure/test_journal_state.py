@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mirror.driver.journal_state import JournalState
-from mirror.journal.journal import OWNER, Change, Entry, News, Place
+from mirror.journal.journal import OWNER, Change, Entry, JournalPlace, News
 from mirror.journal.ownership import KEY, FailedOver, Owner
 from mirror.observability.metrics import Metrics
 
@@ -28,8 +28,8 @@ def test_a_mirror_that_reads_that_it_lost_the_flow_does_not_have_it(lost: Change
     news = iter([[Entry(0, OWNER, OURS.to_json())], [Entry(1, *lost)]])
     state = JournalState("f", "ours", over.append, over.append, Metrics("f"))
 
-    async def follow(_: Place | None) -> News:
-        return News(next(news), Place(1, None, 0))
+    async def follow(_: JournalPlace | None) -> News:
+        return News(next(news), JournalPlace(1, None, 0))
 
     journal: Any = SimpleNamespace(follow=follow)
     assert asyncio.run(state.has_flow(journal))

@@ -22,7 +22,7 @@ from mirror.records.codecs import ZSTD
 from mirror.records.header import APPEND_TIME, DELETE_HORIZON
 from mirror.segments.files import entries, largest_timestamp
 from mirror.spark.datasource import plan
-from mirror.spark.datasource.options import Wanted, milliseconds, parse
+from mirror.spark.datasource.options import WantedBatches, milliseconds, parse
 from mirror.spark.datasource.plan import FileSlice, planned
 from mirror.spark.datasource.source import narrowed
 
@@ -50,23 +50,23 @@ HORIZON = raw(batch(100, attributes=DELETE_HORIZON, base_timestamp=9_000, max_ti
 @pytest.mark.parametrize(
     ("wanted", "has"),
     [
-        (Wanted(), True),
-        (Wanted(first=109), True),
-        (Wanted(first=110), False),
-        (Wanted(before=101), True),
-        (Wanted(before=100), False),
-        (Wanted(since=6_000), True),
-        (Wanted(since=6_001), False),
-        (Wanted(until=5_001), True),
-        (Wanted(until=5_000), False),
+        (WantedBatches(), True),
+        (WantedBatches(first=109), True),
+        (WantedBatches(first=110), False),
+        (WantedBatches(before=101), True),
+        (WantedBatches(before=100), False),
+        (WantedBatches(since=6_000), True),
+        (WantedBatches(since=6_001), False),
+        (WantedBatches(until=5_001), True),
+        (WantedBatches(until=5_000), False),
     ],
 )
-def test_a_batch_is_wanted_where_it_may_hold_a_wanted_record(wanted: Wanted, has: bool) -> None:
+def test_a_batch_is_wanted_where_it_may_hold_a_wanted_record(wanted: WantedBatches, has: bool) -> None:
     assert wanted.has(HEADER) is has
 
 
 def test_a_delete_horizon_is_no_first_time() -> None:
-    assert Wanted(until=7_000).has(HORIZON)
+    assert WantedBatches(until=7_000).has(HORIZON)
 
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -75,18 +75,18 @@ WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("filters", "wanted"),
     [
-        ([EqualTo(("topic",), "a"), In(("topic",), ("a", "b", None))], Wanted(topics=frozenset("a"))),
-        ([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], Wanted(topics=frozenset())),
-        ([In(("partition",), (1, 2))], Wanted(partitions=frozenset({1, 2}))),
-        ([GreaterThanOrEqual(("base_offset",), 5), LessThan(("last_offset",), 9)], Wanted(first=5, before=10)),
-        ([GreaterThan(("max_time",), WHEN)], Wanted(since=1_769_860_800_000)),
-        ([LessThan(("base_timestamp",), 77)], Wanted(until=78)),
-        ([LessThan(("max_timestamp",), 77), IsNotNull(("topic",)), EqualTo(("codec",), "zstd")], Wanted()),
-        ([EqualTo(("headers", "topic"), "a"), EqualTo(("topic",), None)], Wanted()),
+        ([EqualTo(("topic",), "a"), In(("topic",), ("a", "b", None))], WantedBatches(topics=frozenset("a"))),
+        ([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], WantedBatches(topics=frozenset())),
+        ([In(("partition",), (1, 2))], WantedBatches(partitions=frozenset({1, 2}))),
+        ([GreaterThanOrEqual(("base_offset",), 5), LessThan(("last_offset",), 9)], WantedBatches(first=5, before=10)),
+        ([GreaterThan(("max_time",), WHEN)], WantedBatches(since=1_769_860_800_000)),
+        ([LessThan(("base_timestamp",), 77)], WantedBatches(until=78)),
+        ([LessThan(("max_timestamp",), 77), IsNotNull(("topic",)), EqualTo(("codec",), "zstd")], WantedBatches()),
+        ([EqualTo(("headers", "topic"), "a"), EqualTo(("topic",), None)], WantedBatches()),
     ],
 )
-def test_filters_narrow_what_is_read(filters: list[Filter], wanted: Wanted) -> None:
-    assert narrowed(Wanted(), filters) == wanted
+def test_filters_narrow_what_is_read(filters: list[Filter], wanted: WantedBatches) -> None:
+    assert narrowed(WantedBatches(), filters) == wanted
 
 
 def test_times_are_iso_or_milliseconds() -> None:

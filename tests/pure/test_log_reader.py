@@ -13,7 +13,7 @@ from waiting import MovableClock
 from mirror.errors import ClusterUnreachable
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import EMPTY_ANSWERS, EMPTY_SECONDS, Fetched
-from mirror.kafka.log_reader import Log
+from mirror.kafka.log_reader import ReadLog
 from mirror.kafka.queries import EARLIEST_LOCAL, READ_COMMITTED
 from mirror.records.segment import DamageKind
 
@@ -49,11 +49,11 @@ class Leader:
         assert when == EARLIEST_LOCAL
         return self.local
 
-    def read(self) -> tuple[Log, list[int]]:
+    def read(self) -> tuple[ReadLog, list[int]]:
         """Return its log, and the base offsets that are read of it."""
 
-        async def read() -> tuple[Log, list[int]]:
-            log = Log(Cluster(Endpoint("stub", ())), PARTITION, self.stable, self.end)
+        async def read() -> tuple[ReadLog, list[int]]:
+            log = ReadLog(Cluster(Endpoint("stub", ())), PARTITION, self.stable, self.end)
             return log, [raw.header.base_offset async for raw, _ in log.batches(0)]
 
         return asyncio.run(read())

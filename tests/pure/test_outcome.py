@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from sparkless import InThisProcess
 
-from mirror.driver.flow import Flow, Outcome
+from mirror.driver.flow import Flow, RunOutcome
 from mirror.errors import ExitCode
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Endpoint, TopicPartition
@@ -73,7 +73,7 @@ class Scripted(Supervisor):
     async def _refreshed(self) -> None:
         return
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         async def run() -> None:
             await self._epochs()
             self._conclude()

@@ -18,19 +18,19 @@ from mirror.errors import BrokerError, ConfigError
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import Fetched
 from mirror.verify import flow, ranges
-from mirror.verify.compare import Bounds
+from mirror.verify.compare import LogBounds
 from mirror.verify.ranges import SavedProof, Subject, begin_saved, holds, resume_saved
-from mirror.verify.report import Difference, Kind, Mark, Pair
+from mirror.verify.report import Difference, DifferenceKind, Mark, Pair
 
 LACKING = [*MANY[:4], *MANY[5:]]
-CASES: dict[str, tuple[list[bytes], Bounds]] = {
+CASES: dict[str, tuple[list[bytes], LogBounds]] = {
     "the same batches": (MANY, ALL),
     "batches joined across the cuts": (remade(*MANY), ALL),
     "one batch missing": (LACKING, ALL),
-    "one record too much": ([*MANY, stored(some(0), 60)], Bounds(0, 60, 0, 61, 61)),
+    "one record too much": ([*MANY, stored(some(0), 60)], LogBounds(0, 60, 0, 61, 61)),
     "another value": (CHANGED, ALL),
-    "a target that began later": (MANY[2:], Bounds(0, 60, 10, 60, 60)),
-    "a target that lags": (MANY[:9], Bounds(0, 60, 0, 45, 45)),
+    "a target that began later": (MANY[2:], LogBounds(0, 60, 10, 60, 60)),
+    "a target that lags": (MANY[:9], LogBounds(0, 60, 0, 45, 45)),
 }
 
 
@@ -150,7 +150,7 @@ HOSTILE = '<script>alert("x")</script>&amp;\x1b[31m</style>'
 
 def test_hostile_names_stay_text_and_nothing_is_fetched_from_anywhere() -> None:
     pair = Pair(TopicPartition(HOSTILE, 0), TopicPartition(HOSTILE, 0))
-    odd = Difference(HOSTILE, 0, 3, Kind.KEY, HOSTILE, HOSTILE)
+    odd = Difference(HOSTILE, 0, 3, DifferenceKind.KEY, HOSTILE, HOSTILE)
     hostile: dict[str, Any] = {"differences": (odd,), "different": 1, "notes": (HOSTILE,), "codecs": (HOSTILE,)}
     part = replace(compared(THREE, THREE), pair=pair, **hostile)
     plain, seen = (Seen(page(report_of(part, **names))) for names in ({}, dict.fromkeys(("flow", "source"), HOSTILE)))

@@ -21,15 +21,15 @@ from mirror.policy.selection import Rekeying
 from mirror.spark.rekey import driver as rekey_driver
 from mirror.spark.rekey import verify as proof
 from mirror.spark.rekey.driver import OVERDUE_SECONDS, Rekeyer
-from mirror.spark.rekey.microbatch import Plan, Stopped, Work
-from mirror.spark.rekey.source import Standing
+from mirror.spark.rekey.microbatch import MicroBatchPlan, RekeyStop, Work
+from mirror.spark.rekey.source import PartStanding
 from mirror.states import Remedy, State
 from mirror.verify.report import Lack
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
 NOWHERE = Endpoint("any", (("localhost", 1),))
 #: Partitions 0 to 4, offsets 5 to 8 of each.
-PLAN = Plan(
+PLAN = MicroBatchPlan(
     number=1,
     after=0,
     begin=dict.fromkeys(range(5), 5),
@@ -73,7 +73,7 @@ def driver_of(*parts: Any) -> Any:
 
 @pytest.mark.parametrize(("partitions", "offsets"), [(1, 20_000), (3, 20_000), (50, 1_200), (5_000, 100)])
 def test_a_first_micro_batch_is_no_larger_than_its_slots_can_have_done(partitions: int, offsets: int) -> None:
-    driver = driver_of(*[Standing(5) for _ in range(partitions)])
+    driver = driver_of(*[PartStanding(5) for _ in range(partitions)])
     asked = list[int]()
 
     def until(_: int, most: int) -> int:
@@ -87,7 +87,7 @@ def test_a_first_micro_batch_is_no_larger_than_its_slots_can_have_done(partition
 
 def test_a_stop_is_checked_again_after_a_while_unless_the_log_hides_its_cause(clock: MovableClock) -> None:
     states = (State.REFUSED, State.CORRUPT, State.TRUNCATED)
-    parts = [Standing(5, stop=Stopped(state, number, 5, "why")) for number, state in enumerate(states)]
+    parts = [PartStanding(5, stop=RekeyStop(state, number, 5, "why")) for number, state in enumerate(states)]
     driver = driver_of(*parts)
 
     def stops() -> list[bool]:
@@ -101,7 +101,7 @@ def test_a_stop_is_checked_again_after_a_while_unless_the_log_hides_its_cause(cl
 
 def test_a_record_that_exhausts_the_engine_is_searched_for_and_stops_its_partition_alone() -> None:
     """First each partition alone, then quarters of its range, until one record has failed twice."""
-    driver = driver_of(Standing(5), Standing(5))
+    driver = driver_of(PartStanding(5), PartStanding(5))
 
     def narrowed(ranges: dict[int, tuple[int, int]]) -> None:
         begin, until = ({number: side[at] for number, side in ranges.items()} for at in (0, 1))
@@ -124,7 +124,7 @@ def test_a_micro_batch_that_takes_very_long_is_named_while_it_does(
     monkeypatch: pytest.MonkeyPatch, clock: MovableClock
 ) -> None:
     monkeypatch.setattr(rekey_driver, "STILL_SECONDS", 0.01)
-    driver = driver_of(*[Standing(5, end=9, has_end=True) for _ in range(5)])
+    driver = driver_of(*[PartStanding(5, end=9, has_end=True) for _ in range(5)])
     ended, reported = threading.Event(), list[PartitionStatus]()
 
     def hangs(_: Work) -> list[Any]:
@@ -145,7 +145,7 @@ def test_a_micro_batch_that_takes_very_long_is_named_while_it_does(
 
 @pytest.mark.usefixtures("no_cluster")
 def test_a_job_that_the_end_cuts_short_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, stopping = driver_of(Standing(5, end=9, has_end=True)), asyncio.Event()
+    driver, stopping = driver_of(PartStanding(5, end=9, has_end=True)), asyncio.Event()
 
     async def lives(_: Any) -> bool:
         return True
@@ -180,7 +180,7 @@ def test_a_topic_whose_login_fails_stops_by_name_and_is_tried_again() -> None:
 
 # --- the extent of a proof --------------------------------------------------------------------------------------------
 
-SUBJECT = proof.Subject(flow="a", rule=RULE, source=NOWHERE, target=NOWHERE)
+SUBJECT = proof.RekeySubject(flow="a", rule=RULE, source=NOWHERE, target=NOWHERE)
 
 
 def test_a_proof_fixes_the_targets_ends_before_the_sources(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_what_the_source_deleted_before_it_was_re_keyed_is_not_verified_unless_o
     losses: Any, lacking: list[tuple[int, int, int]]
 ) -> None:
     nine = {0: 9, 1: 9}
-    extent = proof.Extent(
+    extent = proof.ComparedExtent(
         begin={0: 7, 1: 0},
         done=nine,
         end=nine,
@@ -235,7 +235,7 @@ def test_what_the_source_deleted_before_it_was_re_keyed_is_not_verified_unless_o
 
 
 def test_a_transaction_that_stays_open_is_named_by_its_report() -> None:
-    standing = Standing(50, end=50, written=80, held_since=float("-inf"), has_end=True)
+    standing = PartStanding(50, end=50, written=80, held_since=float("-inf"), has_end=True)
     figures = standing.figures(TopicPartition("orders", 0), "by-user", "f", "here")
     assert figures.detail.startswith("a transaction is open on the source from offset 50 on")
     assert (figures.lag_records, figures.log_end) == (30, 80)

@@ -28,8 +28,8 @@ from mirror.records.columns import decode, read
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.spark.rekey.driver import ORDER
 from mirror.spark.rekey.expressions import IT
-from mirror.spark.rekey.microbatch import NOTHING, Plan, Reached, Stopped, Work, numbered, reached_in
-from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Kind, Packer
+from mirror.spark.rekey.microbatch import NOTHING, MicroBatchPlan, Reached, RekeyStop, Work, numbered, reached_in
+from mirror.spark.rekey.packing import FAILED, NO_KEY, SLICE, Packer, SliceKind
 from mirror.states import REKEYED_BY, Remedy, State
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
@@ -38,7 +38,7 @@ ALIKE = "must give the same whenever it is asked"
 
 
 def work(rule: Rekeying, begin: int, until: int, slots: int = 3) -> Work:
-    plan = Plan(
+    plan = MicroBatchPlan(
         number=1,
         after=0,
         begin={2: begin},
@@ -78,7 +78,7 @@ def unpacked(packer: Packer) -> list[tuple[int, int, list[tuple[int, bytes | Non
     for one in packer.drain(all_of_it=True):
         assert one.schema == SLICE
         for row in sorted(one.to_pylist(), key=itemgetter(*ORDER)):
-            if row["kind"] == Kind.BATCH:
+            if row["kind"] == SliceKind.BATCH:
                 held = read(raw(row["data"]))
             else:
                 held = decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"])
@@ -126,9 +126,9 @@ def test_a_batch_that_stays_together_keeps_its_bytes() -> None:
     for one in (together, apart):
         take(packer, one)
     (made,) = packer.drain(all_of_it=True)
-    kinds = [(Kind(row["kind"]), row["records"]) for row in made.to_pylist()]
-    assert kinds[0] == (Kind.BATCH, 4)
-    assert {kind for kind, _ in kinds[1:]} == {Kind.RECORDS}
+    kinds = [(SliceKind(row["kind"]), row["records"]) for row in made.to_pylist()]
+    assert kinds[0] == (SliceKind.BATCH, 4)
+    assert {kind for kind, _ in kinds[1:]} == {SliceKind.RECORDS}
     assert made.to_pylist()[0]["data"] == bytes(together.data)
 
 
@@ -138,7 +138,7 @@ def test_a_batch_with_its_broker_s_times_does_not_stay_whole() -> None:
     packer = Packer(work(RULE, 0, 4), 2)
     take(packer, held)
     (made,) = packer.drain(all_of_it=True)
-    assert [Kind(row["kind"]) for row in made.to_pylist()] == [Kind.RECORDS]
+    assert [SliceKind(row["kind"]) for row in made.to_pylist()] == [SliceKind.RECORDS]
     assert {row["base_timestamp"] for row in made.to_pylist()} == {3}
 
 
@@ -147,8 +147,8 @@ def test_a_batch_of_which_a_part_is_wanted_does_not_stay_whole() -> None:
     packer = Packer(work(RULE, 1, 4), 2)
     take(packer, whole)
     (made,) = packer.drain(all_of_it=True)
-    assert [(Kind(row["kind"]), row["records"], row["first_offset"]) for row in made.to_pylist()] == [
-        (Kind.RECORDS, 3, 1)
+    assert [(SliceKind(row["kind"]), row["records"], row["first_offset"]) for row in made.to_pylist()] == [
+        (SliceKind.RECORDS, 3, 1)
     ]
 
 
@@ -166,10 +166,10 @@ def test_what_is_bad_is_left_out_and_counted(policy: Any, left: str | None) -> N
     take(packer, held, judgement((True, b"a"), None, (False, None), (True, None), (True, b"b")))
     (made,) = packer.drain(all_of_it=True)
     rows = made.to_pylist()
-    assert sum(row["records"] for row in rows if row["kind"] == Kind.RECORDS) == 2
-    all_counters = {row["reason"]: row["records"] for row in rows if row["kind"] == Kind.COUNTERS}
+    assert sum(row["records"] for row in rows if row["kind"] == SliceKind.RECORDS) == 2
+    all_counters = {row["reason"]: row["records"] for row in rows if row["kind"] == SliceKind.COUNTERS}
     assert all_counters == {"filtered": 1} | ({left: 2} if left else {})
-    dead = [row for row in rows if row["kind"] == Kind.DEAD]
+    dead = [row for row in rows if row["kind"] == SliceKind.DEAD]
     found = [decode(row["data"], row["records"], row["first_offset"], row["base_timestamp"]) for row in dead]
     every = [(columns.value(one, at), dict(columns.headers(one, at))) for one in found for at in range(len(one))]
     assert [(value, item[b"mirror.offset"], item[b"h"]) for value, item in every] == (
@@ -182,7 +182,7 @@ def test_the_first_bad_record_stops_where_the_rule_says_so() -> None:
     held = stored([Record(n, n, b"k", b"v", ()) for n in range(10, 15)])
     made = judgement((True, b"a"), (True, b"b"), None, (True, None), (True, b"b"))
     packer = Packer(work(replace(RULE, rekey="x"), 10, 15), 2)
-    with pytest.raises(Stopped) as stop:
+    with pytest.raises(RekeyStop) as stop:
         take(packer, held, made)
     assert (stop.value.state, stop.value.partition, stop.value.offset) == (State.REFUSED, 2, 12)
 
@@ -190,14 +190,14 @@ def test_the_first_bad_record_stops_where_the_rule_says_so() -> None:
 def test_no_record_without_a_key_goes_to_a_compacted_topic() -> None:
     held = stored([Record(0, 0, b"k", b"v", ()), Record(1, 0, None, b"v", ())])
     packer = Packer(work(replace(RULE, compacted=True), 0, 2), 2)
-    with pytest.raises(Stopped, match="no key") as stop:
+    with pytest.raises(RekeyStop, match="no key") as stop:
         take(packer, held)
     assert stop.value.offset == 1
 
 
 def test_a_payload_that_cannot_be_decoded_stops() -> None:
     broken = raw(batch(7, payload=b"nothing of the kind", count=3))
-    with pytest.raises(Stopped) as stop:
+    with pytest.raises(RekeyStop) as stop:
         list(Packer(work(RULE, 7, 10), 2).wanted(broken))
     assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 7)
 
@@ -213,7 +213,7 @@ def test_a_batch_of_any_size_is_opened_in_portions() -> None:
     found = [(one[1], len(one[2] or b"")) for _, _, records_ in unpacked(packer) for one in records_]
     assert sorted(found, key=str) == [(b"k0", 30 << 20), (b"k1", 30 << 20)], "of the range alone"
     packer = Packer(replace(work(RULE, 11, 13), opens=20 << 20), 2)
-    with pytest.raises(Stopped, match=r"limits\.memory_mb|a record of") as stop:
+    with pytest.raises(RekeyStop, match=r"limits\.memory_mb|a record of") as stop:
         take(packer, large)
     assert (stop.value.state, stop.value.remedies) == (State.REFUSED, (Remedy.RAISE_MEMORY_ANEW,))
 
@@ -223,7 +223,7 @@ def test_a_compressed_set_that_cannot_be_decoded_stops_before_its_first_record()
     broken = raw(wrapper(11, 1, [wrapper(0, 1, [message(0, 1)])]))
     packer = Packer(work(RULE, 4, 20), 2)
     next(packer.wanted(stored([Record(n, n, b"k", b"v", ()) for n in range(4, 7)])))
-    with pytest.raises(Stopped) as stop:
+    with pytest.raises(RekeyStop) as stop:
         list(packer.wanted(broken))
     assert (stop.value.state, stop.value.offset) == (State.CORRUPT, 7)
 
@@ -237,7 +237,7 @@ def test_a_record_that_fits_into_no_batch_stops_at_its_offset(codec: int | None,
         take(packer, held)
         assert sum(len(records_) for _, _, records_ in unpacked(packer)) == 5
         return
-    with pytest.raises(Stopped, match=r"takes 3\d+ bytes alone, .* a batch of orders-by-user") as stop:
+    with pytest.raises(RekeyStop, match=r"takes 3\d+ bytes alone, .* a batch of orders-by-user") as stop:
         take(packer, held)
     assert (stop.value.state, stop.value.offset) == (State.REFUSED, 12)
 
@@ -259,7 +259,7 @@ OFFSETS = st.dictionaries(st.integers(0, 9), st.integers(0, 2**62), max_size=4)
 
 @given(st.integers(0, 2**40), OFFSETS, st.uuids(), st.none() | st.text(max_size=5))
 def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID, where: str | None) -> None:
-    plan = Plan(
+    plan = MicroBatchPlan(
         number=number,
         after=number - 2,
         begin=offsets,
@@ -270,9 +270,9 @@ def test_plans_travel(number: int, offsets: dict[int, int], topic_id: uuid.UUID,
         source_id=topic_id,
         target_id=None,
     )
-    assert Plan.from_json(plan.to_json()) == plan
+    assert MicroBatchPlan.from_json(plan.to_json()) == plan
     another = replace(plan, number=number + 1, abandoned=plan)
-    assert Plan.from_json(another.to_json()) == another
+    assert MicroBatchPlan.from_json(another.to_json()) == another
     assert [partition for partition, _, _ in plan.ranges] == sorted(offsets.keys() - {0})
 
 
@@ -287,12 +287,14 @@ def test_numbers_travel() -> None:
 
 @given(st.text(max_size=30), st.integers(-1, 9), st.integers(-1, 2**62))
 def test_a_stop_is_found_in_what_spark_says(detail: str, partition: int, offset: int) -> None:
-    stop = Stopped(State.CORRUPT, partition, offset, detail)
-    output = Stopped.found_in(RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java"))
+    stop = RekeyStop(State.CORRUPT, partition, offset, detail)
+    output = RekeyStop.found_in(
+        RuntimeError(f"Traceback (most recent call last):\n  ...\nStopped: {stop}\n\n\tat java")
+    )
     assert output is not None
     assert (output.state, output.partition, output.offset, output.detail) == (State.CORRUPT, partition, offset, detail)
     assert output.remedies == stop.remedies == REKEYED_BY[State.CORRUPT]
-    chosen = Stopped.found_in(RuntimeError(str(Stopped(State.REFUSED, 0, 7, detail, Remedy.RAISE_REKEYED))))
+    chosen = RekeyStop.found_in(RuntimeError(str(RekeyStop(State.REFUSED, 0, 7, detail, Remedy.RAISE_REKEYED))))
     assert chosen is not None
     assert chosen.text({"written_to": "x"}) == f"{detail}. Raise max.message.bytes of x, and start the mirror again"
-    assert Stopped.found_in(RuntimeError("something else")) is None
+    assert RekeyStop.found_in(RuntimeError("something else")) is None

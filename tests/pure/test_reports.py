@@ -22,7 +22,7 @@ from mirror.driver.journal_state import HEARD_SECONDS, JournalState
 from mirror.driver.reports import StopLog
 from mirror.errors import AccessDenied, BrokerError, ClusterUnreachable
 from mirror.groups.terms import is_verified
-from mirror.journal.journal import Entry, News, Place
+from mirror.journal.journal import Entry, JournalPlace, News
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import PartitionStatus
@@ -282,10 +282,10 @@ class Unreadable:
     def __init__(self, *problems: Exception) -> None:
         self.problems = list(problems)
 
-    async def follow(self, _: Place | None) -> News:
+    async def follow(self, _: JournalPlace | None) -> News:
         if self.problems:
             raise self.problems.pop(0)
-        return News([], Place(1, None, 0))
+        return News([], JournalPlace(1, None, 0))
 
 
 @in_loop

@@ -16,14 +16,13 @@ from waiting import DEADLINE_S, MovableClock
 
 from mirror import clock as mirror_clock
 from mirror.commands.failover_view import FailoverReport, account_entry, account_in, as_dict, rendered
-from mirror.config import Settings
 from mirror.errors import ClusterUnreachable, PartitionStop, PreflightError
 from mirror.failover.account import _compared, _exposure, _placed, doubts_of, ends_of
 from mirror.failover.drain import _stretches
 from mirror.failover.rpo import AcceptedLoss, JournalSnapshot, PartitionRpo, RecoveryPoint
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.journal.entries import COPIES, FirstSeen
-from mirror.journal.journal import ENDED, OWNER, Entry, Journal, News, Place
+from mirror.journal.journal import ENDED, OWNER, Entry, Journal, JournalPlace, News
 from mirror.journal.ownership import ACCOUNT, FailedOver, Garbled, Owner, ending, refuse_failed_over
 from mirror.journal.ownership import KEY as FAILED_OVER
 from mirror.journal.positions import POSITIONS, standing_in
@@ -97,7 +96,7 @@ def account(**more: Any) -> FailoverReport:
         "exposures": (exposure(),),
         "exposed": (),
         "source_problem": "",
-        "groups": {Standing.SYNCED: 3},
+        "groups": {GroupStanding.SYNCED: 3},
         "warnings": (),
         "steps": {"drain": 0.5},
         "seconds": 1.25,
@@ -353,11 +352,11 @@ class Journaling:
     async def refresh(self, _: list[str]) -> None:
         """The topic is there."""
 
-    async def follow(self, _: Place | None) -> News:
+    async def follow(self, _: JournalPlace | None) -> News:
         """The next round; nothing new when all were given."""
         if self.clock:
             self.clock.move(1)
-        return News([Entry(0, key, value) for key, value in next(self.reads, [])], Place(1, None, 0))
+        return News([Entry(0, key, value) for key, value in next(self.reads, [])], JournalPlace(1, None, 0))
 
 
 def test_a_copy_on_which_no_task_has_reported_yet_is_not_forgotten() -> None:
@@ -406,13 +405,12 @@ def test_partitions_that_a_running_mirror_leaves_behind(
 ) -> None:
     """Of two topics with a hundred records each, in which nothing may stand still for ten seconds."""
     monkeypatch.setattr("mirror.failover.rpo.POLL_SECONDS", 0.0)
-    settings = SimpleNamespace(flow="eu-to-us", target=SimpleNamespace(alias="us"))
     ends = {TopicPartition(topic, 0): 100 for topic in ("busy", "stuck")}
 
     async def behind() -> list[TopicPartition]:
         async with asyncio.timeout(DEADLINE_S):
             known = JournalSnapshot(cast(Journal, Journaling(*reads, clock=clock)))
-            return await known.reaching(cast(Settings, settings), ends, 10)
+            return await known.reaching(ends, 10)
 
     assert [at.topic for at in asyncio.run(behind())] == left
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mirror.commands.status import as_dict, rendered
 from mirror.config import Settings
-from mirror.journal.journal import OWNER, Entry, Journal, Lost, News, Place, journal_topic
+from mirror.journal.journal import OWNER, Entry, Journal, JournalPlace, LostRecords, News, journal_topic
 from mirror.journal.snapshot import LISTEN_SECONDS, STALE_MS, Follower, Pulse, Status, status_of
 from mirror.kafka.cluster import Cluster
 from mirror.observability.status import PartitionStatus
@@ -121,10 +121,10 @@ def test_a_mirror_elsewhere_runs_while_anything_arrives_of_it(monkeypatch: pytes
     monkeypatch.setattr("mirror.journal.snapshot.clock", clock)
     monkeypatch.setattr("mirror.journal.snapshot._LISTEN_PAUSE", 0)
 
-    async def follow(_: object, place: Place | None) -> News:
+    async def follow(_: object, place: JournalPlace | None) -> News:
         known = journal(figures(age_ms=60_000), host="elsewhere")
         arrived = known.items() if place is None else [(OWNER, known[OWNER])] if restated else []
-        return News([Entry(next(numbers), *one) for one in arrived], Place(next(numbers), None, 1), None)
+        return News([Entry(next(numbers), *one) for one in arrived], JournalPlace(next(numbers), None, 1), None)
 
     monkeypatch.setattr(Journal, "follow", follow)
     found = asyncio.run(Follower(cast(Settings, FLOW), cast(Cluster, CLUSTER)).listen())
@@ -137,10 +137,10 @@ def test_who_watches_a_flow_forgets_a_journal_that_lost_records(monkeypatch: pyt
     first, second, third = (figures(0), figures(1)), (figures(0, next_offset=1007),), (figures(2),)
     news = iter([(first, False), (second, False), (third, True)])
 
-    async def follow(_: object, __: Place | None) -> News:
+    async def follow(_: object, __: JournalPlace | None) -> News:
         every, lost = next(news)
         entries = [Entry(number, one.key(), one.to_json()) for number, one in enumerate(every)]
-        return News(entries, Place(1, None, 1), Lost("it was made anew", 3, 0, 0) if lost else None)
+        return News(entries, JournalPlace(1, None, 1), LostRecords("it was made anew", 3, 0, 0) if lost else None)
 
     async def shown(follower: Follower) -> list[list[tuple[int, int]]]:
         return [[(one.partition, one.next_offset) for one in (await follower.poll()).figures] for _ in range(3)]

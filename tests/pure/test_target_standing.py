@@ -13,7 +13,7 @@ from mirror.journal.entries import FirstSeen
 from mirror.kafka.admin import TopicInfo
 from mirror.policy.selection import TopicPair
 from mirror.topics import adoption
-from mirror.topics.adoption import Gate, Standing, Verdict, standing_of
+from mirror.topics.adoption import CopyStanding, CopyVerdict, Gate, standing_of
 from mirror.topics.history import Claim
 
 SOURCE, TARGET = (TopicInfo(name=name, topic_id=uuid4(), partitions=()) for name in ("orders", "eu.orders"))
@@ -24,28 +24,28 @@ SEEN = FirstSeen(source_topic="orders", topic_id=SOURCE.topic_id, target_topic_i
 @pytest.mark.parametrize(
     ("seen", "claim", "with_records", "empty"),
     [
-        (SEEN, None, Standing.OURS, Standing.OURS),
-        (replace(SEEN, topic_id=None), None, Standing.OURS, Standing.OURS),
-        (replace(SEEN, target_topic_id=None), None, Standing.OURS, Standing.OURS),
-        (None, None, Standing.FOREIGN, Standing.EMPTY),
-        (replace(SEEN, target_topic_id=uuid4()), None, Standing.FOREIGN, Standing.EMPTY),
-        (replace(SEEN, source_topic="other"), None, Standing.FOREIGN, Standing.EMPTY),
-        (replace(SEEN, cluster_id="other"), None, Standing.FOREIGN, Standing.EMPTY),
-        (replace(SEEN, topic_id=uuid4()), None, Standing.FROZEN, Standing.FROZEN),
-        (SEEN, Claim("beside", TARGET.topic_id), Standing.CLAIMED, Standing.CLAIMED),
-        (None, Claim("beside", None), Standing.CLAIMED, Standing.CLAIMED),
-        (SEEN, Claim("beside", uuid4()), Standing.OURS, Standing.OURS),
+        (SEEN, None, CopyStanding.OURS, CopyStanding.OURS),
+        (replace(SEEN, topic_id=None), None, CopyStanding.OURS, CopyStanding.OURS),
+        (replace(SEEN, target_topic_id=None), None, CopyStanding.OURS, CopyStanding.OURS),
+        (None, None, CopyStanding.FOREIGN, CopyStanding.EMPTY),
+        (replace(SEEN, target_topic_id=uuid4()), None, CopyStanding.FOREIGN, CopyStanding.EMPTY),
+        (replace(SEEN, source_topic="other"), None, CopyStanding.FOREIGN, CopyStanding.EMPTY),
+        (replace(SEEN, cluster_id="other"), None, CopyStanding.FOREIGN, CopyStanding.EMPTY),
+        (replace(SEEN, topic_id=uuid4()), None, CopyStanding.FROZEN, CopyStanding.FROZEN),
+        (SEEN, Claim("beside", TARGET.topic_id), CopyStanding.CLAIMED, CopyStanding.CLAIMED),
+        (None, Claim("beside", None), CopyStanding.CLAIMED, CopyStanding.CLAIMED),
+        (SEEN, Claim("beside", uuid4()), CopyStanding.OURS, CopyStanding.OURS),
     ],
 )
 def test_what_a_target_topic_is_to_a_flow(
-    seen: FirstSeen | None, claim: Claim | None, with_records: Standing, empty: Standing
+    seen: FirstSeen | None, claim: Claim | None, with_records: CopyStanding, empty: CopyStanding
 ) -> None:
     for has_records, expected in ((True, with_records), (False, empty)):
         found = standing_of(PAIR, SOURCE, TARGET, seen, claim, "source", has_records=has_records)
         assert found.standing is expected, found
-        assert bool(found.reason) is (expected not in (Standing.OURS, Standing.EMPTY))
+        assert bool(found.reason) is (expected not in (CopyStanding.OURS, CopyStanding.EMPTY))
     missing = standing_of(PAIR, SOURCE, None, seen, None, "source", has_records=False)
-    assert missing.standing is Standing.MISSING
+    assert missing.standing is CopyStanding.MISSING
 
 
 @pytest.mark.parametrize(
@@ -68,5 +68,5 @@ def test_a_topic_made_anew_since_its_settings_were_read_is_not_changed(
         return {}
 
     monkeypatch.setattr(adoption, "tails", none_differs)
-    held = Gate(asked, asked).held(["eu.orders"], plan, nothing, nothing, {"eu.orders": Verdict(Standing.OURS)})
+    held = Gate(asked, asked).held(["eu.orders"], plan, nothing, nothing, {"eu.orders": CopyVerdict(CopyStanding.OURS)})
     assert held == ({"eu.orders": why} if why else {})

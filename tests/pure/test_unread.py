@@ -15,7 +15,7 @@ from mirror.kafka.cluster import Endpoint
 from mirror.verify import ranges
 from mirror.verify.flow import Found, Proof, Proved, run_proof
 from mirror.verify.ranges import Share
-from mirror.verify.report import Gone, Lack, Shortfall, Unread, lacking, seal, verdict
+from mirror.verify.report import Gone, Lack, Shortfall, Unread, facts, lacking, verdict
 
 NOWHERE = Endpoint("none", (("127.0.0.1", 1),))
 SILENT = Unread(PAIR, "cluster eu: no leader")
@@ -67,9 +67,9 @@ def test_a_verdict_says_what_it_does_not_cover() -> None:
     assert verdict(partly) == "eu and us are equal; 1 partition was not verified"
     none = report_of(unread=(SILENT, SILENT))
     assert verdict(none) == "nothing was compared between eu and us; 2 partitions were not verified"
-    assert len({seal(one) for one in (report_of(part), report_of(part, unread=(SILENT,)), partly)}) == 3
+    assert len({str(facts(one)) for one in (report_of(part), report_of(part, unread=(SILENT,)), partly)}) == 3
     seen = Seen(page(partly))
-    assert {SILENT.reason, "clicks", "eu.clicks", "gone from the source"} <= set(seen.texts)
+    assert {SILENT.reason, "clicks", "eu.clicks", "Gone from the source"} <= set(seen.texts)
     assert "verdict warn" in {item.get("class") for _, item in seen.tags}
 
 

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -231,7 +231,7 @@ def test_expressions_that_cannot_be_evaluated_twice_alike_are_refused_before_any
 ) -> None:
     for name, expression, complaint in REFUSED:
         with pytest.raises(ConfigError) as refused:
-            used_by(spark, Rekeying.from_dict(RULE.to_dict() | {name: expression}))
+            used_by(spark, replace(RULE, **{name: cast(Any, expression)}))
         assert str(refused.value).startswith(f"topics.rules: orders: {name}: {expression}: ")
         assert complaint in str(refused.value)
     with pytest.raises(ConfigError, match="`nosuch` cannot be resolved"):

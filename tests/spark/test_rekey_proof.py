@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 from mirror.kafka.cluster import Endpoint
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.packing import BURIED
-from mirror.spark.rekey.verify import _DDL, Extent, Subject, _judged
-from mirror.verify.report import Kind, Lack, RekeyedReport, Shortfall
+from mirror.spark.rekey.verify import _DDL, ComparedExtent, RekeySubject, _judged
+from mirror.verify.report import DifferenceKind, Lack, RekeyedReport, Shortfall
 
 PARTITIONS = 12
 RULE = Rekeying(
     source="orders", target="by-user", partitions=PARTITIONS, dead_letter="dead", progress="mirror.f.rekey.by-user"
 )
-SUBJECT = Subject(flow="f", rule=RULE, source=Endpoint("none", ()), target=Endpoint("none", ()))
+SUBJECT = RekeySubject(flow="f", rule=RULE, source=Endpoint("none", ()), target=Endpoint("none", ()))
 BEGIN, END = dict.fromkeys(range(PARTITIONS), 0), dict.fromkeys(range(PARTITIONS), 99)
-EXTENT = Extent(
+EXTENT = ComparedExtent(
     begin=BEGIN,
     reached=END,
     done=END,
@@ -65,13 +65,13 @@ class Case:
 
     wanted: str
     found: str
-    expected: tuple[tuple[Kind, int], ...] = ()
+    expected: tuple[tuple[DifferenceKind, int], ...] = ()
     #: Of each wanted and each found record its time, and whether a broker gave it that.
     times: tuple[tuple[tuple[int, bool], ...], tuple[tuple[int, bool], ...]] = field(default=((), ()))
 
 
 def judged(
-    spark: SparkSession, cases: Mapping[int, Case], subject: Subject = SUBJECT, extent: Extent = EXTENT
+    spark: SparkSession, cases: Mapping[int, Case], subject: RekeySubject = SUBJECT, extent: ComparedExtent = EXTENT
 ) -> tuple[RekeyedReport, list[Shortfall]]:
     """Judge cases, by their target partitions."""
 
@@ -97,9 +97,9 @@ def judged(
     return _judged(subject, extent, *(spark.createDataFrame(rows(side), _DDL) for side in (True, False)))
 
 
-def by_place(report: RekeyedReport) -> dict[int, set[tuple[Kind, int]]]:
+def by_place(report: RekeyedReport) -> dict[int, set[tuple[DifferenceKind, int]]]:
     """Return the differences by target partition, each with its offset."""
-    found: dict[int, set[tuple[Kind, int]]] = {}
+    found: dict[int, set[tuple[DifferenceKind, int]]] = {}
     for one in report.differences:
         place = int(re.sub(r".*by-user-(\d+).*", r"\1", one.target)) if "by-user" in one.target else BURIED
         extra = re.search(r"at offset (\d+)", one.target)
@@ -107,7 +107,7 @@ def by_place(report: RekeyedReport) -> dict[int, set[tuple[Kind, int]]]:
     return found
 
 
-def expected(cases: Mapping[int, Case]) -> dict[int, set[tuple[Kind, int]]]:
+def expected(cases: Mapping[int, Case]) -> dict[int, set[tuple[DifferenceKind, int]]]:
     return {place: set(case.expected) for place, case in cases.items() if case.expected}
 
 
@@ -115,15 +115,15 @@ def test_each_record_is_there_once_in_its_partition_and_in_order(spark: SparkSes
     cases = {
         0: Case("a1 a2 2:a3 -4 ?b5", "a3 a1 a2 -4"),
         1: Case("a1 a2 ?b3", "a1 a2 b3"),
-        2: Case("a1 a2 a3", "a1 a2", ((Kind.MISSING, 2),)),
-        3: Case("a1 a2", "a1 a2 a2", ((Kind.EXTRA, 1),)),
-        4: Case("a1", "", ((Kind.MISSING, 0),)),
-        5: Case("", "a1", ((Kind.EXTRA, 0),)),
-        6: Case("a1 a2 a3", "a2 a1 a3", ((Kind.ORDER, 1),)),
+        2: Case("a1 a2 a3", "a1 a2", ((DifferenceKind.MISSING, 2),)),
+        3: Case("a1 a2", "a1 a2 a2", ((DifferenceKind.EXTRA, 1),)),
+        4: Case("a1", "", ((DifferenceKind.MISSING, 0),)),
+        5: Case("", "a1", ((DifferenceKind.EXTRA, 0),)),
+        6: Case("a1 a2 a3", "a2 a1 a3", ((DifferenceKind.ORDER, 1),)),
         7: Case("a1 2:a2", "a2 a1"),
         8: Case("ax ay ax", "ax ay ax"),
-        9: Case("ax ay ax", "ax ax ay", ((Kind.ORDER, 2),)),
-        BURIED: Case("a1 a9", "z7 a1", ((Kind.MISSING, 1),)),
+        9: Case("ax ay ax", "ax ax ay", ((DifferenceKind.ORDER, 2),)),
+        BURIED: Case("a1 a9", "z7 a1", ((DifferenceKind.MISSING, 1),)),
     }
     report, lacks = judged(spark, cases)
     assert by_place(report) == expected(cases)
@@ -145,20 +145,20 @@ def test_a_record_may_be_missing_that_the_cleaner_of_the_target_took(spark: Spar
     """Where both sides are compacted by the same keys, or the rule asks for it."""
     cases = {
         0: Case("a1 a2 b1 b c3", "a2 c3"),
-        1: Case("c3", "", ((Kind.MISSING, 0),)),
-        2: Case("a1 a2", "a1", ((Kind.MISSING, 1),)),
-        3: Case("b1 b", "b1", ((Kind.MISSING, 1),)),
+        1: Case("c3", "", ((DifferenceKind.MISSING, 0),)),
+        2: Case("a1 a2", "a1", ((DifferenceKind.MISSING, 1),)),
+        3: Case("b1 b", "b1", ((DifferenceKind.MISSING, 1),)),
         4: Case("a1 ?a2", "a2"),
         5: Case("c3 ?c", ""),
         6: Case("a1 a2 2:a3 2:a4", "a2"),
         7: Case("a1 a2 2:a3 2:a4", "a4"),
-        8: Case("a1 a2 2:a3 2:a4", "a1 a3", ((Kind.MISSING, 1), (Kind.MISSING, 3))),
+        8: Case("a1 a2 2:a3 2:a4", "a1 a3", ((DifferenceKind.MISSING, 1), (DifferenceKind.MISSING, 3))),
     }
     rule = replace(RULE, compacted=True, tombstones_ms=1)
     report, _ = judged(spark, cases, subject=replace(SUBJECT, rule=rule))
     assert by_place(report) == expected(cases)
     assert replace(RULE, compacted=True, rekey="other", may_compact=True).fits_compaction
-    unasked = {0: Case("a1 a2", "a2", ((Kind.MISSING, 0),))}
+    unasked = {0: Case("a1 a2", "a2", ((DifferenceKind.MISSING, 0),))}
     report, _ = judged(spark, unasked, subject=replace(SUBJECT, rule=replace(RULE, compacted=True)))
     assert by_place(report) == expected(unasked)
 
@@ -168,7 +168,7 @@ def test_times_may_differ_only_where_brokers_of_both_sides_may_stamp(spark: Spar
         """`7`: the record's own time; `"7"`: a broker's."""
         return tuple((int(one), isinstance(one, str)) for one in dated)
 
-    every = tuple((kind, at) for at in range(3) for kind in (Kind.MISSING, Kind.EXTRA))
+    every = tuple((kind, at) for at in range(3) for kind in (DifferenceKind.MISSING, DifferenceKind.EXTRA))
     cases = {
         0: Case("ax ax ax", "ax ax ax", (), (times(1, 2, 3), times(1, 2, 3))),
         1: Case("ax ay az", "ax ay az", every, (times(1, 2, 3), times("7", "8", "9"))),
@@ -176,7 +176,7 @@ def test_times_may_differ_only_where_brokers_of_both_sides_may_stamp(spark: Spar
         3: Case("ax ay az", "ax ay az", every, (times("1", "2", "3"), times(7, 8, 9))),
         4: Case("ax ax ax", "ax ax ax", (), (times("1", "2", 3), times(1, "9", 3))),
         5: Case("a1 a2", "a1 a2", (), (times("1", "2"), times("8", "9"))),
-        6: Case("a1 a2", "a2 a1", ((Kind.ORDER, 1),), (times("1", "2"), times("8", "9"))),
+        6: Case("a1 a2", "a2 a1", ((DifferenceKind.ORDER, 1),), (times("1", "2"), times("8", "9"))),
     }
     report, _ = judged(spark, cases)
     assert by_place(report) == expected(cases)

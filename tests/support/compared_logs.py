@@ -19,9 +19,9 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.records.codecs import compress
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import rewrite
-from mirror.verify.compare import Bounds, compare
+from mirror.verify.compare import LogBounds, compare
 from mirror.verify.reader import Answer, Reader
-from mirror.verify.report import Kind, Pair, PartitionReport
+from mirror.verify.report import DifferenceKind, Pair, PartitionReport
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("eu.orders", 0))
 FAR = 1 << 40
@@ -67,7 +67,7 @@ def compared(source: Sequence[bytes], target: Sequence[bytes], **more: Any) -> P
     pair = replace(PAIR, own_clock=more.pop("own_clock", False))
 
     async def run() -> PartitionReport:
-        bounds = more.pop("bounds", Bounds(0, FAR, 0, FAR, FAR))
+        bounds = more.pop("bounds", LogBounds(0, FAR, 0, FAR, FAR))
         left = log_of(source, bounds.begin, min(bounds.end, end_after(source)), **more)
         right = log_of(target, bounds.begin, min(bounds.target_end, end_after(target)))
         return await compare(pair, bounds, left, right)
@@ -75,7 +75,7 @@ def compared(source: Sequence[bytes], target: Sequence[bytes], **more: Any) -> P
     return asyncio.run(run())
 
 
-def kinds(report: PartitionReport) -> list[tuple[int, Kind]]:
+def kinds(report: PartitionReport) -> list[tuple[int, DifferenceKind]]:
     return [(one.offset, one.kind) for one in report.differences]
 
 

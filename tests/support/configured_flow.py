@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from mirror.cli import app
 from mirror.config import Settings, load
-from mirror.driver.flow import Outcome, prepare
+from mirror.driver.flow import RunOutcome, prepare
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import MirrorError
 from mirror.journal.entries import COPIES, FirstSeen
@@ -97,11 +97,11 @@ class ConfiguredFlow:
         fields = json.loads(self.mirror("status", "--json")[1])
         return {(one["topic"], one["partition"]): one["state"] for one in fields["partitions"]}
 
-    def once(self) -> Outcome:
+    def once(self) -> RunOutcome:
         """Run `mirror run --once` in this process."""
         return run_once(self.settings)
 
-    def while_running(self, story: Callable[[], None], epoch_s: float = 2.0) -> Outcome:
+    def while_running(self, story: Callable[[], None], epoch_s: float = 2.0) -> RunOutcome:
         """Run the mirror in this process for as long as a story takes; SIGHUP makes it read its file again.
 
         `figures` are what it knows of its partitions meanwhile.

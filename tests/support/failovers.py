@@ -19,7 +19,7 @@ from waiting import DEADLINE_S
 from mirror.commands.adopt import adopt
 from mirror.commands.failover import failover
 from mirror.config import ClusterSettings
-from mirror.driver.flow import Outcome
+from mirror.driver.flow import RunOutcome
 from mirror.errors import ExitCode
 from mirror.journal.journal import Change, Journal
 from mirror.kafka.cluster import Cluster, Endpoint
@@ -78,7 +78,7 @@ class Flow:
         cluster = ClusterSettings.model_validate({"alias": "eu", "bootstrap.servers": address})
         self.settings = self.settings.model_copy(update={"source": cluster})
 
-    def copy(self) -> Outcome:
+    def copy(self) -> RunOutcome:
         """Do what `mirror run --once` does."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("mirror.groups.follower.LAST_SYNC_SECONDS", DEADLINE_S)

@@ -22,7 +22,7 @@ from waiting import DEADLINE_S
 
 from mirror.cli import app
 from mirror.config import Settings, SyncSettings, parse_address
-from mirror.driver.flow import Outcome
+from mirror.driver.flow import RunOutcome
 from mirror.errors import ExitCode
 from mirror.journal.entries import losses_in
 from mirror.journal.journal import Change, Journal
@@ -94,7 +94,7 @@ class Flow:
         found = settings_between(self.source.bootstrap, self.target.bootstrap, topics, self.name, **self.topics)
         return found.model_copy(update={"sync": SyncSettings.model_validate(self.sync)})
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Do what `mirror run --once` does."""
         return run_once(self.settings())
 

@@ -39,7 +39,7 @@ from waiting import DEADLINE_S, until
 
 from mirror import config
 from mirror.cli import app
-from mirror.driver.flow import Outcome, prepare
+from mirror.driver.flow import RunOutcome, prepare
 from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ExitCode
 from mirror.kafka.cluster import TopicPartition
@@ -136,7 +136,7 @@ class LiveMirror:
         self._watcher = TopicWatcher(Replanner(settings), lambda: config.load(self.config))
         standing: Any = context
         self._supervisor = _Threaded(standing, prepare(settings), self._seen.update, topic_watcher=self._watcher)
-        ended: list[Outcome | BaseException] = []
+        ended: list[RunOutcome | BaseException] = []
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._run, args=(self._loop, self._supervisor, ended))
         thread.start()
@@ -147,10 +147,10 @@ class LiveMirror:
                 self._loop.call_soon_threadsafe(self._supervisor._stop)
             thread.join()
         (result,) = ended
-        assert isinstance(result, Outcome), result
+        assert isinstance(result, RunOutcome), result
 
     @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop, supervisor: Supervisor, ended: list[Outcome | BaseException]) -> None:
+    def _run(loop: asyncio.AbstractEventLoop, supervisor: Supervisor, ended: list[RunOutcome | BaseException]) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: loop) as runner:
                 ended.append(runner.run(supervisor.run()))

@@ -12,17 +12,17 @@ from compared_logs import log_of, some, stored
 from recordoracle import Record
 
 from mirror.kafka.cluster import TopicPartition
-from mirror.verify.compare import Bounds, compare
+from mirror.verify.compare import LogBounds, compare
 from mirror.verify.ranges import ProofPlan, Range, Subject
 from mirror.verify.report import Pair, PartitionReport, VerifyReport, joined
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("orders", 0))
 
 
-def in_ranges(source: Sequence[bytes], target: Sequence[bytes], bounds: Bounds, *cuts: int) -> PartitionReport:
+def in_ranges(source: Sequence[bytes], target: Sequence[bytes], bounds: LogBounds, *cuts: int) -> PartitionReport:
     """Compared in ranges, and put together again."""
 
-    async def run(part: Bounds, target_end: int) -> PartitionReport:
+    async def run(part: LogBounds, target_end: int) -> PartitionReport:
         return await compare(PAIR, part, log_of(source, part.begin, part.end), log_of(target, part.begin, target_end))
 
     edges = [bounds.begin, *cuts, bounds.end]
@@ -33,7 +33,7 @@ def in_ranges(source: Sequence[bytes], target: Sequence[bytes], bounds: Bounds, 
 
 MANY = [stored(some(*range(5)), base) for base in range(0, 60, 5)]
 CHANGED = [*MANY[:8], stored([*some(0, 1, 2, 3), Record(4, 0, b"key 4", b"another")], 40), *MANY[9:]]
-ALL = Bounds(0, 60, 0, 60, 60)
+ALL = LogBounds(0, 60, 0, 60, 60)
 SUBJECT = Subject("orders", "a", "b", (("orders", "1", "orders", "2", 1),))
 PLAN = ProofPlan(
     SUBJECT, 1_700_000_000_000, tuple(Range(n, PAIR, ALL.within(n * 15, n * 15 + 15), 0, 9, 7) for n in range(4))

@@ -22,7 +22,7 @@ from sparkless import InThisProcess
 from waiting import DEADLINE_S, until
 
 from mirror.config import ClusterSettings, Settings
-from mirror.driver.flow import Flow, Outcome, prepare
+from mirror.driver.flow import Flow, RunOutcome, prepare
 from mirror.journal.entries import PAUSES, PendingStart, pause_entry
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
@@ -33,7 +33,7 @@ from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.driver import ORDER, Rekeyer
-from mirror.spark.rekey.microbatch import Plan, Work
+from mirror.spark.rekey.microbatch import MicroBatchPlan, Work
 from mirror.spark.rekey.packing import SLICE, Packer
 from mirror.spark.rekey.queries import Queries
 from mirror.spark.rekey.reading import sound_batches
@@ -138,7 +138,7 @@ class Story:
         rules = [{"match": self.topic, "rekey": "key", "partitions": 4}]
         return settings_between(self.source, self.target, [self.topic, *beside], self.topic, rules=rules, **topics)
 
-    def ended(self, settings: Settings, *, once: bool = False) -> Outcome:
+    def ended(self, settings: Settings, *, once: bool = False) -> RunOutcome:
         """How a mirror ends that copies all there is, whose tasks ran here."""
         flow = replace(prepare(settings, once=once, until_caught_up=not once), epoch_seconds=2.0)
         context: Any = InThisProcess()
@@ -168,10 +168,10 @@ class Story:
         nowhere: Any = None  # Spark is not asked
         return Here(nowhere, flow, self.rule, frozenset())
 
-    def planned(self) -> Plan:
+    def planned(self) -> MicroBatchPlan:
         """What a driver that starts now carries out first."""
 
-        async def planned() -> Plan | None:
+        async def planned() -> MicroBatchPlan | None:
             one = self.driver()
             async with one._source, one._target:
                 return await one._take_over() or await one._planned()
@@ -180,10 +180,10 @@ class Story:
         assert plan is not None
         return plan
 
-    def work(self, plan: Plan) -> Work:
+    def work(self, plan: MicroBatchPlan) -> Work:
         return Work(flow=self.topic, plan=plan, source=self.flow.source, target=self.flow.target, slots=2)
 
-    def read(self, plan: Plan, slot: int) -> Iterator[pa.RecordBatch]:
+    def read(self, plan: MicroBatchPlan, slot: int) -> Iterator[pa.RecordBatch]:
         """A slot's slices, as Spark hands them on."""
         work, rows = self.work(plan), list[dict[str, Any]]()
         for partition, begin, end in plan.ranges:
@@ -195,7 +195,7 @@ class Story:
         rows.sort(key=lambda row: [row[name] for name in ORDER])
         return iter([pa.RecordBatch.from_pylist(rows, SLICE)])
 
-    def write(self, plan: Plan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> pa.RecordBatch:
+    def write(self, plan: MicroBatchPlan, slot: int, slices: Iterator[pa.RecordBatch] | None = None) -> pa.RecordBatch:
         return asyncio.run(_write(self.work(plan), slot, slices or self.read(plan, slot)))
 
     def journal(self) -> dict[bytes, bytes]:

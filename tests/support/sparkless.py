@@ -9,7 +9,7 @@ from typing import Any, Self
 from pyspark import SparkContext
 
 from mirror.config import Settings
-from mirror.driver.flow import Outcome, prepare
+from mirror.driver.flow import RunOutcome, prepare
 from mirror.spark.rekey.queries import check_rules, queries_for
 from mirror.spark.supervisor import Supervisor
 
@@ -56,10 +56,10 @@ class InThisProcess:
         return self._job()
 
 
-def run_beside(mirror: Supervisor, story: Callable[[], None]) -> Outcome:
+def run_beside(mirror: Supervisor, story: Callable[[], None]) -> RunOutcome:
     """Run a mirror for as long as a story takes, in a thread of its own. Raises as either does."""
 
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         running = asyncio.create_task(mirror.run())
         try:
             await asyncio.to_thread(story)
@@ -71,7 +71,7 @@ def run_beside(mirror: Supervisor, story: Callable[[], None]) -> Outcome:
     return asyncio.run(run())
 
 
-def run_once(settings: Settings, context: SparkContext | None = None) -> Outcome:
+def run_once(settings: Settings, context: SparkContext | None = None) -> RunOutcome:
     """What `mirror run --once` does, but for starting Spark: in that of `context`, or without. Raises MirrorError."""
     if context is None:
         standing: Any = InThisProcess()

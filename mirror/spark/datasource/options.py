@@ -35,7 +35,7 @@ from mirror.records.header import DELETE_HORIZON, LAST_OFFSET, BatchHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedBatches:
     """Topics and partitions (None: all), offsets from `first` to `before`, times in ms from `since` to `until`.
 
     A batch belongs to a range where it may hold a record of it: by its last and base offset, by its max and base
@@ -72,19 +72,19 @@ class Wanted:
         base = header.base_timestamp if header.magic == 2 else header.max_timestamp
         return base < self.until
 
-    def of_topics(self, names: frozenset[str]) -> Wanted:
+    def of_topics(self, names: frozenset[str]) -> WantedBatches:
         """With these topics alone, of those asked for."""
         return replace(self, topics=names if self.topics is None else self.topics & names)
 
-    def of_partitions(self, numbers: frozenset[int]) -> Wanted:
+    def of_partitions(self, numbers: frozenset[int]) -> WantedBatches:
         """With these partitions alone, likewise."""
         return replace(self, partitions=numbers if self.partitions is None else self.partitions & numbers)
 
-    def of_offsets(self, first: int = 0, before: int = LAST_OFFSET) -> Wanted:
+    def of_offsets(self, first: int = 0, before: int = LAST_OFFSET) -> WantedBatches:
         """With no offsets beyond these."""
         return replace(self, first=max(self.first, first), before=min(self.before, before))
 
-    def of_times(self, since: int | None = None, until: int | None = None) -> Wanted:
+    def of_times(self, since: int | None = None, until: int | None = None) -> WantedBatches:
         """With no times beyond these, in ms."""
         starts = [one for one in (self.since, since) if one is not None]
         ends = [one for one in (self.until, until) if one is not None]
@@ -130,7 +130,7 @@ class Options:
     `side` says which cluster of it.
     """
 
-    wanted: Wanted
+    wanted: WantedBatches
     detail: Detail
     pushdown: bool = False
     bytes_per_second: int | None = None
@@ -194,11 +194,11 @@ def folder_of(path: str) -> str:
     return path if "://" in path else str(Path(path).absolute())
 
 
-def _wanted(values: Mapping[str, str]) -> Wanted:
+def _wanted(values: Mapping[str, str]) -> WantedBatches:
     time = "a time such as 2026-01-31T12:00:00Z"
     topics = _read(values, "topic", lambda text: [name.strip() for name in text.split(",")], "names")
     partitions = _read(values, "partition", lambda text: [int(number) for number in text.split(",")], "numbers")
-    return Wanted(
+    return WantedBatches(
         topics=None if topics is None else frozenset(topics),
         partitions=None if partitions is None else frozenset(partitions),
         since=_read(values, "since", milliseconds, time),

@@ -21,7 +21,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 from mirror.errors import BadRecords, BrokerError, ConfigError
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Cluster, Endpoint, TopicPartition
-from mirror.kafka.log_reader import Log, driven
+from mirror.kafka.log_reader import ReadLog, driven
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, list_offset
 from mirror.policy.rules import Rules
 from mirror.policy.selection import selects
@@ -37,7 +37,7 @@ from mirror.segments.files import (
     offset_of,
     scan_transactions,
 )
-from mirror.spark.datasource.options import Detail, Options, Wanted, folder_of
+from mirror.spark.datasource.options import Detail, Options, WantedBatches, folder_of
 from mirror.spark.datasource.rows import Place, Rows
 from mirror.topics.apply import rules_for
 from mirror.verify.ranges import cuts, measured
@@ -134,7 +134,7 @@ class FileSlice:
     base_offset: int
     is_last: bool
     rules: Rules
-    wanted: Wanted
+    wanted: WantedBatches
     detail: Detail
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -182,7 +182,7 @@ class LogSlice:
     end: int
     stable: int
     rules: Rules
-    wanted: Wanted
+    wanted: WantedBatches
     detail: Detail
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -192,7 +192,7 @@ class LogSlice:
     async def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
         async with Cluster(self.endpoint) as cluster:
             await cluster.refresh([self.partition.topic])
-            log = Log(cluster, self.partition, self.stable, self.end)
+            log = ReadLog(cluster, self.partition, self.stable, self.end)
             rows = Rows(self.place, self.rules, self.detail)
             async for raw, outcome in self._read(cluster, log):
                 if self.wanted.has(raw.header):
@@ -202,7 +202,7 @@ class LogSlice:
             for made in _ended(rows, self.place, self.detail, log.damage, log.at):
                 yield made
 
-    async def _read(self, cluster: Cluster, log: Log) -> AsyncGenerator[tuple[RawBatch, Outcome], None]:
+    async def _read(self, cluster: Cluster, log: ReadLog) -> AsyncGenerator[tuple[RawBatch, Outcome], None]:
         """What is there when it is read: retention may delete the first of it at any time."""
         begin = self.begin
         while True:
@@ -235,7 +235,7 @@ def _ended(
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogExtent:
     """A partition as it is now: offsets from `start` to before `end`, transactions decided below `stable`."""
 
     partition: TopicPartition
@@ -244,7 +244,7 @@ class Extent:
     end: int
 
 
-def planned(options: Options, wanted: Wanted) -> list[FileSlice] | list[LogSlice]:
+def planned(options: Options, wanted: WantedBatches) -> list[FileSlice] | list[LogSlice]:
     """The slices that hold what is `wanted`. Raises ConfigError, and ClusterError."""
     if options.path is not None:
         return [one for segments in found_at(folder_of(options.path)) for one in _of_files(options, wanted, segments)]
@@ -252,7 +252,7 @@ def planned(options: Options, wanted: Wanted) -> list[FileSlice] | list[LogSlice
     return asyncio.run(_of_cluster(options, wanted, topics, rules_of(options, topics)))
 
 
-def chosen(options: Options, wanted: Wanted) -> Sequence[str]:
+def chosen(options: Options, wanted: WantedBatches) -> Sequence[str]:
     """The topics to read of a cluster: those asked for, else those of the flow, else all but the brokers' own."""
     named = options.wanted.topics
     if named is not None:
@@ -275,26 +275,26 @@ def rules_of(options: Options, topics: Sequence[str]) -> Mapping[str, Rules]:
     return {topic: rules_for(options.flow, topic)[0] for topic in topics}
 
 
-async def extents(cluster: Cluster, topics: Sequence[str], wanted: Wanted) -> list[Extent]:
+async def extents(cluster: Cluster, topics: Sequence[str], wanted: WantedBatches) -> list[LogExtent]:
     """The partitions asked for, with their ends of now. Raises ConfigError for a topic that is not there."""
     await cluster.refresh(topics)
     if missing := [topic for topic in topics if topic not in cluster.topics]:
         raise ConfigError(f"{cluster}: no topic {', '.join(missing)}")
 
-    async def of(partition: TopicPartition) -> Extent:
+    async def of(partition: TopicPartition) -> LogExtent:
         start, stable, end = await asyncio.gather(
             list_offset(cluster, partition, EARLIEST),
             list_offset(cluster, partition, LATEST, READ_COMMITTED),
             list_offset(cluster, partition, LATEST),
         )
-        return Extent(partition, start, stable, end)
+        return LogExtent(partition, start, stable, end)
 
     numbers = ((topic, number) for topic in topics for number in sorted(cluster.topics[topic].leaders))
     partitions = [TopicPartition(*one) for one in numbers if wanted.has_partition(one[1])]
     return list(await asyncio.gather(*map(of, partitions)))
 
 
-def _of_files(options: Options, wanted: Wanted, segments: Sequence[Segment]) -> list[FileSlice]:
+def _of_files(options: Options, wanted: WantedBatches, segments: Sequence[Segment]) -> list[FileSlice]:
     first = segments[0]
     asked = options.wanted.has_topic(first.topic) and wanted.has_topic(first.topic)
     if not asked or not wanted.has_partition(first.partition):
@@ -319,7 +319,7 @@ def _of_files(options: Options, wanted: Wanted, segments: Sequence[Segment]) -> 
 
 
 async def _of_cluster(
-    options: Options, wanted: Wanted, topics: Sequence[str], rules: Mapping[str, Rules]
+    options: Options, wanted: WantedBatches, topics: Sequence[str], rules: Mapping[str, Rules]
 ) -> list[LogSlice]:
     endpoint = Endpoint.of(options.cluster).bounded(options.bytes_per_second)
     async with Cluster(endpoint) as cluster:
@@ -331,7 +331,7 @@ async def _of_cluster(
         ]
 
 
-async def _ranges(cluster: Cluster, extent: Extent, wanted: Wanted) -> list[tuple[int, int]]:
+async def _ranges(cluster: Cluster, extent: LogExtent, wanted: WantedBatches) -> list[tuple[int, int]]:
     """Ranges of one partition about equal in bytes, cut behind batches."""
     partition, begin, end = extent.partition, max(extent.start, wanted.first), min(extent.end, wanted.before)
     if wanted.since is not None:
@@ -342,7 +342,7 @@ async def _ranges(cluster: Cluster, extent: Extent, wanted: Wanted) -> list[tupl
 
 
 def slice_of(
-    options: Options, endpoint: Endpoint, extent: Extent, wanted: Wanted, rules: Rules, begin: int, end: int
+    options: Options, endpoint: Endpoint, extent: LogExtent, wanted: WantedBatches, rules: Rules, begin: int, end: int
 ) -> LogSlice:
     """A range of one partition as a task reads it."""
     partition = extent.partition

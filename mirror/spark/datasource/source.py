@@ -24,13 +24,13 @@ from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import begin_since
 from mirror.policy.rules import Rules
 from mirror.spark.compat import require
-from mirror.spark.datasource.options import Options, Wanted, parse
-from mirror.spark.datasource.plan import Extent, chosen, extents, planned, rules_of, slice_of
+from mirror.spark.datasource.options import Options, WantedBatches, parse
+from mirror.spark.datasource.plan import LogExtent, chosen, extents, planned, rules_of, slice_of
 from mirror.spark.datasource.rows import DDL
 
 # --- A query's filters as what need not be read -----------------------------------------------------------------------
 
-_Narrow = Callable[[Wanted, Any], Wanted]
+_Narrow = Callable[[WantedBatches, Any], WantedBatches]
 
 
 def _milliseconds(value: object) -> int:
@@ -71,7 +71,7 @@ _TABLE: Final[Mapping[tuple[str, str], _Narrow]] = {
 }
 
 
-def narrowed(wanted: Wanted, filters: Iterable[Any]) -> Wanted:
+def narrowed(wanted: WantedBatches, filters: Iterable[Any]) -> WantedBatches:
     """What is left to read where all `filters` hold; one that says nothing about that is passed over."""
     for one in filters:
         column: tuple[str, ...] = getattr(one, "attribute", ())
@@ -129,7 +129,7 @@ class BatchStream(DataSourceStreamReader):
             begin = start.get(key, end.get(f"{key}{_BEGIN}", 0))
             if begin < until:
                 partition = _partition(key)
-                extent = Extent(partition, 0, until, until)
+                extent = LogExtent(partition, 0, until, until)
                 rules, wanted = self._rules[partition.topic], self._options.wanted
                 made.append(slice_of(self._options, self._endpoint, extent, wanted, rules, begin, until))
         return [InputPartition(one) for one in made]
@@ -138,21 +138,21 @@ class BatchStream(DataSourceStreamReader):
         """The rows of one range."""
         return iter(partition.value.read())
 
-    async def _extents(self, known: Collection[str]) -> list[Extent]:
+    async def _extents(self, known: Collection[str]) -> list[LogExtent]:
         """All partitions of now; those that are not `known` from the first offset that is wanted."""
         wanted = self._options.wanted
         async with Cluster(self._endpoint) as cluster:
             found = await extents(cluster, chosen(self._options, wanted), wanted)
             return [one if _key(one) in known else await self._begun(cluster, one) for one in found]
 
-    async def _begun(self, cluster: Cluster, extent: Extent) -> Extent:
+    async def _begun(self, cluster: Cluster, extent: LogExtent) -> LogExtent:
         wanted, start = self._options.wanted, extent.start
         if wanted.since is not None:
             start = await begin_since(cluster, extent.partition, max(0, wanted.since), start, extent.stable)
         return replace(extent, start=max(start, min(wanted.first, extent.stable)))
 
 
-def _key(extent: Extent) -> str:
+def _key(extent: LogExtent) -> str:
     """A topic's name holds no colon (Kafka `Topic.validate`)."""
     return f"{extent.partition.topic}:{extent.partition.partition}"
 

@@ -72,12 +72,12 @@ from mirror.policy.selection import Rekeying
 from mirror.records.recipe import opened_by
 from mirror.replication.assignment import KnownStop
 from mirror.replication.position import inspecting
-from mirror.spark.compat import map_in_arrow, partitioned_by_id
+from mirror.spark.compat import map_in_arrow, partitioned_by_slot
 from mirror.spark.rekey.expressions import MADE, judged, used_by
 from mirror.spark.rekey.microbatch import (
     NOTHING,
-    Plan,
-    Stopped,
+    MicroBatchPlan,
+    RekeyStop,
     Work,
     advice_values,
     denied,
@@ -87,7 +87,7 @@ from mirror.spark.rekey.microbatch import (
 from mirror.spark.rekey.packing import SLICE_DDL
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.reading import CARRIED, packed, repacked, row_schema, rows
-from mirror.spark.rekey.source import REFRESH_SECONDS, Source, Standing, recreated, stands
+from mirror.spark.rekey.source import REFRESH_SECONDS, PartStanding, RekeySource, recreated, stands
 from mirror.spark.rekey.writing import RESULT_DDL, written
 from mirror.spark.session import asked, failure_text, may_live
 from mirror.states import Remedy, State
@@ -104,7 +104,7 @@ def carried_out(session: SparkSession, work: Work, used: frozenset[str]) -> list
 
     Whatever Spark raises says nothing of what was committed: the slots' numbers do.
     """
-    ordered = partitioned_by_id(slices_of(session, work, used), work.slots, "slot").sortWithinPartitions(*ORDER)
+    ordered = partitioned_by_slot(slices_of(session, work, used), work.slots).sortWithinPartitions(*ORDER)
     return map_in_arrow(ordered, naming_denials(written(work)), RESULT_DDL).collect()
 
 
@@ -162,7 +162,7 @@ class Rekeyer:
         self._session, self._flow, self._rule, self._used, self._instance = session, flow, rule, used, ""
         self._log = logs.get("mirror.rekey").bind(flow=flow.name, topic=rule.source)
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
-        self._side = Source(self._source, rule, flow, self._log)
+        self._side = RekeySource(self._source, rule, flow, self._log)
         self._parts = self._side.parts
         self.journal = Journal(self._target, flow.name)
         self._standing = StandingLog()
@@ -177,16 +177,16 @@ class Rekeyer:
         self._partitions = 0  # of the target, by the last plan, or for the first one (D9)
         self._plans = PlanLog(self._target, rule)
         self._is_bound = False  # a plan must be finished as it is (R4)
-        self._abandoned: Plan | None = None  # no slot had it when it was looked at
+        self._abandoned: MicroBatchPlan | None = None  # no slot had it when it was looked at
         self._thread = ThreadPoolExecutor(1, "rekey")
         self._offsets = FIRST_OFFSETS
         self._waiting, self._is_paused = "", False
-        self._stop: Stopped | None = None  # of the whole topic
+        self._stop: RekeyStop | None = None  # of the whole topic
         self._reported = self._target_seen = self._checked = float("-inf")
         self._failures, self._backoff = 0, _retry_backoff()
-        self._trial: Plan | None = None  # the plan whose job runs or ran last
+        self._trial: MicroBatchPlan | None = None  # the plan whose job runs or ran last
         self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
-        self._exhausting: dict[int, Stopped] = {}
+        self._exhausting: dict[int, RekeyStop] = {}
         self._stops_since = clock.monotonic()
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
         self.origins = flow.origins.get(rule.source, ())
@@ -251,7 +251,7 @@ class Rekeyer:
                 try:
                     await self._go_on(stopping, paused)
                     break
-                except (Stopped, AccessDenied) as problem:
+                except (RekeyStop, AccessDenied) as problem:
                     is_of_all = self._is_stopped_by(denied(problem) if isinstance(problem, AccessDenied) else problem)
                     if is_of_all or self._is_bound:  # some slots have their part of it: no way around
                         if self._flow.once:
@@ -297,7 +297,7 @@ class Rekeyer:
                 f"the rule's expressions take more memory than there is for the record at offset {offset} ({reason});"
                 " bound what they build from a record, or give Spark more memory, and start the mirror again"
             )
-            stop = Stopped(State.REFUSED, number, offset, detail, Remedy.CHANGE_RULE)
+            stop = RekeyStop(State.REFUSED, number, offset, detail, Remedy.CHANGE_RULE)
             self._exhausting[number], self._failures = stop, 0
             self._suspects.pop(number, None)
             self._is_stopped_by(stop)
@@ -309,7 +309,7 @@ class Rekeyer:
         try:
             await record_rekeyed(self._source, self.journal, self._rule, self.origins, self._flow.elsewhere)
         except PreflightError as problem:
-            raise Stopped(State.REFUSED, -1, -1, str(problem), Remedy.CHANGE_RULE) from problem
+            raise RekeyStop(State.REFUSED, -1, -1, str(problem), Remedy.CHANGE_RULE) from problem
         await self._check_settings()
         while not stopping.is_set():
             self._is_paused = plan is None and self._rule.source in paused()
@@ -349,12 +349,12 @@ class Rekeyer:
         return standing_in(await self.journal.newest()).may_lack(copy, topic_id, target_topic_id)
 
     async def _check_settings(self) -> None:
-        """Raises Stopped where the target would give records times of its own, or remove them (D8)."""
+        """Raises RekeyStop where the target would give records times of its own, or remove them (D8)."""
         self._checked = clock.monotonic()
         if (stop := await misfit_in(self._target, self._rule)) is not None:
             raise stop
 
-    async def _take_over(self) -> Plan | None:
+    async def _take_over(self) -> MicroBatchPlan | None:
         """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None.
 
         Whoever failed the flow over meanwhile has fenced this one, which takes that back no more: raises FlowLost.
@@ -397,7 +397,7 @@ class Rekeyer:
         await self._refresh()
         return self._mended(plan)
 
-    async def _stand_by(self, plan: Plan) -> None:
+    async def _stand_by(self, plan: MicroBatchPlan) -> None:
         """A plan is the last one on record: the topic has begun, so should it begin anew, then with all there is.
         Raises as `Journal.append` does.
         """
@@ -435,7 +435,7 @@ class Rekeyer:
         gone = ((key, None) for key in reported if key.startswith(own) and key not in reports)
         await self.journal.append_all([*forgotten, *lifted, *gone])
 
-    def _mended(self, plan: Plan) -> Plan:
+    def _mended(self, plan: MicroBatchPlan) -> MicroBatchPlan:
         """A plan that must be finished, with what a person may have changed so that it can be, or cannot: the target
         takes larger batches, is compacted by now, or what the source lost may be passed over.
         """
@@ -445,7 +445,7 @@ class Rekeyer:
         until = {number: max(offset, begin[number]) for number, offset in plan.until.items()}
         return replace(plan, rule=rule, begin=begin, until=until)
 
-    async def _planned(self) -> Plan | None:
+    async def _planned(self) -> MicroBatchPlan | None:
         """The next plan, on record; None while there is nothing new. That nothing was there at a first start is on
         record, too: a plan of nothing says where that was.
         """
@@ -481,7 +481,7 @@ class Rekeyer:
         if self._is_made_anew:
             raise recreated(rule, "target")
         self._plans.check_partitions(self._partitions, "had")  # D9
-        plan = Plan(
+        plan = MicroBatchPlan(
             number=self._newest + 1,
             after=self._committed,
             begin=begin,
@@ -513,7 +513,7 @@ class Rekeyer:
         """There is another target topic by the name (D5)."""
         return None not in (self._target_id, now := self._target.topic_id(self._rule.target)) and now != self._target_id
 
-    async def _carry_out(self, plan: Plan, stopping: asyncio.Event) -> list[Row]:
+    async def _carry_out(self, plan: MicroBatchPlan, stopping: asyncio.Event) -> list[Row]:
         """A job of Spark, in a thread of its own; cut short where the mirror ends, since it can be finished later."""
         work = Work(
             flow=self._flow.name,
@@ -542,7 +542,7 @@ class Rekeyer:
                 await asyncio.wait([job], timeout=1.0)
             results: list[Row] = await job
         except Exception as failure:
-            if (stop := Stopped.found_in(failure)) is not None:
+            if (stop := RekeyStop.found_in(failure)) is not None:
                 raise stop from None
             raise
         finally:
@@ -560,7 +560,7 @@ class Rekeyer:
     def _overdue_after(self) -> float:
         return OVERDUE_SECONDS if self.limits().rate is None else BOUNDED_SECONDS
 
-    async def _report_overdue(self, plan: Plan) -> None:
+    async def _report_overdue(self, plan: MicroBatchPlan) -> None:
         ranges = [f"{first} to {until - 1} of partition {number}" for number, first, until in plan.ranges]
         more = f" and {len(ranges) - _NAMED} more partitions" if len(ranges) > _NAMED else ""
         waiting = (
@@ -574,7 +574,7 @@ class Rekeyer:
             self._log.warning("rekey_waits", reason=waiting)
         await self._last_word()
 
-    def _bounded_source(self, plan: Plan) -> Endpoint:
+    def _bounded_source(self, plan: MicroBatchPlan) -> Endpoint:
         """The source, with what each task that may read the plan's ranges at a time gets of the flow's bound."""
         if (rate := self.limits().rate) is None:
             return self._flow.source
@@ -587,7 +587,7 @@ class Rekeyer:
         is_ours = rule.expressions == self._rule.expressions
         return carried_out(self._session, work, self._used if is_ours else used_by(self._session, rule))
 
-    def _learn(self, plan: Plan, results: list[Row]) -> None:
+    def _learn(self, plan: MicroBatchPlan, results: list[Row]) -> None:
         """The micro-batch is committed by every slot."""
         self._committed = plan.number
         self._side.stand_at(plan.until, plan.epochs)
@@ -596,7 +596,7 @@ class Rekeyer:
         for row in results:
             self._parts[row.source_partition].learn(row)
 
-    def _is_stopped_by(self, stop: Stopped) -> bool:
+    def _is_stopped_by(self, stop: RekeyStop) -> bool:
         """Note a stop; whether it is that of the whole topic. The supervisor logs it, as every report."""
         if stop.partition < 0:
             self._stop = stop
@@ -604,7 +604,7 @@ class Rekeyer:
                 self._log.error("rekey_waits", reason=stop.text(self._advice_values(stop.offset)))
             return True
         self._stops_since = clock.monotonic()
-        part = self._parts.setdefault(stop.partition, Standing(max(stop.offset, 0)))
+        part = self._parts.setdefault(stop.partition, PartStanding(max(stop.offset, 0)))
         part.stop = stop
         return False
 
@@ -632,7 +632,7 @@ class Rekeyer:
         await self.journal.append_all([*reports, *self._standing.changes((), met)])
         self._standing.written((), met)
 
-    def _known_stop(self, stop: Stopped) -> KnownStop:
+    def _known_stop(self, stop: RekeyStop) -> KnownStop:
         return KnownStop(
             state=stop.state,
             offset=stop.offset,

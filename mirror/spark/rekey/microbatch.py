@@ -9,16 +9,19 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import Annotated, Final, Self, TypeVar
+
+from pydantic import Field
 
 from mirror import clock
 from mirror.errors import AccessDenied, ClusterUnreachable, ConfigError, MirrorError, NotAuthenticated
 from mirror.journal.journal import decode, encode, newest
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.log_reader import Log, last_committed
+from mirror.kafka.log_reader import ReadLog, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, epoch_end, every_listed, list_offset
 from mirror.kafka.topic_configs import topic_configs
 from mirror.kafka.transactions import awaiting_markers
+from mirror.observability.json_record import JsonRecord, codec_of
 from mirror.policy.rules import is_compacted, is_stamped
 from mirror.policy.selection import Rekeying
 from mirror.records.header import RawBatch, parse_header
@@ -33,7 +36,7 @@ _MARK: Final = "mirror-stop:"
 _FOUND: Final = re.compile(re.escape(_MARK) + r"(\[.*?\])(?:$|\n)", re.MULTILINE)
 
 
-class Stopped(MirrorError):
+class RekeyStop(MirrorError):
     """A source partition cannot be re-keyed from `offset` on, -1 where that is not known. `remedies` are what resolves
     it, by default all that does in its state.
     """
@@ -56,24 +59,24 @@ class Stopped(MirrorError):
         known = {**values, "partition": self.partition}
         return ". ".join(one.text(known) for one in self.remedies)
 
-    def at(self, partition: int, offset: int) -> Stopped:
+    def at(self, partition: int, offset: int) -> RekeyStop:
         """The same of one source partition, where it is that of all."""
-        return Stopped(self.state, partition, offset, self.detail, *self.remedies)
+        return RekeyStop(self.state, partition, offset, self.detail, *self.remedies)
 
     @staticmethod
-    def found_in(failure: Exception) -> Stopped | None:
+    def found_in(failure: Exception) -> RekeyStop | None:
         """The stop that a failed job ended with, if it was one."""
         found = _FOUND.search(str(failure))
         if found is None:
             return None
         state, partition, offset, detail, names = json.loads(found[1])
-        return Stopped(State(state), int(partition), int(offset), str(detail), *(Remedy[name] for name in names))
+        return RekeyStop(State(state), int(partition), int(offset), str(detail), *(Remedy[name] for name in names))
 
 
-def denied(problem: AccessDenied) -> Stopped:
+def denied(problem: AccessDenied) -> RekeyStop:
     """The stop of a topic for which the mirror lacks a right, or is not known to a cluster."""
     remedy = Remedy.MEND_LOGIN if isinstance(problem, NotAuthenticated) else Remedy.GRANT_REKEYED
-    return Stopped(State.UNAUTHORIZED, -1, -1, str(problem), remedy)
+    return RekeyStop(State.UNAUTHORIZED, -1, -1, str(problem), remedy)
 
 
 def naming_denials(step: Callable[[Iterator[T]], Iterator[T]]) -> Callable[[Iterator[T]], Iterator[T]]:
@@ -89,7 +92,7 @@ def naming_denials(step: Callable[[Iterator[T]], Iterator[T]]) -> Callable[[Iter
 
 
 def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:
-    """What the advice of any stop of a re-keyed topic names (`Stopped.text`)."""
+    """What the advice of any stop of a re-keyed topic names (`RekeyStop.text`)."""
     return {
         "topic": rule.source,
         "damaged": rule.source,
@@ -108,7 +111,7 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MicroBatchPlan(JsonRecord):
     """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
 
     There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
@@ -119,13 +122,13 @@ class Plan:
     number: int
     after: int
     begin: Mapping[int, int]
-    until: Mapping[int, int]
+    until: Annotated[Mapping[int, int], Field(alias="upto")]
     epochs: Mapping[int, int]
     slots: int
     rule: Rekeying
     source_id: uuid.UUID | None
     target_id: uuid.UUID | None
-    abandoned: Plan | None = None
+    abandoned: MicroBatchPlan | None = None
 
     @property
     def ranges(self) -> tuple[tuple[int, int, int], ...]:
@@ -136,49 +139,13 @@ class Plan:
             if until > self.begin[partition]
         )
 
-    @property
-    def _by_partition(self) -> dict[str, Mapping[int, int]]:
-        return {"begin": self.begin, "upto": self.until, "epochs": self.epochs}
-
-    def to_json(self) -> bytes:
-        """The record's value."""
-        return json.dumps(self._to_dict(), separators=(",", ":")).encode()
-
-    def _to_dict(self) -> dict[str, Any]:
-        return {
-            "number": self.number,
-            "after": self.after,
-            **{name: {str(key): value for key, value in of.items()} for name, of in self._by_partition.items()},
-            "slots": self.slots,
-            "rule": self.rule.to_dict(),
-            "source_id": self.source_id and str(self.source_id),
-            "target_id": self.target_id and str(self.target_id),
-            "abandoned": self.abandoned and self.abandoned._to_dict(),
-        }
-
     @classmethod
-    def from_json(cls, data: bytes) -> Self:
-        """Raises ConfigError for what no mirror wrote."""
+    def from_json(cls, value: bytes) -> Self:
+        """Return the plan of a record. Raises ConfigError for what no mirror wrote."""
         try:
-            return cls._from_dict(json.loads(data))
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            raise ConfigError(f"a plan of the re-key query cannot be read: {problem!r}") from problem
-
-    @classmethod
-    def _from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(
-            number=int(values["number"]),
-            after=int(values["after"]),
-            **{
-                field: {int(key): int(value) for key, value in values[name].items()}
-                for field, name in (("begin", "begin"), ("until", "upto"), ("epochs", "epochs"))
-            },
-            slots=int(values["slots"]),
-            rule=Rekeying.from_dict(values["rule"]),
-            source_id=uuid.UUID(values["source_id"]) if values["source_id"] else None,
-            target_id=uuid.UUID(values["target_id"]) if values["target_id"] else None,
-            abandoned=cls._from_dict(values["abandoned"]) if values["abandoned"] else None,
-        )
+            return codec_of(cls).read(value)
+        except ValueError as problem:
+            raise ConfigError(f"a plan of the re-key query cannot be read: {problem}") from problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +155,7 @@ class Work:
     """
 
     flow: str
-    plan: Plan
+    plan: MicroBatchPlan
     source: Endpoint
     target: Endpoint
     slots: int
@@ -362,17 +329,17 @@ def marker_late(target: Cluster, at: TopicPartition, transactional_id: str) -> C
 async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) -> str:
     """The first committed record from offset `begin` to before `end` of a target partition, between what its slot has
     committed and what is next: in words, empty where only markers and aborted records are there. Raises as
-    `Log.batches` does.
+    `ReadLog.batches` does.
     """
     begin = max(begin, await list_offset(target, at, EARLIEST))
-    log = Log(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
+    log = ReadLog(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
     async for raw in log.committed(begin):
         offset = max(begin, raw.header.base_offset)
         return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic says"
     return ""
 
 
-async def misfit_in(target: Cluster, rule: Rekeying) -> Stopped | None:
+async def misfit_in(target: Cluster, rule: Rekeying) -> RekeyStop | None:
     """The stop where a topic that is to get records would, by its settings of now, give them times of its own, or
     remove what the source keeps.
     """
@@ -386,25 +353,25 @@ async def misfit_in(target: Cluster, rule: Rekeying) -> Stopped | None:
             return stamped(rule, topic, f"{topic} has message.timestamp.type=LogAppendTime")
         if topic == rule.target and is_compacted(known) and not rule.fits_compaction:
             detail = f"{topic} is compacted, and its cleaner removes records that the source keeps"
-            return Stopped(State.REFUSED, -1, -1, detail, Remedy.KEEP_REPEATED)
+            return RekeyStop(State.REFUSED, -1, -1, detail, Remedy.KEEP_REPEATED)
     return None
 
 
-def stamped(rule: Rekeying, topic: str, what: str) -> Stopped:
+def stamped(rule: Rekeying, topic: str, what: str) -> RekeyStop:
     """The stop where one of the target's topics gives records times that nobody has asked for."""
     remedy = Remedy.KEEP_TIMES if topic == rule.target else Remedy.KEEP_LETTER_TIMES
-    return Stopped(State.REFUSED, -1, -1, f"{what}, and topics.append_time is source", remedy)
+    return RekeyStop(State.REFUSED, -1, -1, f"{what}, and topics.append_time is source", remedy)
 
 
-def planned(plan: Plan) -> RawBatch:
+def planned(plan: MicroBatchPlan) -> RawBatch:
     """The batch that holds a plan."""
     return _batch(_PLAN, plan.to_json())
 
 
-async def last_plan(cluster: Cluster, rule: Rekeying) -> Plan | None:
+async def last_plan(cluster: Cluster, rule: Rekeying) -> MicroBatchPlan | None:
     """The newest plan, None where there was none yet. Raises ConfigError for what is no plan, and ClusterError."""
     raw = await last_committed(cluster, plans_of(rule))
-    return None if raw is None else Plan.from_json(_value(raw, _PLAN))
+    return None if raw is None else MicroBatchPlan.from_json(_value(raw, _PLAN))
 
 
 def _batch(key: bytes, value: bytes) -> RawBatch:

@@ -22,7 +22,7 @@ from mirror.records.columns import Records, encode, encode_headers, headers, joi
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.rewrite import build, portions
 from mirror.spark.rekey.expressions import IT
-from mirror.spark.rekey.microbatch import Stopped, Work, slot_of
+from mirror.spark.rekey.microbatch import RekeyStop, Work, slot_of
 from mirror.states import Remedy, State
 
 #: Decoded bytes of source batches that are cut into slices together.
@@ -41,7 +41,7 @@ NO_KEY: Final = "no key"
 FAILED: Final = "an expression failed"
 
 
-class Kind(IntEnum):
+class SliceKind(IntEnum):
     """What a slice is: encoded records, a batch as stored, a count of records that were left out, or records for the
     dead-letter topic.
     """
@@ -102,7 +102,7 @@ class Packer:
 
     def wanted(self, raw: RawBatch) -> Iterator[Records]:
         """The records of a batch that belong to the range, in portions: a batch may decompress to any size. Raises
-        Stopped for a payload that cannot be decoded, and for a record that takes more memory than a task has.
+        RekeyStop for a payload that cannot be decoded, and for a record that takes more memory than a task has.
         """
         header, first = raw.header, self._next
         self._next = header.next_offset
@@ -117,13 +117,13 @@ class Packer:
                 if at >= self._until:
                     return
         except TooManyBytes as problem:
-            raise Stopped(State.REFUSED, self.partition, at, problem.detail, Remedy.RAISE_MEMORY_ANEW) from None
+            raise RekeyStop(State.REFUSED, self.partition, at, problem.detail, Remedy.RAISE_MEMORY_ANEW) from None
         except BadRecords as problem:
-            raise Stopped(State.CORRUPT, self.partition, at, problem.detail) from None
+            raise RekeyStop(State.CORRUPT, self.partition, at, problem.detail) from None
 
     def take(self, raw: RawBatch, wanted: Records, made: pa.StructArray | None = None) -> None:
         """Add a batch: its `wanted` records, and what the expressions gave for each of them, if there are any. Raises
-        Stopped at the first record that cannot be re-keyed, where the rule says so.
+        RekeyStop at the first record that cannot be re-keyed, where the rule says so.
         """
         self._is_stamped = bool(raw.header.attributes & APPEND_TIME)
         changed, kept = self._changed(wanted, made)
@@ -141,7 +141,7 @@ class Packer:
         self._check_sizes(changed, codec)
         if self._is_whole(raw, len(changed), codec) and (places == places[0]).all():
             self._flush()
-            self._add(Kind.BATCH, int(places[0]), changed, codec, False, bytes(raw.data))
+            self._add(SliceKind.BATCH, int(places[0]), changed, codec, False, bytes(raw.data))
             return
         kind, group = (codec, self._is_stamped), self._group
         if kind != (group.codec, group.is_stamped) or group.bytes >= GROUP_BYTES:
@@ -156,7 +156,7 @@ class Packer:
         if all_of_it:
             self._flush()
             for reason, count in (+self._left_out).items():
-                self._row(Kind.COUNTERS, NOWHERE, self._begin, count, 0, -1, -1, reason, False, b"")
+                self._row(SliceKind.COUNTERS, NOWHERE, self._begin, count, 0, -1, -1, reason, False, b"")
             self._left_out.clear()
         if self._rows and (all_of_it or len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES):
             columns = zip(*self._rows, strict=True)
@@ -210,7 +210,7 @@ class Packer:
         if self._rule.on_bad_record == "stop":
             offset = int(every.offsets[np.flatnonzero(bad)[0]])
             detail = f"{reason} ({self._rule.expressions or 'its key'})"
-            raise Stopped(State.REFUSED, self.partition, offset, detail, Remedy.CHANGE_RULE)
+            raise RekeyStop(State.REFUSED, self.partition, offset, detail, Remedy.CHANGE_RULE)
         if self._rule.on_bad_record == "drop":
             self._left_out["bad-record"] += int(bad.sum())
         else:
@@ -228,10 +228,10 @@ class Packer:
         data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
         buried = replace(bad, data=data, headers_at=begin, headers_end=end, header_count=count)
         self._check_sizes(buried, 0)
-        self._add(Kind.DEAD, BURIED, buried, 0, self._is_stamped)
+        self._add(SliceKind.DEAD, BURIED, buried, 0, self._is_stamped)
 
     def _check_sizes(self, every: Records, codec: int) -> None:
-        """Raises Stopped at the first record that takes more than a batch, even alone: here, no slot has begun yet."""
+        """Raises RekeyStop at the first record that takes more than a batch, even alone; no slot has begun yet."""
         most = self._rule.max_bytes
         safe = most - _AROUND - most // _GROWTH
         if len(every.data) <= safe:
@@ -244,7 +244,7 @@ class Packer:
                     f" {self._rule.writes_records_to}"
                 )
                 at = int(every.offsets[index])
-                raise Stopped(State.REFUSED, self.partition, at, detail, Remedy.RAISE_REKEYED)
+                raise RekeyStop(State.REFUSED, self.partition, at, detail, Remedy.RAISE_REKEYED)
 
     def _spread(self, base_offset: int) -> int:
         """Where records without a key go: those of a batch together, batches evenly, and again to the same place."""
@@ -258,10 +258,10 @@ class Packer:
         order = np.argsort(places, kind="stable")
         edges = np.flatnonzero(np.diff(places[order])) + 1
         for rows in np.split(order, edges):
-            self._add(Kind.RECORDS, int(places[rows[0]]), every.taken(rows), group.codec, group.is_stamped)
+            self._add(SliceKind.RECORDS, int(places[rows[0]]), every.taken(rows), group.codec, group.is_stamped)
 
     def _add(
-        self, kind: Kind, place: int, held: Records, codec: int, is_stamped: bool, data: bytes | None = None
+        self, kind: SliceKind, place: int, held: Records, codec: int, is_stamped: bool, data: bytes | None = None
     ) -> None:
         base = int(held.timestamps[0])
         if data is None:
@@ -271,7 +271,7 @@ class Packer:
 
     def _row(
         self,
-        kind: Kind,
+        kind: SliceKind,
         place: int,
         first: int,
         count: int,
@@ -282,7 +282,7 @@ class Packer:
         is_stamped: bool,
         data: bytes,
     ) -> None:
-        slot = slot_of(place, self._work.slots) if kind in (Kind.RECORDS, Kind.BATCH) else 0
+        slot = slot_of(place, self._work.slots) if kind in (SliceKind.RECORDS, SliceKind.BATCH) else 0
         about = (first, count, codec, base, newest, reason, is_stamped, data)
         self._rows.append((slot, kind, place, self.partition, *about))
         self._bytes += len(data)

@@ -18,9 +18,9 @@ from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.microbatch import (
     NOTHING,
     POLL_SECONDS,
-    Plan,
+    MicroBatchPlan,
     Reached,
-    Stopped,
+    RekeyStop,
     committed_ends,
     foreign_in,
     last_plan,
@@ -53,7 +53,7 @@ class PlanLog:
         self._ours: Mapping[TopicPartition, int] = {}  # where the target's logs ended when nothing was foreign
         self.slots = 0
 
-    async def take_over(self) -> tuple[list[int], Plan | None]:
+    async def take_over(self) -> tuple[list[int], MicroBatchPlan | None]:
         """Become the one who plans, and fence every slot: their numbers, and the last plan.
 
         Raises ConfigError where the topic is gone, and ClusterError.
@@ -113,7 +113,7 @@ class PlanLog:
         last, is_done = _last_of(plan, [one.number for one in found])
         return last.until if is_done else last.begin
 
-    async def record(self, plan: Plan) -> None:
+    async def record(self, plan: MicroBatchPlan) -> None:
         """Make a plan the last one (R1), in the topic that was taken over: one that was made anew since, as for a copy
         that begins anew, is to know nothing of the former copy.
 
@@ -143,9 +143,9 @@ class PlanLog:
         return reached_in(await last_committed(self._target, number_at(self._rule, slot)))
 
     async def check_kept(self) -> None:
-        """Raises Stopped where the target lost records that slots had committed (TARGET_LOST)."""
+        """Raises RekeyStop where the target lost records that slots had committed (TARGET_LOST)."""
         if lost := await self.lost():
-            raise Stopped(State.TARGET_LOST, -1, -1, lost)
+            raise RekeyStop(State.TARGET_LOST, -1, -1, lost)
 
     async def lost(self) -> str:
         """What the target lost that slots had committed, in words; empty where that is nothing. It costs one request
@@ -176,7 +176,7 @@ class PlanLog:
         return ""
 
     async def check_only_ours(self, settling: float = 0.0, committed: int | None = None) -> None:
-        """Raises Stopped where somebody else has written behind what slots had committed (DIVERGED). Where slots may
+        """Raises RekeyStop where somebody else has written behind what slots had committed (DIVERGED). Where slots may
         commit meanwhile, that is so still after `settling` seconds. `committed` as in `foreign`.
         """
         found = await self.foreign(committed)
@@ -184,10 +184,10 @@ class PlanLog:
             await asyncio.sleep(settling)
             found = found if await self.foreign(committed) == found else ""
         if found:
-            raise Stopped(State.DIVERGED, -1, -1, found)
+            raise RekeyStop(State.DIVERGED, -1, -1, found)
 
     async def check_all(self, source: Cluster) -> None:
-        """Raises Stopped as a driver does that starts now, without taking anything over: another one may run."""
+        """Raises RekeyStop as a driver does that starts now, without taking anything over: another one may run."""
         if (plan := await last_plan(self._target, self._rule)) is None:
             await self.find_nothing(set())
             return
@@ -221,7 +221,7 @@ class PlanLog:
         self._ours = ends
         return ""
 
-    async def unlike(self, source: Cluster) -> Stopped | None:
+    async def unlike(self, source: Cluster) -> RekeyStop | None:
         """The stop for a source that is not the one which was re-keyed, or was cut back since; else None."""
         rule = self._rule
         if (plan := await last_plan(self._target, rule)) is None:
@@ -238,7 +238,7 @@ class PlanLog:
         return None
 
     async def find_nothing(self, numbers: set[int]) -> None:
-        """Nothing was ever planned, so nothing may be on the target. Raises Stopped where there is."""
+        """Nothing was ever planned, so nothing may be on the target. Raises RekeyStop where there is."""
         topic = self._target.topics.get(self._rule.target)
         every = [TopicPartition(self._rule.target, number) for number in (topic.leaders if topic else ())]
         ends = await listed(self._target, every, LATEST)
@@ -246,39 +246,39 @@ class PlanLog:
             raise ClusterUnreachable(f"{self._target}: not every partition of {self._rule.target} has a leader")
         if numbers - {NOTHING} or any(ends.values()):
             detail = f"{self._rule.target} holds records and {self._rule.progress} has no plan"
-            raise Stopped(State.FENCED, -1, -1, detail)
+            raise RekeyStop(State.FENCED, -1, -1, detail)
 
-    def check(self, plan: Plan, numbers: set[int]) -> None:
-        """Raises Stopped as `check_target` does, and where the last plan does not fit what slots have."""
+    def check(self, plan: MicroBatchPlan, numbers: set[int]) -> None:
+        """Raises RekeyStop as `check_target` does, and where the last plan does not fit what slots have."""
         self.check_target(plan)
         if unlike := numbers - {plan.number, plan.after}:
             detail = f"slots have committed micro-batches {sorted(unlike)}, and the last plan is {plan.number}"
-            raise Stopped(State.FENCED, -1, -1, detail)
+            raise RekeyStop(State.FENCED, -1, -1, detail)
         if plan.slots != self.slots:
             detail = (
                 f"{self._rule.progress} has {self.slots + 1} partitions, and had {plan.slots + 1}; its slots never"
                 " change"
             )
-            raise Stopped(State.FENCED, -1, -1, detail)
+            raise RekeyStop(State.FENCED, -1, -1, detail)
 
-    def check_target(self, plan: Plan) -> None:
-        """Raises Stopped where a plan is of another target topic, or for another number of its partitions."""
+    def check_target(self, plan: MicroBatchPlan) -> None:
+        """Raises RekeyStop where a plan is of another target topic, or for another number of its partitions."""
         rule = self._rule
         if plan.target_id is not None and self._target.topic_id(rule.target) != plan.target_id:
             raise recreated(rule, "target")
         self.check_partitions(plan.rule.partitions, "had")
 
     def check_partitions(self, expected: int, by: str) -> None:
-        """Raises Stopped where the target topic is known and has another number of partitions than is `expected`, `by`
+        """Raises RekeyStop where the target topic is known and has another number of partitions than `expected`, `by`
         what is said before that.
         """
         known = self._target.topics.get(self._rule.target)
         if known is not None and (found := len(known.leaders)) != expected:
             detail = f"{self._rule.target} has {found} partitions, and {by} {expected}: keys would change theirs"
-            raise Stopped(State.FENCED, -1, -1, detail)
+            raise RekeyStop(State.FENCED, -1, -1, detail)
 
 
-def _last_of(plan: Plan, numbers: Collection[int]) -> tuple[Plan, bool]:
+def _last_of(plan: MicroBatchPlan, numbers: Collection[int]) -> tuple[MicroBatchPlan, bool]:
     """The plan that slots with these numbers are at, of which the last one is `plan`, and whether all have done it."""
     last = older if (older := plan.abandoned) is not None and older.number in numbers else plan
     return last, set(numbers) == {last.number}

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from mirror.errors import ClusterUnreachable
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.log_reader import Log, driven
+from mirror.kafka.log_reader import ReadLog, driven
 from mirror.kafka.queries import EARLIEST, epoch_end, list_offset
 from mirror.records.compare import is_a_mirrors_padding
 from mirror.records.header import RawBatch, parse_header
 from mirror.spark.datasource.rows import binary, header_lists, times
 from mirror.spark.rekey.expressions import RECORD
-from mirror.spark.rekey.microbatch import Stopped, Work
+from mirror.spark.rekey.microbatch import RekeyStop, Work
 from mirror.states import State
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def sound_batches(work: Work, partition: int, begin: int, until: int) -> Iterato
     """The committed batches that hold offsets from `begin` to before `until`, without markers, what is empty, and what
     another mirror pads the source with.
 
-    Raises Stopped where one is damaged, or the source has no longer what was planned; ClusterError.
+    Raises RekeyStop where one is damaged, or the source has no longer what was planned; ClusterError.
     """
     return driven(_batches(work, TopicPartition(work.plan.rule.source, partition), begin, until))
 
@@ -43,13 +43,13 @@ async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> As
         start = await list_offset(cluster, at, EARLIEST)
         if start > begin:  # the driver knows whether that may be passed over
             detail = f"the source deleted offsets {begin} to {start - 1} before they were re-keyed"
-            raise Stopped(State.RETENTION_GAP, at.partition, begin, detail)
-        log = Log(cluster, at, until, until)
+            raise RekeyStop(State.RETENTION_GAP, at.partition, begin, detail)
+        log = ReadLog(cluster, at, until, until)
         async for raw in log.committed(begin):
             if not is_a_mirrors_padding(raw):  # the source is a copy, which begins with it for a moment
                 yield raw
         if log.damage:
-            raise Stopped(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
+            raise RekeyStop(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
         _check_topic(work, cluster, at, begin)  # whoever reads on after an error reads by what is there then
         epoch = work.plan.epochs[at.partition]
         if epoch not in {-1, cluster.leader(at).epoch} and 0 <= (await epoch_end(cluster, at, epoch)).end < until:
@@ -59,7 +59,7 @@ async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> As
 
 def _check_topic(work: Work, cluster: Cluster, at: TopicPartition, begin: int) -> None:
     if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
-        raise Stopped(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
+        raise RekeyStop(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
 
 
 def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -18,7 +18,7 @@ from mirror.errors import ClusterUnreachable
 from mirror.journal.entries import PendingStart, same_id
 from mirror.journal.positions import Standing as CopyStates
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.log_reader import Log
+from mirror.kafka.log_reader import ReadLog
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, begin_since, epoch_end, listed
 from mirror.observability.status import NO_CONTACT, Contact, Histogram, PartitionStatus
 from mirror.policy.selection import Rekeying
@@ -26,7 +26,7 @@ from mirror.replication.assignment import TOMBSTONES, Loss, log_loss
 from mirror.replication.open_transactions import held_note, held_since
 from mirror.replication.tombstones import Tombstones, hole_in
 from mirror.replication.topic_identity import DELETED, what_became_of
-from mirror.spark.rekey.microbatch import Stopped
+from mirror.spark.rekey.microbatch import RekeyStop
 from mirror.spark.rekey.writing import KEPT_WHOLE, RE_KEYED
 from mirror.states import Remedy, State
 
@@ -34,7 +34,7 @@ from mirror.states import Remedy, State
 
 
 @dataclass(slots=True)
-class Standing:
+class PartStanding:
     """Everything below offset `at` is on the target; `end` is where the source's log ended last for a reader of
     committed records, under leader epoch `epoch`, -1 where that is not known. It was `written` further while a
     transaction is open there, and `end` has not moved `held_since` (monotonic), None where none is. `stop`: why nothing
@@ -49,7 +49,7 @@ class Standing:
     written: int = -1
     held_since: float | None = None
     epoch: int = -1
-    stop: Stopped | None = None
+    stop: RekeyStop | None = None
     waits_for: str = ""
     has_end: bool = False
     is_old: bool = False
@@ -142,13 +142,13 @@ class Standing:
 REFRESH_SECONDS: Final = 2.0
 
 
-class Source:
+class RekeySource:
     """The partitions of the topic that `rule` is for, by number in `parts`."""
 
     def __init__(self, cluster: Cluster, rule: Rekeying, flow: Flow, log: Any) -> None:
         """Nothing is asked yet; `log` gets what a round finds lost."""
         self._cluster, self.rule, self._flow, self._log = cluster, rule, flow, log
-        self.parts: dict[int, Standing] = {}
+        self.parts: dict[int, PartStanding] = {}
         #: Where a bounded copy ends, once it has refreshed.
         self.bounds: dict[int, int] | None = None
         #: The id of the topic that the last plan is about.
@@ -203,14 +203,14 @@ class Source:
     def stand_at(self, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """All before these offsets was re-keyed, and is of no leader epoch after these."""
         for number, offset in offsets.items():
-            part = self.parts.setdefault(number, Standing(offset))
+            part = self.parts.setdefault(number, PartStanding(offset))
             part.at, part.epoch = offset, epochs[number]
             part.tombstones.acknowledged(offset)
 
-    def reported(self, number: int) -> Standing:
+    def reported(self, number: int) -> PartStanding:
         """A partition of which the plans are not known yet, as it was reported last."""
         before = last_reported(self.reports, TopicPartition(self.rule.target, number))
-        return Standing(
+        return PartStanding(
             before.next_offset,
             end=-1,
             waits_for=self._padded.get(number, ""),
@@ -227,7 +227,7 @@ class Source:
         for number, part in self.parts.items():
             copy = TopicPartition(self.rule.target, number)
             if (met := known.stops.get(copy)) is not None and met.concerns(target_topic_id) and stands(met.state):
-                part.stop = Stopped(met.state, number, met.offset, met.detail)
+                part.stop = RekeyStop(met.state, number, met.offset, met.detail)
             part.tombstones = Tombstones(
                 kept_now_ms=self.rule.tombstones_ms,
                 kept_ms=known.tombstones_ms.get(copy),
@@ -239,13 +239,13 @@ class Source:
         self, number: int, begin: int, until: int, is_on_record: Callable[[TopicPartition], Awaitable[bool]]
     ) -> None:
         """Have it on record where these offsets have a hole that may have held a tombstone (R6), unless `is_on_record`
-        of the copy. What cannot be read is not looked at: whoever re-keys it finds that out. Raises as `Log.batches`
-        does.
+        of the copy. What cannot be read is not looked at: whoever re-keys it finds that out. Raises as
+        `ReadLog.batches` does.
         """
         at, part = self._at(number), self.parts[number]
         if not part.tombstones.may_miss(clock.now_ms()) or await is_on_record(TopicPartition(self.rule.target, number)):
             return
-        log = Log(self._cluster, at, until, until)
+        log = ReadLog(self._cluster, at, until, until)
         async for raw, _ in log.batches(begin):
             if (hole := hole_in([raw], begin)) >= 0:
                 self._may_lack(at, hole)
@@ -275,13 +275,13 @@ class Source:
     async def refresh(self) -> None:
         """Where the partitions end now, and whether they still begin where they stand, in the log that was re-keyed.
 
-        Raises ClusterError; Stopped where the topic is another one, or gone.
+        Raises ClusterError; RekeyStop where the topic is another one, or gone.
         """
         if clock.monotonic() - self._refreshed > REFRESH_SECONDS:
             await self._cluster.refresh([self.rule.source])
             self._refreshed = clock.monotonic()
         if self.parts and not self.numbers and await what_became_of(self._cluster, self.rule.source, None):
-            raise Stopped(State.RECREATED, -1, -1, DELETED, Remedy.EXCLUDE_REKEYED)
+            raise RekeyStop(State.RECREATED, -1, -1, DELETED, Remedy.EXCLUDE_REKEYED)
         if self.is_recreated:
             raise recreated(self.rule, "source")
         self._found_id = self._cluster.topic_id(self.rule.source)
@@ -315,8 +315,8 @@ class Source:
         self.has_refreshed = len(ends_there) == len(numbers) > 0
 
     async def check_kept(self, until: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Raises Stopped where the log was cut back below what some slots have of a micro-batch that ends there, or was
-        so before.
+        """Raises RekeyStop where the log was cut back below what some slots have of a micro-batch that ends there, or
+        was so before.
         """
         for number, end in until.items():
             if (stop := self.parts[number].stop) is not None and stands(stop.state):
@@ -337,10 +337,10 @@ class Source:
             return end
         return min(end, await begin_since(self._cluster, at, first.when, start, end))
 
-    def _begun(self, at: int, now_ms: int) -> Standing:
+    def _begun(self, at: int, now_ms: int) -> PartStanding:
         """A partition of which nothing was re-keyed: there is no key that could live on."""
         kept_ms = self.rule.tombstones_ms
-        return Standing(at, tombstones=Tombstones(kept_now_ms=kept_ms, caught_up_ms=now_ms))
+        return PartStanding(at, tombstones=Tombstones(kept_now_ms=kept_ms, caught_up_ms=now_ms))
 
     def _is_ours(self, number: int) -> bool:
         """The leader that is known is not an older one than that which was seen."""
@@ -377,10 +377,10 @@ class Source:
         part.tombstones.sees_end(asked_ms, end)
         part.tombstones.acknowledged(part.at)
 
-    def _lost(self, number: int, part: Standing, start: int) -> None:
+    def _lost(self, number: int, part: PartStanding, start: int) -> None:
         detail = f"the source deleted offsets {part.at} to {start - 1} before they were re-keyed"
         if not self.rule.continues_on_loss:
-            part.stop = Stopped(State.RETENTION_GAP, number, part.at, detail)
+            part.stop = RekeyStop(State.RETENTION_GAP, number, part.at, detail)
             return
         self._log.error("records_lost", partition=number, first_offset=part.at, last_offset=start - 1, reason=detail)
         # no target partition is its own: a re-keyed topic's losses are on record by the source's number
@@ -407,11 +407,11 @@ class Source:
         return TopicPartition(self.rule.source, number)
 
 
-def recreated(rule: Rekeying, side: str) -> Stopped:
+def recreated(rule: Rekeying, side: str) -> RekeyStop:
     """The stop where the topic of the source or of the target is another one by the same name."""
     name = rule.source if side == "source" else rule.target
     detail = f"the {side} topic {name} was deleted and made anew"
-    return Stopped(State.RECREATED, -1, -1, detail, Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW)
+    return RekeyStop(State.RECREATED, -1, -1, detail, Remedy.KEEP_REKEYED, Remedy.REKEY_ANEW)
 
 
 def stands(state: State) -> bool:
@@ -421,6 +421,6 @@ def stands(state: State) -> bool:
     return state is State.TRUNCATED
 
 
-def cut_back(number: int, kept: int, but: str) -> Stopped:
+def cut_back(number: int, kept: int, but: str) -> RekeyStop:
     """The stop where a source partition has no more than up to an offset of what it had."""
-    return Stopped(State.TRUNCATED, number, kept, f"the source's log was cut back to offset {kept}, and {but}")
+    return RekeyStop(State.TRUNCATED, number, kept, f"the source's log was cut back to offset {kept}, and {but}")

@@ -38,7 +38,7 @@ from mirror.config import Settings
 from mirror.driver.scheduling import computing_task_count
 from mirror.errors import BadRecords, ClusterError, ConfigError, MalformedBatch, MirrorError, WireError
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.log_reader import Log, driven, last_committed
+from mirror.kafka.log_reader import ReadLog, driven, last_committed
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, every_listed
 from mirror.policy.selection import Rekeying
 from mirror.records.header import APPEND_TIME, RawBatch, parse_header
@@ -49,8 +49,8 @@ from mirror.spark.compat import map_in_arrow
 from mirror.spark.rekey.driver import slices_of
 from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import (
-    Plan,
-    Stopped,
+    MicroBatchPlan,
+    RekeyStop,
     Work,
     committed_ends,
     last_plan,
@@ -62,7 +62,7 @@ from mirror.spark.rekey.microbatch import (
 from mirror.spark.rekey.plan_log import PlanLog
 from mirror.spark.rekey.queries import session_of
 from mirror.spark.session import Engine, close_context, failure_text, open_context
-from mirror.verify.report import KEPT, Difference, Kind, Lack, RekeyedReport, Shortfall
+from mirror.verify.report import KEPT, Difference, DifferenceKind, Lack, RekeyedReport, Shortfall
 
 if TYPE_CHECKING:
     from mirror.records.columns import Records
@@ -95,7 +95,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class ComparedExtent:
     """What is compared: offsets by partition number. The query has committed the source's records from `begin` to
     before `done`; it holds them up to before `end`, and up to before `written` while a transaction is open there. The
     target's are from `target_begin` to before `target_end`, those of the dead-letter topic likewise. `doubt`: why these
@@ -118,7 +118,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class RekeySubject:
     """A re-keyed topic of a flow. `starts_late`: it did not begin with its source's first records. `own_clock`: the
     copy may show when its records were mirrored (`topics.append_time: target`), and not their own times. `losses`: by
     source partition, the offsets, from and to before, that are on record as lost.
@@ -156,7 +156,7 @@ def proofs(
             return [
                 prove(
                     session,
-                    Subject(
+                    RekeySubject(
                         flow=settings.flow,
                         rule=rule,
                         source=Endpoint.of(settings.source).bounded(rate, readers),
@@ -173,7 +173,7 @@ def proofs(
         close_context(context)
 
 
-async def extent_of(subject: Subject, seconds: float) -> Extent | None:
+async def extent_of(subject: RekeySubject, seconds: float) -> ComparedExtent | None:
     """What there is to compare now, after waiting for up to so many seconds for a query that runs; None where it has
     begun with nothing. Raises ClusterError, also where a topic is not there, WireError, ConfigError, MalformedBatch.
     """
@@ -199,7 +199,7 @@ async def extent_of(subject: Subject, seconds: float) -> Extent | None:
         if done is None:
             return None
         reached = {number: done.get(number, first) for number, first in begin.items()}
-        return Extent(
+        return ComparedExtent(
             begin=begin,
             reached=reached,
             done={number: min(max(reached[number], begin[number]), until) for number, until in end.items()},
@@ -255,7 +255,7 @@ async def _ends(cluster: Cluster, topic: str, when: int = LATEST, isolation: int
     return {at.partition: end for at, end in (await every_listed(cluster, every, when, isolation)).items()}
 
 
-def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[RekeyedReport | None, list[Shortfall]]:
+def prove(session: SparkSession, subject: RekeySubject, seconds: float) -> tuple[RekeyedReport | None, list[Shortfall]]:
     """Compare a topic as it is now; `seconds` as `extent_of` takes them. What could not be compared is a shortfall:
     that of one topic keeps no other from being compared.
     """
@@ -274,7 +274,7 @@ def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[Reke
     except Exception as failure:  # whatever Spark raises
         if isinstance(failure, MirrorError):
             raise
-        stop = Stopped.found_in(failure)
+        stop = RekeyStop.found_in(failure)
         reason = f"{stop.state} at {rule.source}-{stop.partition} offset {stop.offset}: {stop.detail}" if stop else ""
         return None, [subject.lacks(Lack.NOT_VERIFIED, reason or failure_text(failure))]
     if extent.doubt:
@@ -282,7 +282,7 @@ def prove(session: SparkSession, subject: Subject, seconds: float) -> tuple[Reke
     return report, [*_behind(subject, extent), *unknown]
 
 
-def _behind(subject: Subject, extent: Extent) -> Iterator[Shortfall]:
+def _behind(subject: RekeySubject, extent: ComparedExtent) -> Iterator[Shortfall]:
     for number, end in sorted(extent.written.items()):
         done, stable = extent.done[number], extent.end[number]
         if done < end:
@@ -296,7 +296,9 @@ def _behind(subject: Subject, extent: Extent) -> Iterator[Shortfall]:
             )
 
 
-def _compared(session: SparkSession, subject: Subject, extent: Extent) -> tuple[RekeyedReport, list[Shortfall]]:
+def _compared(
+    session: SparkSession, subject: RekeySubject, extent: ComparedExtent
+) -> tuple[RekeyedReport, list[Shortfall]]:
     rule, used = subject.rule, used_by(session, subject.rule)
     session.conf.set("spark.sql.shuffle.partitions", str(2 * session.sparkContext.defaultParallelism))
     work = Work(
@@ -325,8 +327,8 @@ def _compared(session: SparkSession, subject: Subject, extent: Extent) -> tuple[
         found.unpersist()
 
 
-def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], until: Mapping[int, int]) -> Plan:
-    return Plan(
+def _plan(rule: Rekeying, extent: ComparedExtent, begin: Mapping[int, int], until: Mapping[int, int]) -> MicroBatchPlan:
+    return MicroBatchPlan(
         number=0,
         after=-1,
         begin=begin,
@@ -340,7 +342,7 @@ def _plan(rule: Rekeying, extent: Extent, begin: Mapping[int, int], until: Mappi
 
 
 def _judged(
-    subject: Subject, extent: Extent, wanted: DataFrame, found: DataFrame
+    subject: RekeySubject, extent: ComparedExtent, wanted: DataFrame, found: DataFrame
 ) -> tuple[RekeyedReport, list[Shortfall]]:
     from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
 
@@ -384,17 +386,19 @@ def _judged(
         if row.missing and row.place not in expired:
             what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
             differences.append(
-                Difference(rule.source, row.first.origin, row.first.at, Kind.MISSING, what, f"none in {where}")
+                Difference(
+                    rule.source, row.first.origin, row.first.at, DifferenceKind.MISSING, what, f"none in {where}"
+                )
             )
         if row.extra and not source_deleted:
             what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
-            differences.append(Difference(rule.source, -1, -1, Kind.EXTRA, "no record", what))
+            differences.append(Difference(rule.source, -1, -1, DifferenceKind.EXTRA, "no record", what))
     differences += [
         Difference(
             rule.source,
             row.origin,
             row.at,
-            Kind.ORDER,
+            DifferenceKind.ORDER,
             "",
             f"a record of the same key that comes before it is behind it in {rule.target}-{row.place}, at {row.before}",
         )
@@ -517,7 +521,7 @@ def _out_of_order(wanted: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def _described(
-    subject: Subject, *, is_required: bool
+    subject: RekeySubject, *, is_required: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For `map_in_arrow` over slices: a row for each record that they hold."""
     own_clock = subject.own_clock
@@ -525,7 +529,7 @@ def _described(
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from mirror.records.columns import decode  # noqa: PLC0415 -- loads the compiler
         from mirror.records.rewrite import read  # noqa: PLC0415 -- likewise
-        from mirror.spark.rekey.packing import Kind as Slice  # noqa: PLC0415 -- likewise
+        from mirror.spark.rekey.packing import SliceKind as Slice  # noqa: PLC0415 -- likewise
 
         for batch in batches:
             for one in batch.to_pylist():
@@ -542,7 +546,7 @@ def _described(
     return step
 
 
-def _stored(session: SparkSession, subject: Subject, extent: Extent) -> DataFrame:
+def _stored(session: SparkSession, subject: RekeySubject, extent: ComparedExtent) -> DataFrame:
     """A row for each record that the target holds, and the dead-letter topic."""
     from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
 
@@ -579,7 +583,7 @@ async def _batches(endpoint: Endpoint, at: TopicPartition, begin: int, end: int)
     """
     async with Cluster(endpoint) as cluster:
         await cluster.refresh([at.topic])
-        log = Log(cluster, at, end, end)
+        log = ReadLog(cluster, at, end, end)
         async for raw in log.committed(begin):
             yield raw
         if log.damage:

@@ -19,7 +19,7 @@ from mirror.kafka.transactions import Transaction
 from mirror.records.header import RawBatch, parse_header
 from mirror.spark.rekey.microbatch import (
     Reached,
-    Stopped,
+    RekeyStop,
     Work,
     foreign_in,
     last_plan,
@@ -90,18 +90,18 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
         rule = work.plan.rule
         await cluster.refresh(sorted(rule.own_topics))
         if work.plan.target_id is not None and cluster.topic_id(rule.target) != work.plan.target_id:
-            raise Stopped(State.RECREATED, -1, -1, f"the target topic {rule.target} was deleted and made anew")
+            raise RekeyStop(State.RECREATED, -1, -1, f"the target topic {rule.target} was deleted and made anew")
         transaction = await Transaction.begin(cluster, transactional_id(rule, slot), TRANSACTION_MS)
         latest = await last_plan(cluster, rule)
         if latest is None or latest.number != work.plan.number:  # this task is late: another plan holds now
             detail = f"micro-batch {work.plan.number} was planned anew before slot {slot} began with it"
-            raise Stopped(State.FENCED, -1, -1, detail)
+            raise RekeyStop(State.FENCED, -1, -1, detail)
         done = reached_in(await last_committed(cluster, number_at(rule, slot)))
         if done.number == work.plan.number:
             return _results({})
         if done.number != work.plan.after:
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
-            raise Stopped(State.FENCED, -1, -1, detail)
+            raise RekeyStop(State.FENCED, -1, -1, detail)
         ends = {TopicPartition(rule.target, number): kept for number, kept in done.ends.items()}
         _check_lost(await undecided_in(cluster, ends, dict.fromkeys(ends, transactional_id(rule, slot))))  # D6
         writer = _Writer(work, slot, transaction, cluster, done)
@@ -110,7 +110,7 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
                 for row in batch.to_pylist():
                     await writer.take(row)
             await writer.finish()
-        except Stopped:  # else readers of committed records wait behind it until somebody begins with the slot
+        except RekeyStop:  # else readers of committed records wait behind it until somebody begins with the slot
             await transaction.abort()
             raise
         return _results(writer.counts)
@@ -131,20 +131,20 @@ class _Writer:
     async def take(self, row: dict[str, Any]) -> None:
         """The next slice, in order of target partition, source partition and offset."""
         from mirror.records.columns import decode  # noqa: PLC0415 -- loads the compiler
-        from mirror.spark.rekey.packing import Kind  # noqa: PLC0415 -- likewise
+        from mirror.spark.rekey.packing import SliceKind  # noqa: PLC0415 -- likewise
 
         assert row["slot"] == self._slot, f"Spark gave slot {self._slot} what is slot {row['slot']}'s"
-        kind, rule = Kind(row["kind"]), self._work.plan.rule
-        if kind is Kind.COUNTERS:
+        kind, rule = SliceKind(row["kind"]), self._work.plan.rule
+        if kind is SliceKind.COUNTERS:
             self._count(row, f"DROP/{row['reason']}", row["records"])
             return
-        is_dead = kind is Kind.DEAD
+        is_dead = kind is SliceKind.DEAD
         place = TopicPartition(rule.dead_letter, 0) if is_dead else TopicPartition(rule.target, row["target_partition"])
         run = self._run
-        if place != run.place or row["codec"] != run.codec or run.bytes >= BATCH_BYTES or kind is Kind.BATCH:
+        if place != run.place or row["codec"] != run.codec or run.bytes >= BATCH_BYTES or kind is SliceKind.BATCH:
             await self._flush()
             run = self._run = _Run(place, row["codec"])
-        if kind is Kind.BATCH:
+        if kind is SliceKind.BATCH:
             data = memoryview(row["data"])
             self._count(row, KEPT_WHOLE, row["records"], 1, len(data))
             await self._send(place, RawBatch(parse_header(data), data))
@@ -158,7 +158,7 @@ class _Writer:
     async def finish(self) -> None:
         """All that was taken, and the number, are committed.
 
-        Raises Stopped where the target lost records of the slot, or others wrote in between: from then on this would
+        Raises RekeyStop where the target lost records of the slot, or others wrote in between: from then on this would
         stand before the slot's end, where nobody looks for it any more.
         """
         await self._flush()
@@ -166,7 +166,7 @@ class _Writer:
         ends = await self._kept_ends()
         for at, begin, end in self._gaps:
             if found := await foreign_in(self._cluster, at, begin, end):
-                raise Stopped(State.DIVERGED, -1, -1, found)
+                raise RekeyStop(State.DIVERGED, -1, -1, found)
         reached = replace(self._done, number=self._work.plan.number, ends={**self._done.ends, **ends})
         await self._send(number_at(self._work.plan.rule, self._slot), numbered(reached))
         await self._sent()
@@ -175,7 +175,7 @@ class _Writer:
     async def _kept_ends(self) -> dict[int, tuple[int, int]]:
         """By target partition, what `Reached.ends` says of it from now on.
 
-        Raises Stopped where the target lost what the new ends would hide: it is asked here, behind the last
+        Raises RekeyStop where the target lost what the new ends would hide: it is asked here, behind the last
         acknowledgment, since a broker may have crashed at any moment before (D6).
         """
         landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
@@ -244,9 +244,9 @@ class _Writer:
 
 
 def _check_lost(lost: str) -> None:
-    """Raises Stopped where the target lost records, which are these in words."""
+    """Raises RekeyStop where the target lost records, which are these in words."""
     if lost:
-        raise Stopped(State.TARGET_LOST, -1, -1, lost)
+        raise RekeyStop(State.TARGET_LOST, -1, -1, lost)
 
 
 def _results(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:

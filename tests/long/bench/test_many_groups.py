@@ -7,7 +7,7 @@ import time
 from group_pairs import Pair, commit_all, node_of, with_pair
 from helpers import make_topic, mirror_once, produce
 
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, fetch_offsets
 from mirror.lab.embedded import Cluster
@@ -30,7 +30,7 @@ def test_two_thousand_groups(own_source: Cluster, own_target: Cluster, topic_nam
             began, busy = time.monotonic(), time.process_time()
             result = await pair.sync_once()
             print(f"{item}: {time.monotonic() - began:.2f} s, {time.process_time() - busy:.2f} CPU-s")
-            assert (result.standings, result.committed) == ({Standing.SYNCED: 2000}, committed)
+            assert (result.standings, result.committed) == ({GroupStanding.SYNCED: 2000}, committed)
         node = await node_of(pair.target, topic_name)
         found = (await fetch_offsets(pair.target, node, groups)).offsets
         assert [found[group][at].offset for group in groups] == [4, 4, *[3] * 1998]

@@ -17,7 +17,7 @@ from waiting import DEADLINE_S
 
 from mirror.commands.verify import verify_flow
 from mirror.errors import ExitCode
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.groups.gap import FURTHER, LOST_THERE
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
@@ -83,7 +83,7 @@ def test_groups_that_read_what_the_target_lost_are_put_back(own_source: Cluster,
             with consuming(target, active, topic_name) as consumer:
                 assert await asyncio.to_thread(consumer.poll, DEADLINE_S)
                 found = await pair.sync_once()
-                assert found.standings == {Standing.SYNCED: 1, Standing.AHEAD: 1, Standing.ACTIVE: 1}
+                assert found.standings == {GroupStanding.SYNCED: 1, GroupStanding.AHEAD: 1, GroupStanding.ACTIVE: 1}
                 gaps, _ = await pair.sync.gaps({}, {at: 130}, {})
                 assert [(gap.group, gap.misses, gap.cause) for gap in gaps] == [
                     (active, 20, LOST_THERE.format(80)),

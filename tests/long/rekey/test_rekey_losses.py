@@ -30,7 +30,7 @@ from mirror.kafka.transactions import Transaction, awaiting_markers
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.selection import Rekeying
 from mirror.spark.rekey.driver import Rekeyer
-from mirror.spark.rekey.microbatch import Reached, Stopped, numbered, transactional_id, undecided_in
+from mirror.spark.rekey.microbatch import Reached, RekeyStop, numbered, transactional_id, undecided_in
 from mirror.states import State
 
 
@@ -78,13 +78,13 @@ def test_a_target_that_loses_its_tail_in_the_midst_of_a_micro_batch(
         slices = story.read(plan, cut % 2)
         if is_late:
             monkeypatch.setattr("mirror.spark.rekey.writing.epoch_end", asked)
-        with pytest.raises(Stopped, match=f"the target lost records: {topic_name}-{cut} was cut back") as stop:
+        with pytest.raises(RekeyStop, match=f"the target lost records: {topic_name}-{cut} was cut back") as stop:
             story.write(plan, cut % 2, slices if is_late else behind_crash(slices))
         assert stop.value.state is State.TARGET_LOST
         monkeypatch.undo()
         assert max(values(story)) < 100, "nothing of it was committed"
         if not is_late:  # else all that was committed is there
-            with pytest.raises(Stopped, match="the target lost records"):
+            with pytest.raises(RekeyStop, match="the target lost records"):
                 story.planned()
 
 
@@ -137,10 +137,10 @@ def test_a_target_that_lost_a_commits_marker_alone(own_source: Cluster, topic_na
 
         until(lambda: asyncio.run(end()) == records)
         lost = f"the target lost records: {topic_name}-{cut} has no marker for those from offset 0 on"
-        with pytest.raises(Stopped, match=lost) as stop:
+        with pytest.raises(RekeyStop, match=lost) as stop:
             story.write(plan, cut % 2)
         assert stop.value.state is State.TARGET_LOST
-        with pytest.raises(Stopped, match=lost):
+        with pytest.raises(RekeyStop, match=lost):
             story.planned()
 
 

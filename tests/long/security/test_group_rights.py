@@ -20,7 +20,7 @@ from group_pairs import Pair, with_pair
 from helpers import make_topic
 from waiting import DEADLINE_S
 
-from mirror.groups.decide import Standing
+from mirror.groups.decide import GroupStanding
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed
 from mirror.lab.embedded import Cluster
@@ -74,7 +74,9 @@ def test_missing_rights_are_named_and_granted_later(own_target: Cluster, guarded
             result = await pair.sync_once()
             while {(one.cause, one.group) for one in result.blockers} != wanted:
                 result = await pair.sync_once()
-        assert result.standings == ({Standing.SYNCED: 1, Standing.BLOCKED: 1} if causes else {Standing.SYNCED: 2})
+        assert result.standings == (
+            {GroupStanding.SYNCED: 1, GroupStanding.BLOCKED: 1} if causes else {GroupStanding.SYNCED: 2}
+        )
 
     async def as_target(pair: Pair) -> None:
         for group in (free, denied):

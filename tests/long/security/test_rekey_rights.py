@@ -15,7 +15,7 @@ from sparkless import InThisProcess
 from waiting import until
 
 from mirror.config import Settings, load
-from mirror.driver.flow import Outcome, prepare
+from mirror.driver.flow import RunOutcome, prepare
 from mirror.errors import ExitCode
 from mirror.kafka.admin import Admin
 from mirror.lab.embedded import Cluster
@@ -101,7 +101,7 @@ def test_re_keying_without_its_rights_says_which(
     context: Any = InThisProcess()
     nowhere: Any = None  # Spark is not asked: there is nothing to re-key
 
-    def ended() -> Outcome:
+    def ended() -> RunOutcome:
         flow = replace(prepare(settings, until_caught_up=True), epoch_seconds=2.0)
         queries = Queries(lambda rule: Rekeyer(nowhere, flow, rule, frozenset()), flow.rekeyed)
         return asyncio.run(Supervisor(context, flow, lambda _: None, queries=queries).run())
