@@ -66,15 +66,6 @@ async def unrecorded(_target: TopicPartition, _end: int) -> OffsetMap:
     return OffsetMap()
 
 
-def holding(offset_map: OffsetMap) -> Recall:
-    """A recall of this map, wherever the target's log ends."""
-
-    async def recall(_target: TopicPartition, _end: int) -> OffsetMap:
-        return offset_map
-
-    return recall
-
-
 def looking(index: OffsetRangeIndex, offset_map: OffsetMap | None = None) -> Recall:
     """A recall for whoever looks at one partition only, and writes nothing: what is found is in `offset_map`, and what
     a look adds to that or takes from it is nobody else's. A target that lost more than the last runs cover ends in
