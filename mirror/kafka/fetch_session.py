@@ -53,7 +53,10 @@ class FetchSession:
             named, gone = self._changed()
         else:
             turns = dict.fromkeys((*self.asked, *sorted(self.asks)))
-            named, gone = [self.asks[at] for at in turns if at in self.asks], list(self.asked.values())
+            named, gone = (
+                [self.asks[partition] for partition in turns if partition in self.asks],
+                list(self.asked.values()),
+            )
         for ask in gone:
             del self.asked[ask.partition]
         for name in asked_by_name(gone):
@@ -67,8 +70,8 @@ class FetchSession:
     def _changed(self) -> tuple[list[Ask], list[Ask]]:
         """Find what the leader does not know, and what it knows and is asked for no more."""
         named, gone = list[Ask](), list[Ask]()
-        for at in sorted(self._touched):
-            ask, known = self.asks.get(at), self.asked.get(at)
+        for partition in sorted(self._touched):
+            ask, known = self.asks.get(partition), self.asked.get(partition)
             if known is not None and (ask is None or ask.topic_id != known.topic_id):
                 gone.append(known)
             if ask is not None and ask != known:

@@ -294,10 +294,10 @@ class Fetcher:
 
     def _hand_out(self, fetched: Fetched, reading: Reading, asked_ms: int) -> bool:
         """Take a partition's part of an answer; true where metadata is stale."""
-        at = fetched.partition
-        reading.due.add(at)
-        cursor = self._cursors.get(at)
-        if cursor is None or cursor.next_offset != reading.session.asked[at].offset:
+        partition = fetched.partition
+        reading.due.add(partition)
+        cursor = self._cursors.get(partition)
+        if cursor is None or cursor.next_offset != reading.session.asked[partition].offset:
             return False  # stopped or started anew while the request was under way
         cursor.unheard_at = None
         try:
@@ -307,7 +307,7 @@ class Fetcher:
             return False
         cursor.session = reading.session
         reading.largest = max(reading.largest, cursor.largest)
-        (reading.behind.discard if cursor.has_all else reading.behind.add)(at)
+        (reading.behind.discard if cursor.has_all else reading.behind.add)(partition)
         return is_stale
 
     def _unheard(
@@ -330,7 +330,7 @@ class Fetcher:
 
     def _measure(self, parts: Collection[Fetched], took: float, throttled: float) -> None:
         """What one answer cost."""
-        size = sum(len(one.records) for one in parts)
+        size = sum(len(fetched.records) for fetched in parts)
         self.throttled_s += throttled
         if size:
             self.took.add(took)
@@ -350,8 +350,8 @@ class Fetcher:
             if cursor.unheard_at is None:
                 cursor.unheard_at = since
             if until - cursor.unheard_at > UNHEARD_SECONDS:
-                at = f"{cursor.partition} at offset {cursor.next_offset}"
-                self._deliver(Arrival(cursor, trouble=f"{self._source}: {at}: {why}"))
+                place = f"{cursor.partition} at offset {cursor.next_offset}"
+                self._deliver(Arrival(cursor, trouble=f"{self._source}: {place}: {why}"))
         if partitions and not muted:
             return backoff.next()
         backoff.reset()
@@ -377,14 +377,14 @@ class Fetcher:
         """Leave out the batch at a cursor, which stays damaged; its partition stops where it is not known how far that
         reaches, or more of it than may be left out.
         """
-        at = cursor.next_offset
+        offset = cursor.next_offset
         try:
-            found = await damaged_at(self._source, cursor.partition, at)
+            found = await damaged_at(self._source, cursor.partition, offset)
             found = found and await self._behind(cursor.partition, found)
         except (ClusterError, WireError) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
             return
         if found is not None and not found.is_between(cursor.skips):
             self._halt(cursor, stop)
@@ -418,18 +418,20 @@ class Fetcher:
         """Go on at the last stable offset where nothing is left below it (R8). A leader epoch that does not reach so
         far is named no more: the next fetch would take what follows for another log (KIP-595).
         """
-        at, epoch = cursor.next_offset, cursor.last_epoch
+        offset, epoch = cursor.next_offset, cursor.last_epoch
         end = stable if cursor.until is None else min(stable, cursor.until)
         try:
-            found = await fetch_below(self._source, cursor.partition, at, end)
+            found = await fetch_below(self._source, cursor.partition, offset, end)
             kept = await epoch_end(self._source, cursor.partition, epoch) if epoch >= 0 else None
         except (ClusterError, WireError, MalformedBatch) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
             return
         cursor.not_before = 0.0
-        is_cut = kept is not None and kept.end >= 0 and (kept.epoch < epoch or kept.end < at)  # the next fetch shows it
+        is_cut = (
+            kept is not None and kept.end >= 0 and (kept.epoch < epoch or kept.end < offset)
+        )  # the next fetch shows it
         if not (found.records or is_cut):
             reaches = kept is not None and kept.epoch == epoch and kept.end >= end
             cursor.next_offset, cursor.last_epoch = end, epoch if reaches else -1
@@ -441,13 +443,13 @@ class Fetcher:
         `message.format.version` is below 0.11 (Kafka `Log.initializeLeaderEpochCache`). One that keeps them knows where
         any up to its own ends.
         """
-        at = cursor.next_offset
+        offset = cursor.next_offset
         try:
             found = await epoch_end(self._source, cursor.partition, cursor.last_epoch)
         except (ClusterError, WireError) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
             return
         cursor.not_before = 0.0
         now = self._source.leader(cursor.partition).epoch
@@ -461,13 +463,13 @@ class Fetcher:
         """Stop where a leader that has nothing of a leader epoch holds something else there, and go on without the
         epoch where it has a hole: compaction takes all of one, and a replica made since has never heard of it (R6).
         """
-        at = cursor.next_offset
+        offset = cursor.next_offset
         try:
-            is_cut = await is_of_another(self._source, cursor.partition, cursor.last_epoch, at)
+            is_cut = await is_of_another(self._source, cursor.partition, cursor.last_epoch, offset)
         except (ClusterError, WireError) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != at:
+        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
             return
         if is_cut:
             self._halt(cursor, stop)
@@ -500,17 +502,21 @@ class Fetcher:
 
     async def _idle(self, node: int) -> list[TopicPartition]:
         """Which partitions of a leader have nothing that was not read; where the others end is noted (R4)."""
-        mine = [at for at, one in self._cursors.items() if self._source.leader(at).node == node and not one.is_done]
+        partitions = [
+            partition
+            for partition, cursor in self._cursors.items()
+            if self._source.leader(partition).node == node and not cursor.is_done
+        ]
         try:
-            ends = await listed(self._source, mine, LATEST, READ_COMMITTED)
+            ends = await listed(self._source, partitions, LATEST, READ_COMMITTED)
         except MirrorError:  # the next fetch shows it
             return []
         idle: list[TopicPartition] = []
-        for at, end in ends.items():
-            if (cursor := self._cursors.get(at)) is None:
+        for partition, end in ends.items():
+            if (cursor := self._cursors.get(partition)) is None:
                 continue
             if end <= cursor.next_offset:
-                idle.append(at)
+                idle.append(partition)
             elif end > cursor.readable_until:
                 cursor.readable_until = end
                 self._deliver(Arrival(cursor))

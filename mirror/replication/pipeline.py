@@ -197,9 +197,9 @@ class Pipeline:
         if self._fetcher.is_finished:
             return False
         more = {
-            one.source: PartitionTask(one, is_new=False)
-            for one in assignments
-            if one.source not in self._partition_tasks
+            assignment.source: PartitionTask(assignment, is_new=False)
+            for assignment in assignments
+            if assignment.source not in self._partition_tasks
         }
         self._partition_tasks |= more
         self._touched |= more.keys()
@@ -246,12 +246,18 @@ class Pipeline:
         and of which nothing was heard since.
         """
         touched, self._touched = self._touched, set()
-        return touched | {at for at, one in self._partition_tasks.items() if not one.is_at_rest}
+        return touched | {
+            source for source, partition_task in self._partition_tasks.items() if not partition_task.is_at_rest
+        }
 
     def positions(self, partitions: Iterable[TopicPartition]) -> list[tuple[TopicPartition, LastPosition]]:
         """By target partition, the last acknowledged positions of source partitions, for the journal."""
         tasks = map(self._partition_tasks.__getitem__, partitions)
-        known = ((one.assignment.target, one.position) for one in tasks if one.partition_writer is not None)
+        known = (
+            (partition_task.assignment.target, partition_task.position)
+            for partition_task in tasks
+            if partition_task.partition_writer is not None
+        )
         return [(target, last) for target, last in known if last is not None]
 
     async def follow_log_starts(self, recorded: Iterable[tuple[TopicPartition, LastPosition]]) -> None:
@@ -279,13 +285,23 @@ class Pipeline:
 
     def last_of(self, source: TopicPartition) -> LastPosition | None:
         """The last position of a partition that is known to be acknowledged, whether or not it was begun here."""
-        one = self._partition_tasks[source]
-        return one.assignment.last if one.target_topic_id is None else one.position  # it may not have met the target
+        partition_task = self._partition_tasks[source]
+        return (
+            partition_task.assignment.last if partition_task.target_topic_id is None else partition_task.position
+        )  # it may not have met the target
 
     def stops(self) -> dict[TopicPartition, KnownStop | None]:
         """By target partition, stops that stand from now on, and None for what stood and does no longer."""
-        met = {one.assignment.target: one.stop for one in self._partition_tasks.values() if one.stop is not None}
-        return {one.assignment.target: None for one in self._partition_tasks.values() if one.lifted} | met
+        met = {
+            partition_task.assignment.target: partition_task.stop
+            for partition_task in self._partition_tasks.values()
+            if partition_task.stop is not None
+        }
+        return {
+            partition_task.assignment.target: None
+            for partition_task in self._partition_tasks.values()
+            if partition_task.lifted
+        } | met
 
     def finish(self) -> None:
         """Take nothing more from the source; what is under way is still acknowledged."""
@@ -305,8 +321,10 @@ class Pipeline:
         """Report where source partitions stand now, or all of them."""
         now, counters = clock.now_ms(), self._writer.all_counters
         return [
-            self._partition_tasks[at].figures(self._flow, instance, now, counters.get(at) or PartitionCounters())
-            for at in (self._partition_tasks if partitions is None else partitions)
+            self._partition_tasks[source].figures(
+                self._flow, instance, now, counters.get(source) or PartitionCounters()
+            )
+            for source in (self._partition_tasks if partitions is None else partitions)
         ]
 
     def task_figures(self, instance: str, task: int, epoch: int, attempt: int) -> TaskStatus:
@@ -439,9 +457,11 @@ class Pipeline:
 
     async def _may_take_more(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> bool:
         """Whether a record that is too large by the rules may soon not be; nothing follows where that is not known."""
-        mine = partition_task.assignment
+        assignment = partition_task.assignment
         try:
-            return await may_take_more(self._source, mine.source.topic, self._target, mine.target.topic, mine.rules)
+            return await may_take_more(
+                self._source, assignment.source.topic, self._target, assignment.target.topic, assignment.rules
+            )
         except (ClusterError, WireError) as problem:
             self._writer.doubt(partition_writer, str(problem))
             return False
@@ -469,8 +489,8 @@ class Pipeline:
 
     async def _lose(self, partition_task: PartitionTask, partition_writer: PartitionWriter, damaged: Damaged) -> None:
         """Go on behind a batch that is damaged in the source, as soon as the loss is on record."""
-        mine = partition_task.assignment
-        loss = Loss(mine.source, mine.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
+        assignment = partition_task.assignment
+        loss = Loss(assignment.source, assignment.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
             for together in partition_writer.coalescer.rest():
                 if not await self._carry_out(partition_task, partition_writer, *together):
@@ -486,8 +506,17 @@ class Pipeline:
         """Put on record that tombstones may have gone from a hole before they were read (L4); false where nothing may
         follow, since that is not on record.
         """
-        mine = partition_task.assignment
-        loss = Loss(mine.source, mine.target, hole, hole, TOMBSTONES, "", mine.topic_id, partition_writer.topic_id)
+        assignment = partition_task.assignment
+        loss = Loss(
+            assignment.source,
+            assignment.target,
+            hole,
+            hole,
+            TOMBSTONES,
+            "",
+            assignment.topic_id,
+            partition_writer.topic_id,
+        )
         try:
             if self._on_loss is not None:
                 await self._on_loss(loss)

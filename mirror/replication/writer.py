@@ -339,7 +339,7 @@ class Writer:
         except RecordTooLarge as record:
             raise _too_large(partition_writer, record) from record
         except BadRecords as damage:
-            number = next((at for at, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
+            number = next((place for place, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
             if number:
                 yield from self._rewrite(verdict, raws[:number], partition_writer)
                 if partition_writer.in_doubt:
@@ -673,8 +673,8 @@ class Writer:
             )
             self._stopped(partition_writer, stop)
         elif ack.error_code:
-            at = partition_writer.target
-            self._target.disowned(self._target.leader(at).node, ack.error_code, at)
+            target = partition_writer.target
+            self._target.disowned(self._target.leader(target).node, ack.error_code, target)
             partition_writer.unconfirmed.append(out)
             partition_writer.doubtful = ack.error_code in _DOUBTFUL
             self._mark_in_doubt(partition_writer, f"the target answered {ack.error_code.name}")

@@ -139,14 +139,14 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         if not may_begin:
             marked.cancel()
             await asyncio.wait([marked])
-            return [TaskResult(one, PartitionCounters()) for one in pipeline.figures(task.instance)]
+            return [TaskResult(status, PartitionCounters()) for status in pipeline.figures(task.instance)]
         reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel))
         try:
             await pipeline.run(task.seconds)
         finally:
             beside += [marked, reporting]
-            for one in beside:
-                one.cancel()
+            for work in beside:
+                work.cancel()
             await asyncio.wait(beside)
         if not reporting.cancelled():
             reporting.result()  # a fault in the program is raised, not swallowed
@@ -161,12 +161,12 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             is_written = True
         return [
             TaskResult(
-                one,
-                all_counters.get(at := TopicPartition(one.topic, one.partition), PartitionCounters()),
+                status,
+                all_counters.get(partition := TopicPartition(status.topic, status.partition), PartitionCounters()),
                 is_written,
-                pipeline.last_of(at),
+                pipeline.last_of(partition),
             )
-            for one in figures
+            for status in figures
         ]
 
 
@@ -183,7 +183,7 @@ async def _known_now(task: TaskAssignment, journal: Journal) -> tuple[Assignment
     for entry in entries:
         with contextlib.suppress(*NOT_OURS):
             known.learn(entry)
-    return tuple(known.updated(one) for one in task.assignments)
+    return tuple(known.updated(assignment) for assignment in task.assignments)
 
 
 @dataclass(slots=True, eq=False)
@@ -272,23 +272,24 @@ class _Reported:
         """Those that stand elsewhere since, or were not reported for so many rounds; first those that wait longest."""
         self.rounds += 1
         due = [
-            one
-            for one in figures
-            if self.standing.get(one.key()) != _standing(one) or self.rounds - self.in_round[one.key()] >= REPORT_ROUNDS
+            status
+            for status in figures
+            if self.standing.get(status.key()) != _standing(status)
+            or self.rounds - self.in_round[status.key()] >= REPORT_ROUNDS
         ]
-        return sorted(due, key=lambda one: self.in_round.get(one.key(), 0))
+        return sorted(due, key=lambda status: self.in_round.get(status.key(), 0))
 
     def add(self, figures: Iterable[PartitionStatus]) -> None:
-        for one in figures:
-            self.standing[one.key()], self.in_round[one.key()] = _standing(one), self.rounds
+        for status in figures:
+            self.standing[status.key()], self.in_round[status.key()] = _standing(status), self.rounds
 
 
 async def _send(channel: Voice, straight: _Reported, figures: list[PartitionStatus]) -> None:
     """Send the driver as much as it takes; what it does not take comes first the next time."""
-    for count, one in enumerate(straight.moved(figures), start=1):
-        if not channel.send(one.to_json()):
+    for count, status in enumerate(straight.moved(figures), start=1):
+        if not channel.send(status.to_json()):
             return
-        straight.add([one])
+        straight.add([status])
         if count % _REPORTS_AT_ONCE == 0:
             await asyncio.sleep(0)
 
@@ -323,7 +324,7 @@ async def _write(
     await offset_maps.record()
     entries = standing.changes(positions, stops)
     if figures:
-        entries += [(task.key(), task.to_json()), *((one.key(), one.to_json()) for one in figures)]
+        entries += [(task.key(), task.to_json()), *((status.key(), status.to_json()) for status in figures)]
     await journal.append_all(entries)
     standing.written(positions, stops)
     await pipeline.follow_log_starts(positions)
