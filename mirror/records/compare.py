@@ -8,7 +8,6 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mirror.errors import BadRecords
@@ -131,19 +130,6 @@ class Joined:
         except BadRecords as damage:
             return f"the source's batch at offset {theirs.header.base_offset} cannot be read: {damage.detail}"
         return ""
-
-
-def is_made_of(target_batch: RawBatch, pieces: Sequence[RawBatch]) -> bool:
-    """Return True if these batches of the source, and nothing else, are in one of the target."""
-    if len(pieces) == 1 and not batch_difference(target_batch, pieces[0], may_be_rewritten=False):
-        return True
-    header, joined = target_batch.header, Joined(target_batch)
-    offset = header.base_offset
-    for piece in pieces:
-        if piece.header.base_offset != offset or not piece.header.is_dense or joined.difference(piece):
-            return False
-        offset = piece.header.next_offset
-    return header.is_dense and offset == header.next_offset
 
 
 def _records_difference(ours: RawBatch, theirs: RawBatch) -> str:

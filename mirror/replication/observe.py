@@ -28,7 +28,7 @@ from mirror.kafka.queries import (
     producers,
     replicated_end,
 )
-from mirror.records.compare import Joined, batch_difference, is_made_of, is_our_padding, marker_difference
+from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.records.header import (
     APPEND_TIME,
     DELETE_HORIZON,
@@ -472,43 +472,57 @@ class Observer:
 
     async def _compared_behind(self, facts: Observation) -> Comparison | None:
         """Compare the batches behind the last acknowledged position, but for the last one. What cannot be read says
-        nothing. The copy may have been written to as a source of its own, and been mirrored back: what was aborted
-        there is a gap, for which the source has markers.
+        nothing.
         """
-        last, tail, end = facts.last, facts.tail, facts.end
+        last, tail = facts.last, facts.tail
         if last is None or tail is None or last.target_end >= tail.header.base_offset:
             return None
-        begin, size = max(last.target_end, facts.start, facts.target_start), 0
-        source_batches = self.source_batches(begin, end)
         try:
-            upcoming = await anext(source_batches, None)
-            target_batches = batches(self.target, self.target_partition, begin, end, READ_COMMITTED)
-            async for target_batch, is_aborted in target_batches:
-                header = target_batch.header
-                if (size := size + len(target_batch.data)) > _BEHIND_BYTES:
-                    return None
-                if header.base_offset < begin or is_our_padding(target_batch, facts.own):
-                    continue
-                while upcoming is not None and (
-                    upcoming[0].header.last_offset < header.base_offset or self._was_left_out(upcoming[0])
-                ):
-                    upcoming = await anext(source_batches, None)
-                unlike = await self._unlike_behind(facts, target_batch, is_aborted, upcoming)
-                if unlike is not None:
-                    return facts.unlike(end, *unlike, target_batch)
+            return (await self._walk(facts, max(last.target_end, facts.start, facts.target_start)))[0]
         except (MalformedBatch, BadRecords):
             return None
-        return None
 
-    async def _unlike_behind(
-        self, facts: Observation, target_batch: RawBatch, is_aborted: bool, upcoming: tuple[RawBatch, bool] | None
+    async def _walk(self, facts: Observation, begin: int, *, is_strict: bool = False) -> tuple[Comparison | None, int]:
+        """Compare all batches from an offset on, as far as `_BEHIND_BYTES` reach if not `is_strict`. Return the first
+        difference, and how many batches of the target are the same. Raises MalformedBatch, BadRecords.
+        """
+        same, size, source_batches = 0, 0, self.source_batches(begin, facts.end)
+        upcoming = await anext(source_batches, None)
+        target_batches = batches(self.target, self.target_partition, begin, facts.end, READ_COMMITTED)
+        async for target_batch, is_aborted in target_batches:
+            header = target_batch.header
+            size += len(target_batch.data)
+            if not is_strict and size > _BEHIND_BYTES:
+                break
+            if is_our_padding(target_batch, facts.own) or (header.base_offset < begin and not is_strict):
+                continue
+            while upcoming is not None and (
+                upcoming[0].header.last_offset < header.base_offset or self._was_left_out(upcoming[0])
+            ):
+                upcoming = await anext(source_batches, None)
+            unlike = await self._unlike(facts, target_batch, is_aborted, upcoming, is_strict=is_strict)
+            if unlike is not None:
+                return facts.unlike(facts.end, *unlike, target_batch), same
+            same += not (is_aborted or header.is_control)
+        return None, same
+
+    async def _unlike(
+        self,
+        facts: Observation,
+        target_batch: RawBatch,
+        is_aborted: bool,
+        upcoming: tuple[RawBatch, bool] | None,
+        *,
+        is_strict: bool,
     ) -> tuple[str, RawBatch | None] | None:
-        """Return what is wrong with a batch behind the last acknowledged position, and the source's batch; None where
-        nothing is. A hole of the source over a batch of this flow is no difference, as compaction leaves one.
+        """Return what is wrong with a batch of the target, and the source's batch; None where nothing is. A hole of the
+        source over a batch of this flow is a difference only if `is_strict`: compaction leaves one. The copy may have
+        been written to as a source of its own, and been mirrored back: what was aborted there is a gap, for which the
+        source has markers.
         """
         header, (source_batch, is_source_aborted) = target_batch.header, upcoming or (None, False)
         first, following, shown = header.base_offset, header.next_offset, source_batch
-        is_ours = facts.own.is_kin(header.producer_id)
+        is_hole = source_batch is None or source_batch.header.base_offset > header.last_offset
         if is_aborted:
             where, shown = f"aborted at offset {first} of the target", None
             difference = await self.gap_difference(first, following)
@@ -517,10 +531,10 @@ class Observer:
             is_read = source_batch is not None and not is_source_aborted and crc_holds(source_batch)
             held, spans = source_batch if is_read else None, outside(self.losses, first, following)
             difference = next(filter(None, (marker_difference(*span, held) for span in spans)), "")
-        elif self._may_be_alone(target_batch, source_batch) or (
-            is_ours and (source_batch is None or source_batch.header.base_offset > header.last_offset)
-        ):
+        elif self._may_be_alone(target_batch, source_batch):
             return None
+        elif is_hole and (is_strict or facts.own.is_kin(header.producer_id)):
+            return ("the source has no batch there", None) if is_strict else None
         else:
             where = f"the target's batch at offset {first}, behind what was acknowledged, is not the source's"
             difference, shown = await self.difference(facts, target_batch, source_batch)
@@ -567,61 +581,31 @@ class Observer:
                 return await self.gap_difference(end - _READ_BACK, end)
         return ""
 
-    # --- A source that was cut back, and has the same again -----------------------------------------------------------
-
     async def _restored(self, facts: Observation) -> dict[str, Any]:
         """Find out whether a source that was cut back below what was mirrored has the same again behind the cut, as a
-        flow back puts it there: every batch that the target has, or all those that were joined in it, and no other.
-        Neither what cannot be read nor a hole is the same; what either side has deleted by now is not compared. A
-        source that has nothing of that leader epoch may differ anywhere: all is compared then, the end first.
+        flow back puts it there. Neither what cannot be read nor a hole is the same; what either side has deleted by now
+        is not compared, if something is left. A source that has nothing of that leader epoch may differ anywhere: all
+        is compared then, the end first.
 
         The leader epoch that the journal keeps then says nothing any more: by that, the next fetch would be refused.
         """
         assert facts.kept_until is not None
         assert facts.last is not None
-        cut = max(0, facts.kept_until)
-        end = max(cut, facts.end - _MOST_BACK)
+        start, from_cut = max(facts.start, facts.target_start), max(0, facts.kept_until)
         try:
-            is_same = await self._is_same(facts, end) and (end == cut or await self._is_same(facts, cut))
+            for begin in dict.fromkeys((max(from_cut, facts.end - _MOST_BACK), from_cut)):
+                unlike, same = await self._walk(facts, max(start, begin), is_strict=True)
+                if unlike is not None or (not same and begin < start):
+                    return {}
         except (MalformedBatch, BadRecords):
             return {}
-        if not is_same:
-            return {}
         return {"last": replace(facts.last, source_epoch=-1, epoch_until=-1), "kept_until": None}
-
-    async def _is_same(self, facts: Observation, cut: int) -> bool:
-        """Return True if both have the same batches for a reader from offset `cut` on, as far as neither has deleted
-        them; from before that, at least one.
-        """
-        start = max(facts.start, facts.target_start)
-        has_compared, begin = cut >= start, max(cut, start)
-        first = await batch_at(self.target, self.target_partition, begin, below=facts.end)
-        if first is not None:
-            begin = max(start, min(begin, first.header.base_offset))
-        source_batches = _read(facts, self.source, self.source_partition, begin)
-        upcoming = await anext(source_batches, None)
-        async for target_batch in _read(facts, self.target, self.target_partition, begin):
-            pieces: list[RawBatch] = []
-            while upcoming is not None and upcoming.header.base_offset <= target_batch.header.last_offset:
-                pieces.append(upcoming)
-                upcoming = await anext(source_batches, None)
-            if not is_made_of(target_batch, pieces):
-                return False
-            has_compared = True
-        return has_compared and upcoming is None
 
 
 async def _last_batch(
     cluster: Cluster, partition: TopicPartition, oldest: int, end: int, isolation: int = READ_COMMITTED
 ) -> RawBatch | None:
     return await last_batch(cluster, partition, oldest, end, isolation, _READ_BACK, _FURTHER)
-
-
-async def _read(facts: Observation, cluster: Cluster, partition: TopicPartition, begin: int) -> AsyncIterator[RawBatch]:
-    """Yield the batches with records for a reader up to the end of the copy, without padding of this flow."""
-    async for raw, is_aborted in batches(cluster, partition, begin, facts.end, READ_COMMITTED):
-        if not (is_aborted or raw.header.is_control or is_our_padding(raw, facts.own)):
-            yield raw
 
 
 def producer_id(flow: str, target: TopicPartition) -> int:
