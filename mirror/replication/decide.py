@@ -52,7 +52,7 @@ from typing import Final, NamedTuple
 from mirror.errors import ClusterUnreachable, MalformedBatch, PartitionStop
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.compare import is_our_padding, shows_create_times
-from mirror.records.header import SEQUENCES, ProducerState
+from mirror.records.header import APPEND_TIME, SEQUENCES, ProducerState
 from mirror.replication.assignment import LastPosition, outside
 from mirror.replication.observe import Comparison, Observation, Question
 from mirror.states import RESOLVED_BY, Remedy, State
@@ -311,7 +311,8 @@ def _longer_than_acknowledged(facts: Observation) -> Decision | None:
 
 
 def _goes_on(facts: Observation) -> Decision:
-    first, (stamp, is_known), last = facts.next_source, stamp_of(facts), position_to_keep(facts)
+    first, tail, last = facts.next_source, facts.tail, position_to_keep(facts)
+    stamp, is_known = stamp_of(facts)
     return Position(
         *(first, stamp, is_known),
         last_epoch=last.source_epoch if last.epoch_until == first else -1,
@@ -321,7 +322,7 @@ def _goes_on(facts: Observation) -> Decision:
         target_lost=target_loss(facts, first),
         target_epoch=facts.target_epoch,
         last=last,
-        stamped=facts.is_stamped,
+        stamped=tail is not None and facts.tail_is_ours and bool(tail.header.attributes & APPEND_TIME),
         is_empty=facts.is_empty,
         log_start=facts.start,
     )

@@ -30,7 +30,6 @@ from mirror.kafka.queries import (
 )
 from mirror.records.compare import Joined, batch_difference, is_our_padding, marker_difference
 from mirror.records.header import (
-    APPEND_TIME,
     DELETE_HORIZON,
     ERAS,
     FIRST_ID,
@@ -151,11 +150,6 @@ class Observation:
     def is_empty(self) -> bool:
         """The target holds nothing, or nothing but padding."""
         return self.tail is None or is_our_padding(self.tail, self.own)
-
-    @property
-    def is_stamped(self) -> bool:
-        """This flow wrote the target's last batch, and the target's broker gave it a time."""
-        return self.tail is not None and self.tail_is_ours and bool(self.tail.header.attributes & APPEND_TIME)
 
     def keeps(self, target_batch: RawBatch | None) -> bool:
         """Return True if the target's batch is sound, and the one that was acknowledged last."""
