@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import struct
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
 from mirror.lab.bench.workloads import records
+from mirror.lab.demo.processes import Bound, Tree
+from mirror.lab.embedded.node import GRACE_S
 from mirror.records.header import CODECS
 from mirror.records.rewrite import build
 from mirror.spark.datasource.options import parse
@@ -74,36 +73,17 @@ def scan(folder: Path) -> dict[str, float]:
 
 
 def census(folder: Path) -> tuple[dict[str, object], dict[str, float]]:
-    """The command's figures, and its most memory in MB: the driver's JVM, and its largest Python process."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mirror", "census", str(folder), "--json"], stdout=subprocess.PIPE, text=True
-    )
-    most = {"jvm_mb": 0.0, "python_mb": 0.0, "python_all_mb": 0.0}
-    began = time.monotonic()
-    while process.poll() is None:
-        now = dict.fromkeys(most, 0.0)
-        for one in psutil.Process(process.pid).children(recursive=True):
-            try:
-                name, size = one.name(), memory(one)
-            except psutil.Error:
-                continue  # it has ended
-            if name == "java":
-                now["jvm_mb"] += size
-            else:
-                now["python_mb"] = max(now["python_mb"], size)
-                now["python_all_mb"] += size
-        most = {key: max(value, now[key]) for key, value in most.items()}
-        time.sleep(EVERY)
-    assert process.stdout is not None
-    assert process.returncode == 0, process.returncode
-    output: dict[str, object] = json.loads(process.stdout.read())
-    return output, {**{key: round(value) for key, value in most.items()}, "wall_s": round(time.monotonic() - began, 1)}
-
-
-def memory(process: psutil.Process) -> float:
-    """Memory of its own in MB: pages of mapped files are the system's, which takes them back when it likes."""
-    found = process.memory_info()
-    return float(found.rss - found.shared) / 1e6
+    """The command's figures; and of its processes the most memory in MB, shared pages once, and seconds."""
+    began, log = time.monotonic(), folder / "census.json"
+    with Bound([sys.executable, "-m", "mirror", "census", str(folder), "--json"], log, grace=GRACE_S) as process:
+        tree = Tree(process.pid)
+        while process.exit_code is None:
+            tree.sample()
+            time.sleep(EVERY)
+        assert process.exit_code == 0, process.tail()
+    output: dict[str, object] = json.loads(log.read_text().splitlines()[-1])
+    memory = round((tree.counters.peak_pss or tree.counters.peak_rss) / 1e6)
+    return output, {"memory_mb": memory, "wall_s": round(time.monotonic() - began, 1)}
 
 
 def main() -> None:

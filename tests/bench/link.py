@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mirror.lab.bench.arms import ARMS
 from mirror.lab.bench.play import Plan, play
-from mirror.lab.bench.report import Narrator
+from mirror.lab.bench.report import BenchNarrator
 from mirror.lab.bench.summary import SPEED, Summary
 from mirror.lab.bench.workloads import SHAPES
 
@@ -40,7 +40,7 @@ def main() -> None:
     with mirrors(options.against) as arms:
         every = [*arms, *([] if options.alone else [ARMS["mm2"]])]
         plan = Plan(shapes=shapes, arms=every, rounds=options.rounds)
-        summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)
+        summary = Summary(play(plan, BenchNarrator(Console(stderr=True, highlight=False))).result)
     for shape in shapes:
         for arm in summary.arms(shape.name):
             spread = summary.spread(SPEED, shape.name, arm.name)

@@ -196,7 +196,8 @@ class Bench:
 
     def _all_in_sync(self) -> bool:
         topics = self._metadata().topics.values()
-        return all(len(one.isrs) == len(one.replicas) for topic in topics for one in topic.partitions.values())
+        partitions = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(len(partition.isrs) == len(partition.replicas) for partition in partitions)
 
     def _metadata(self) -> Any:
         return AdminClient({"bootstrap.servers": self._brokers.bootstrap}).list_topics(timeout=20)
@@ -229,16 +230,18 @@ def bench(folder: Path) -> Iterator[tuple[Bench, Mirror]]:
 
     with ExitStack() as stack:
         specs = [Spec(name="recovery-source"), Spec(name="recovery-target", nodes=3)]
-        source, target = (stack.enter_context(one) for one in start_many(specs))
+        source, target = map(stack.enter_context, start_many(specs))
         create(source.bootstrap, TOPIC, 1)
         topic = NewTopic(TOPIC, 1, 3, config=_STAMPED)
         admin = AdminClient({"bootstrap.servers": target.bootstrap})
         admin.create_topics([topic])[TOPIC].result(30)
-        ours, theirs = (stack.enter_context(Network(one.bootstrap)) for one in (source, target))
+        source_network, target_network = (
+            stack.enter_context(Network(cluster.bootstrap)) for cluster in (source, target)
+        )
         config = folder / "flow.yaml"
         config.write_text(
-            f'name: recovery\nsource: {{alias: a, bootstrap.servers: "{ours.bootstrap}"}}\n'
-            f'target: {{alias: b, bootstrap.servers: "{theirs.bootstrap}"}}\n'
+            f'name: recovery\nsource: {{alias: a, bootstrap.servers: "{source_network.bootstrap}"}}\n'
+            f'target: {{alias: b, bootstrap.servers: "{target_network.bootstrap}"}}\n'
             f'topics: {{include: ["{TOPIC}"], append_time: target}}\n'
             f"sync: {{configs: false}}\nspark: {{epoch_s: {EPOCH_SECONDS}}}\n"
         )
@@ -250,7 +253,7 @@ def bench(folder: Path) -> Iterator[tuple[Bench, Mirror]]:
             stack.callback(thread.join)
             stack.callback(thread.done.set)
         reader.until(0)
-        yield Bench(ours, theirs, target, writer, reader), mirror
+        yield Bench(source_network, target_network, target, writer, reader), mirror
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from mirror.lab.bench.arms import MIRROR
 from mirror.lab.bench.play import Plan, play
-from mirror.lab.bench.report import Narrator
+from mirror.lab.bench.report import BenchNarrator
 from mirror.lab.bench.summary import METRICS, Summary, ranged
 from mirror.lab.bench.workloads import Shape
 
@@ -63,7 +63,7 @@ def main() -> None:
             replace(MIRROR, name="standalone", spark=spark_of(spark.address), beside=spark.pids),
         ]
         plan = Plan(shapes=[shape], arms=arms, rounds=options.rounds)
-        summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)
+        summary = Summary(play(plan, BenchNarrator(Console(stderr=True, highlight=False))).result)
     for metric in METRICS:
         for arm in arms:
             print(f"{arm.name:12}{metric.title}, {metric.unit}: {ranged(summary.spread(metric, shape.name, arm.name))}")

@@ -17,7 +17,7 @@ from rich.console import Console
 from mirror.lab.bench.arms import ARMS
 from mirror.lab.bench.latency import Pace
 from mirror.lab.bench.play import Plan, play
-from mirror.lab.bench.report import Narrator
+from mirror.lab.bench.report import BenchNarrator
 from mirror.lab.bench.summary import TRICKLE, Spread, Summary
 
 from .against import mirrors
@@ -35,7 +35,7 @@ def main() -> None:
     pace = Pace(options.rate, options.seconds, options.partitions)
     with mirrors(options.against) as arms:
         plan = Plan(arms=(), rounds=options.rounds, paces=[pace], live_arms=[*arms, ARMS["mm2"]])
-        summary = Summary(play(plan, Narrator(Console(stderr=True, highlight=False))).result)
+        summary = Summary(play(plan, BenchNarrator(Console(stderr=True, highlight=False))).result)
     for arm in summary.live_arms((options.rate, options.partitions)):
         late = {metric.key: summary.late(metric, (options.rate, options.partitions), arm.name) for metric in TRICKLE}
         medians = {key: round(spread.median, 3) for key, found in late.items() if (spread := Spread.of(found.values()))}

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from mirror.lab.bench import content
+from mirror.lab.bench.arms import chosen
 from mirror.lab.bench.content import Content, Topics
 from mirror.lab.bench.latency import at_share, summary
+from mirror.lab.bench.play import Plan
 from mirror.lab.bench.workloads import Shape, values
 
 TINY = Shape(name="tiny", megabytes=1, batch_bytes=50_000, partitions=2)
@@ -18,6 +20,20 @@ def test_a_seed_makes_the_same_records_again() -> None:
     assert list(values(TINY)) == list(values(TINY))
     other = list(values(replace(TINY, seed=2)))
     assert [value for _, _, value in other] != [value for _, _, value in values(TINY)]
+
+
+def test_a_shape_shares_its_records_out_among_its_topics() -> None:
+    three = replace(TINY, topics=3)
+    assert (TINY.topic_names, three.topic_names) == (["tiny"], ["tiny-0", "tiny-1", "tiny-2"])
+    sizes = [sum(len(value) + len(key or b"") for _, key, value in values(shape)) for shape in (TINY, three)]
+    assert sizes[0] // 1000 == 3 * (sizes[1] // 1000) + 1
+
+
+def test_a_plan_has_arms_that_fit_in_turns() -> None:
+    plan = Plan(arms=chosen(["mirror", "mirror-rewrite", "loop", "mm2"]), rounds=2)
+    names = [[arm.name for arm in plan.turns(round_, TINY)] for round_ in (1, 2)]
+    assert names == [["mirror", "loop", "mm2"], ["loop", "mm2", "mirror"]]
+    assert [arm.name for arm in plan.turns(1, replace(TINY, compacted=True))] == ["mirror-rewrite"]
 
 
 def test_contents_are_equal_or_the_first_difference_is_named() -> None:

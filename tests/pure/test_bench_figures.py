@@ -16,15 +16,15 @@ from mirror.cli import app
 from mirror.errors import ExitCode
 from mirror.lab.bench.compare import BEGIN, END, compare, table
 from mirror.lab.bench.page import page
-from mirror.lab.bench.result import Result
-from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper
+from mirror.lab.bench.result import ComparisonResult
+from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper, short_copies
 
 ROOT = Path(__file__).parents[2]
 LATEST = ROOT / "docs/bench/latest.json"
-MEASURED = Result.from_json(LATEST.read_bytes(), str(LATEST))
+MEASURED = ComparisonResult.from_json(LATEST.read_bytes(), str(LATEST))
 
 
-def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bool = False) -> Result:
+def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bool = False) -> ComparisonResult:
     """Some of the committed figures; with `more`, latencies and scaling, too."""
     return replace(
         MEASURED,
@@ -53,7 +53,7 @@ def measured(**values: Sequence[float]) -> Summary:
 
 
 def test_raw_figures_read_back_the_same() -> None:
-    assert Result.from_json(MEASURED.to_json()) == MEASURED
+    assert ComparisonResult.from_json(MEASURED.to_json()) == MEASURED
 
 
 # --- medians, ratios and goals ----------------------------------------------------------------------------------------
@@ -78,6 +78,27 @@ def test_the_text_names_figures_in_which_others_are_cheaper() -> None:
         found = "".join(one for one in cheaper(measured(**values)) if one.startswith("CPU of the copy"))
         assert text in found
         assert bool(text) == bool(found)
+
+
+def test_a_trickle_has_the_cpu_of_the_copy_and_of_both_sides() -> None:
+    late = [
+        replace(
+            MEASURED.latencies[0], arm=arm, rate=4000.0, partitions=100, cores=cores, source_cores=0.3, target_cores=0.2
+        )
+        for arm, cores in (("mirror", 0.36), ("mm2", 0.28))
+    ]
+    summary = Summary(replace(TWO, latencies=tuple(late)))
+    assert "| 4,000 records/s over 100 partitions | mirror | 0.360 | 0.300 | 0.200 |" in table(summary)
+    wanted = (
+        "CPU of the copy, cores. 4,000 records/s over 100 partitions: MirrorMaker 2, as it comes 0.280, mirror 0.360."
+    )
+    assert wanted in list(cheaper(summary))
+
+
+def test_copies_that_are_too_short_to_be_sure_of_are_named() -> None:
+    assert "copies shorter than 10 s: 1 MB batches, zstd (" in short_copies(Summary(TWO))
+    longer = tuple(replace(run, copy_s=11.0) for run in TWO.runs)
+    assert short_copies(Summary(replace(TWO, runs=longer))) == ""
 
 
 # --- two comparisons --------------------------------------------------------------------------------------------------
@@ -173,7 +194,7 @@ def test_commands_make_a_page_a_table_and_a_comparison(tmp_path: Path) -> None:
     invoke = CliRunner().invoke
     assert invoke(app, ["bench", "page", str(old), "--report", str(report)]).exit_code == 0
     assert report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert Result.from_json(report.with_suffix(".json").read_bytes()) == TWO
+    assert ComparisonResult.from_json(report.with_suffix(".json").read_bytes()) == TWO
     assert f"| {TWO.workloads[0].title} | mirror |" in invoke(app, ["bench", "table", str(old)]).output
     assert "0 better and 0 worse" in invoke(app, ["bench", "compare", str(old), str(old)]).output
     worse = invoke(app, ["bench", "compare", str(old), str(slower), "--json"])

@@ -24,7 +24,7 @@ from deployment import HOME, SERVICES, STACK
 from jsonschema.validators import validator_for
 
 from mirror.config import load
-from mirror.lab.demo.clients import Lost, Progress
+from mirror.lab.demo.clients import LostRecord, Progress
 from mirror.lab.embedded.jars import KAFKA_VERSION
 
 DOCKERFILE = (HOME / "Dockerfile").read_text(encoding="utf-8")
@@ -182,7 +182,7 @@ def test_a_reader_knows_what_comes_next() -> None:
     known.take(0, 4, 4)
     known.take(1, 7, 7)  # the first of a partition is where the group stood
     assert (known.next, known.read, known.repeated) == ({0: 6, 1: 8}, 2, 1)
-    with pytest.raises(Lost, match="offset 8 came where 6 was expected"):
+    with pytest.raises(LostRecord, match="offset 8 came where 6 was expected"):
         known.take(0, 8, 8)
-    with pytest.raises(Lost, match="the record at offset 6 has number 9"):
+    with pytest.raises(LostRecord, match="the record at offset 6 has number 9"):
         known.take(0, 6, 9)

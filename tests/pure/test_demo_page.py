@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirror.lab.demo.copying import Cost, Line, Result
+from mirror.lab.demo.copying import CopyResult, Cost, Line
 from mirror.lab.demo.processes import Usage, UsageTally
 from mirror.lab.embedded.node import Identity
 
@@ -55,9 +55,9 @@ COST = Cost(
 )
 
 
-def result_of(*lines: Line, cost: Cost = COST, misfits: Sequence[str] = ()) -> Result:
+def result_of(*lines: Line, cost: Cost = COST, misfits: Sequence[str] = ()) -> CopyResult:
     """What a run found."""
-    return Result(
+    return CopyResult(
         lines=lines, cost=cost, misfits=tuple(misfits), seconds={"brokers": 5.2, "filling": 9.9}, downloads=2.0
     )
 

@@ -13,7 +13,7 @@ from commandline import called
 
 from mirror.errors import ConfigError, EmbeddedError
 from mirror.lab.embedded import down, jars, standing
-from mirror.lab.embedded.by_hand import Member, Standing
+from mirror.lab.embedded.by_hand import Member, StandingCluster
 from mirror.lab.embedded.node import Identity
 
 
@@ -112,7 +112,7 @@ def test_clusters_are_listed_with_what_of_them_runs(state_folder: Path) -> None:
     members = [Member(id=0, port=9092, process=mine), Member(id=1, port=9093, process=gone)]
     state_folder.mkdir(parents=True)
     for name, nodes in {"half": members, "none": members[1:], "whole": members[:1]}.items():
-        cluster = Standing(name=name, cluster_id="c", folder=state_folder / name, nodes=tuple(nodes))
+        cluster = StandingCluster(name=name, cluster_id="c", folder=state_folder / name, nodes=tuple(nodes))
         (state_folder / f"{name}.json").write_text(json.dumps(asdict(cluster), default=str))
     rows = [" ".join(line.split()) for line in called("embedded", "list").out.splitlines()[2:]]
     assert rows == [

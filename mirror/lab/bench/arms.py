@@ -12,14 +12,14 @@ import yaml
 
 from mirror.errors import ConfigError
 from mirror.lab.bench.loop import CONSUMER, PRODUCER
-from mirror.lab.bench.result import Arm as Facts
+from mirror.lab.bench.result import MeasuredArm as Facts
 from mirror.lab.bench.workloads import Shape, create
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded.jars import KAFKA_VERSION, Module, classpath_of, fetched, jars, java
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rekeying:
+class KeyField:
     """A field of a record's JSON value becomes its key."""
 
     field: str
@@ -55,12 +55,12 @@ class Arm:
     settings: Callable[[], str]  # the configuration, for a reader
     command: Callable[[Arm, Job], Sequence[str]]  # writes files into the job's folder, and returns what to run
     fits: Callable[[Shape], bool] = lambda shape: not (shape.compacted or shape.transactional)
-    prepare: Callable[[], object] = lambda: None  # fetches what it needs, raises BenchError
+    prepare: Callable[[], object] = lambda: None  # fetches what it needs, raises EmbeddedError
     makes_topics: bool = True  # the arm makes the target topics itself
     replicas: int = 1  # of the target topics
     ends_itself: bool = True  # else it is ended once everything is on the target
     keeps_timestamps: bool = True  # else times are not compared
-    rekeys: Rekeying | None = None  # None where keys and partitions stay
+    rekeys: KeyField | None = None  # None where keys and partitions stay
     translates: bool = False  # the mirror's `offsets: translate`
     spark: Mapping[str, Any] = field(default_factory=dict)  # the mirror's section `spark`
     beside: Sequence[int] = ()  # processes of a Spark cluster, which count as well
@@ -226,7 +226,7 @@ _LOOP: Final = Arm(
     command=_loop,
     makes_topics=False,
 )
-_REKEYING: Final = Rekeying(field="user", partitions=12)
+_REKEYING: Final = KeyField(field="user", partitions=12)
 
 
 def _is_large(shape: Shape) -> bool:

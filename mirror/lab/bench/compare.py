@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from mirror.errors import ConfigError
-from mirror.lab.bench.result import Arm, Workload
+from mirror.lab.bench.result import MeasuredArm, Workload
 from mirror.lab.bench.summary import (
     ADDED_P50,
     ADDED_P99,
@@ -43,7 +43,7 @@ class Change:
     """One figure in both files."""
 
     where: str  # workload or trickle
-    arm: Arm
+    arm: MeasuredArm
     what: str  # the figure
     unit: str
     old: Spread
@@ -86,7 +86,7 @@ def _changes(old: Summary, new: Summary, loads: Sequence[Workload]) -> Iterator[
 
 
 def _change(
-    where: str, arm: Arm, what: str, unit: str, less_is_better: bool, old: Spread | None, new: Spread | None
+    where: str, arm: MeasuredArm, what: str, unit: str, less_is_better: bool, old: Spread | None, new: Spread | None
 ) -> Iterator[Change]:
     """Yield nothing where a side lacks the figure, or has one of 0 or below, of which there is no ratio."""
     if old is None or new is None or min(old.least, new.least) <= 0:
@@ -182,7 +182,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
     return [lines[0], f"| --- | --- | {' | '.join(['--:'] * (len(rows[0]) - 2))} |", *lines[1:]]
 
 
-def _cell(summary: Summary, metric: Metric[Copy], load: Workload, arm: Arm) -> str:
+def _cell(summary: Summary, metric: Metric[Copy], load: Workload, arm: MeasuredArm) -> str:
     spread = summary.spread(metric, load.name, arm.name)
     if spread is None:
         return "–"

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from mirror.errors import BenchError, UnequalCopy
 from mirror.lab.bench.arms import Arm, Job
 from mirror.lab.bench.content import Content, Topics, compare_rekeyed, content
-from mirror.lab.bench.measuring import Goal, Watch, settle
-from mirror.lab.bench.result import Measured, Run, Workload
+from mirror.lab.bench.measuring import CopyGoal, Watch, settle
+from mirror.lab.bench.result import Measured, MeasuredRun, Workload
 from mirror.lab.bench.workloads import Shape, fill
 from mirror.lab.embedded import Cluster
 
@@ -49,7 +49,7 @@ def source_of(cluster: Cluster, shape: Shape, *names: str) -> Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class CopyRun:
     """One copy."""
 
     measured: Measured
@@ -64,13 +64,13 @@ def copied(arm: Arm, source: Source, target: Cluster, run: str) -> Measured:
     return copy.measured
 
 
-def insist(arm: Arm, source: Source, copy: Copy) -> None:
+def insist(arm: Arm, source: Source, copy: CopyRun) -> None:
     """Raises UnequalCopy where a copy does not count."""
     if not copy.equal:
         raise UnequalCopy(f"{source.shape.name}: {arm.name}: its copy is not equal to the source. {copy.checked}")
 
 
-def attempted(arm: Arm, source: Source, target: Cluster, run: str, *, keep: bool = False) -> Copy:
+def attempted(arm: Arm, source: Source, target: Cluster, run: str, *, keep: bool = False) -> CopyRun:
     """Copy under the name `run`, which no copy before had; its topics are gone afterwards, unless it is to `keep` them.
 
     Raises BenchError, EmbeddedError.
@@ -85,7 +85,7 @@ def attempted(arm: Arm, source: Source, target: Cluster, run: str, *, keep: bool
             folder=Path(folder),
         )
         copy = Topics(target.bootstrap, job.copies, arm.partitions(source.shape))
-        goal = Goal(
+        goal = CopyGoal(
             topics=copy,
             # Where offsets are equal there are markers, too; that all is there is checked record by record.
             end=source.workload.records,
@@ -105,12 +105,12 @@ def attempted(arm: Arm, source: Source, target: Cluster, run: str, *, keep: bool
         finally:
             if not keep:
                 removed(target, copy.names)
-    return Copy(measured=measured, equal=equal, checked=checked)
+    return CopyRun(measured=measured, equal=equal, checked=checked)
 
 
-def run_of(arm: Arm, source: Source, copy: Copy, *, round_: int, turn: int) -> Run:
+def run_of(arm: Arm, source: Source, copy: CopyRun, *, round_: int, turn: int) -> MeasuredRun:
     """Return a copy as the result holds it (pure)."""
-    return Run(
+    return MeasuredRun(
         workload=source.workload.name,
         arm=arm.name,
         round=round_,

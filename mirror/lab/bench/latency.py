@@ -27,8 +27,7 @@ from mirror.lab.bench.arms import Arm, Job
 from mirror.lab.bench.copies import removed
 from mirror.lab.bench.measuring import BrokerCpu
 from mirror.lab.bench.result import Latency
-from mirror.lab.bench.stored import endpoint
-from mirror.lab.bench.workloads import Shape, create
+from mirror.lab.bench.workloads import Shape, create, endpoint
 from mirror.lab.demo.processes import Bound, Tree
 from mirror.lab.embedded import Cluster
 from mirror.records.codecs import compress
@@ -98,8 +97,8 @@ def measured(arm: Arm, source: Cluster, target: Cluster, run: str, pace: Pace, r
         if arm.makes_topics:  # readers begin before the arm does
             create(target.bootstrap, job.copies[0], arm.partitions(shape))
         readers = (
-            Reader(source.bootstrap, job.topics[0], pace.observed),
-            Reader(target.bootstrap, job.copies[0], arm.rekeys.partitions if arm.rekeys else pace.observed),
+            LatencyReader(source.bootstrap, job.topics[0], pace.observed),
+            LatencyReader(target.bootstrap, job.copies[0], arm.rekeys.partitions if arm.rekeys else pace.observed),
         )
         try:
             with arm.start(job) as process:
@@ -150,7 +149,7 @@ def at_share(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-class Reader(threading.Thread):
+class LatencyReader(threading.Thread):
     """Notes when each numbered record arrives."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -183,7 +182,7 @@ class Ticking:
         topic: str,
         pace: Pace,
         process: Bound,
-        readers: tuple[Reader, Reader],
+        readers: tuple[LatencyReader, LatencyReader],
         clusters: tuple[Cluster, Cluster],
     ) -> None:
         """`readers` and `clusters`: the source's and the target's."""

@@ -35,7 +35,7 @@ TIMEOUT_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class CopyGoal:
     """What a copy is to reach."""
 
     topics: Topics  # on the target
@@ -63,7 +63,7 @@ class Watch:
         began: float,
         source: Cluster,
         target: Cluster,
-        goal: Goal,
+        goal: CopyGoal,
         beside: Sequence[int] = (),
     ) -> None:
         """`began`: `time.monotonic()` when it was started. Processes `beside` count as in `Tree`."""

@@ -9,7 +9,7 @@ from string import Template
 from typing import Final
 
 from mirror.lab.bench.plots import AXES, plots
-from mirror.lab.bench.result import Result, Workload
+from mirror.lab.bench.result import ComparisonResult, Workload
 from mirror.lab.bench.summary import (
     CPU,
     MB,
@@ -40,7 +40,7 @@ _WORDS: Final = (
 )
 
 
-def page(result: Result, raw: str = "") -> str:
+def page(result: ComparisonResult, raw: str = "") -> str:
     """Return the whole page; `raw` is the name of the file with the raw figures.
 
     Raises ConfigError where the library for plots is missing.

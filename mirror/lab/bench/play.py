@@ -24,7 +24,7 @@ from mirror.lab.bench import latency
 from mirror.lab.bench.arms import ARMS, MIRROR, Arm
 from mirror.lab.bench.copies import Source, attempted, copied, insist, removed, run_of, source_of
 from mirror.lab.bench.latency import Pace
-from mirror.lab.bench.result import Axis, Latency, Point, Result, Run, environment, versions
+from mirror.lab.bench.result import Axis, ComparisonResult, Latency, MeasuredRun, Point, environment, versions
 from mirror.lab.bench.workloads import CLEANS_AT_ONCE, Shape, sized
 from mirror.lab.demo.processes import Bound
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -32,7 +32,7 @@ from mirror.lab.embedded.cluster import started
 from mirror.lab.embedded.jars import fetch
 
 if TYPE_CHECKING:
-    from mirror.lab.bench.report import Narrator
+    from mirror.lab.bench.report import BenchNarrator
 
 #: Brokers compile what they are about to do: copies of so many MB that do not count come first.
 _WARM_MEGABYTES: Final = 40
@@ -75,10 +75,10 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ComparisonOutcome:
     """What came of a plan."""
 
-    result: Result
+    result: ComparisonResult
     failures: list[str] = field(default_factory=list)
     unequal: list[str] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ def rotated(arms: Sequence[Arm], by: int) -> Sequence[Arm]:
     return [*arms[start:], *arms[:start]]
 
 
-def play(plan: Plan, progress: Narrator) -> Outcome:
+def play(plan: Plan, progress: BenchNarrator) -> ComparisonOutcome:
     """Measure everything; what fails is reported and left out, and so is what an interruption leaves. Raises
     MirrorError where nothing can be measured, and KeyboardInterrupt where nothing was.
     """
@@ -110,7 +110,7 @@ def play(plan: Plan, progress: Narrator) -> Outcome:
         measuring = Measuring(plan, progress, source, target, far)
         for shape in (*plan.shapes, *([_TICKS] if plan.paces else [])):
             measuring.warm_up(shape)
-        sources = [measuring.filled(shape) for shape in plan.shapes]
+        sources = [source for shape in plan.shapes for source in measuring.filled(shape)]
         try:
             measuring.everything(sources)
         except KeyboardInterrupt:
@@ -119,7 +119,7 @@ def play(plan: Plan, progress: Narrator) -> Outcome:
             measuring.failures.append("interrupted: what was not measured until then is missing")
     names = {run.arm for run in measuring.runs} | {found.arm for found in measuring.latencies}
     names |= {point.arm for point in measuring.points}
-    result = Result(
+    result = ComparisonResult(
         made=made.isoformat(timespec="seconds").replace("+00:00", "Z"),
         seconds=round(time.monotonic() - began, 1),
         command=plan.command,
@@ -132,18 +132,18 @@ def play(plan: Plan, progress: Narrator) -> Outcome:
         scaling=tuple(measuring.points),
         failures=tuple(measuring.failures),
     )
-    return Outcome(result, measuring.failures, measuring.unequal)
+    return ComparisonOutcome(result, measuring.failures, measuring.unequal)
 
 
 class Measuring:
     """Collects what is measured between two clusters, and a third one that is far away."""
 
     def __init__(
-        self, plan: Plan, progress: Narrator, source: Cluster, target: Cluster, far: Far | None = None
+        self, plan: Plan, progress: BenchNarrator, source: Cluster, target: Cluster, far: Far | None = None
     ) -> None:
         self._plan, self._progress = plan, progress
         self._source, self._target, self._far = source, target, far
-        self.runs: list[Run] = []
+        self.runs: list[MeasuredRun] = []
         self.latencies: list[Latency] = []
         self.points: list[Point] = []
         self.failures: list[str] = []
@@ -166,11 +166,13 @@ class Measuring:
                 copied(ARMS[name], warm, target, f"warm-{name}")
             removed(source, warm.topics.names)
 
-    def filled(self, shape: Shape) -> Source:
-        """Make the source topics of a shape."""
+    def filled(self, shape: Shape) -> list[Source]:
+        """Return the source topics of a shape, none where they cannot be made."""
         self._progress.step(f"filling {shape.name}: {shape.megabytes} MB of records")
-        with self._places(shape, round_trip_ms=0) as (source, _):
-            return source_of(source, shape)
+        found: list[Source] = []
+        with self._guarded(), self._places(shape, round_trip_ms=0) as (source, _):
+            found.append(source_of(source, shape))
+        return found
 
     def everything(self, sources: Sequence[Source]) -> None:
         """Measure all that is planned, round by round."""

@@ -15,7 +15,7 @@ from textwrap import wrap
 from typing import Any, Final, cast
 
 from mirror.errors import ConfigError
-from mirror.lab.bench.result import Arm, Axis
+from mirror.lab.bench.result import Axis, MeasuredArm
 from mirror.lab.bench.summary import (
     ADDED_P50,
     ADDED_P99,
@@ -150,7 +150,7 @@ def _panels(summary: Summary, metric: Metric[Copy]) -> Panels:
     }
 
 
-def _bars(summary: Summary, spreads: Sequence[tuple[Arm, Spread | None]]) -> list[Bar]:
+def _bars(summary: Summary, spreads: Sequence[tuple[MeasuredArm, Spread | None]]) -> list[Bar]:
     return [Bar(arm.title, _color(arm, summary), (spread.median,), spread) for arm, spread in spreads if spread]
 
 
@@ -165,12 +165,12 @@ def _stacks(summary: Summary) -> Panels:
     return panels
 
 
-def _stacked(summary: Summary, arm: Arm, spreads: Sequence[Spread | None]) -> Bar:
+def _stacked(summary: Summary, arm: MeasuredArm, spreads: Sequence[Spread | None]) -> Bar:
     assert spreads[0] is not None, "the copy's own part is known"
     return Bar(arm.title, _color(arm, summary), tuple(spread.median for spread in spreads if spread), spreads[0])
 
 
-def _color(arm: Arm, summary: Summary) -> str:
+def _color(arm: MeasuredArm, summary: Summary) -> str:
     alike = [other.name for other in summary.result.arms if other.kind == arm.kind]
     colors = _COLORS[arm.kind]
     return colors[alike.index(arm.name) % len(colors)]

@@ -16,17 +16,17 @@ from mirror.lab.bench.compare import table as markdown
 from mirror.lab.bench.page import page
 from mirror.lab.bench.play import Plan, play
 from mirror.lab.bench.plots import need_library
-from mirror.lab.bench.result import Latency, Point, Result, Run
+from mirror.lab.bench.result import ComparisonResult, Latency, MeasuredRun, Point
 from mirror.lab.bench.summary import Summary, figure, ranged, short_copies
 from mirror.rendering import console, plain, print_json, table
 
 # --- `mirror bench page`, `compare` and `table` -----------------------------------------------------------------------
 
 
-def read(file: Path) -> Result:
+def read(file: Path) -> ComparisonResult:
     """Raw figures. Raises ConfigError where the file cannot be read, or holds none."""
     try:
-        return Result.from_json(file.read_bytes(), str(file))
+        return ComparisonResult.from_json(file.read_bytes(), str(file))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
 
@@ -39,7 +39,7 @@ def raw_beside(report: Path) -> Path:
     return raw
 
 
-def write_report(result: Result, report: Path) -> Path:
+def write_report(result: ComparisonResult, report: Path) -> Path:
     """Writes the raw figures and then the page beside them; returns where the raw figures are.
 
     Raises ConfigError where a file cannot be written, or the library for plots is missing.
@@ -117,7 +117,7 @@ def measure(plan: Plan, *, report: Path | None, raw: Path | None) -> ExitCode:
         need_library()
         raw_beside(report)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us wants us to clear up as after Ctrl-C
-    narrator = Narrator(Console(stderr=True, highlight=False))
+    narrator = BenchNarrator(Console(stderr=True, highlight=False))
     outcome = play(plan, narrator)
     _write(outcome.result, report, raw, narrator)
     if short := short_copies(Summary(outcome.result)):
@@ -129,7 +129,7 @@ def measure(plan: Plan, *, report: Path | None, raw: Path | None) -> ExitCode:
     return ExitCode.BUG if outcome.failures else ExitCode.DONE
 
 
-def _write(result: Result, report: Path | None, raw: Path | None, narrator: Narrator) -> None:
+def _write(result: ComparisonResult, report: Path | None, raw: Path | None, narrator: BenchNarrator) -> None:
     if raw is not None:
         raw.write_text(result.to_json(), encoding="utf-8")
         narrator.step(f"raw figures: {raw}")
@@ -138,7 +138,7 @@ def _write(result: Result, report: Path | None, raw: Path | None, narrator: Narr
         narrator.step(f"page: {report}; raw figures: {beside}")
 
 
-class Narrator:
+class BenchNarrator:
     """One line for each run, with the seconds since the beginning."""
 
     def __init__(self, out: Console) -> None:
@@ -149,7 +149,7 @@ class Narrator:
         """Something begins."""
         self._say(text, "dim")
 
-    def run(self, run: Run, stored_bytes: int) -> None:
+    def run(self, run: MeasuredRun, stored_bytes: int) -> None:
         """A copy was measured, and is equal."""
         speed, cpu = stored_bytes / 1e6 / run.copy_s, run.copy_cpu_s / stored_bytes * 1e9
         sides = (run.copy_source_cpu_s, run.copy_target_cpu_s)

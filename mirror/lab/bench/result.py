@@ -69,7 +69,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class MeasuredArm:
     """A way to copy."""
 
     name: str
@@ -103,7 +103,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run(Measured):
+class MeasuredRun(Measured):
     """One copy of a workload by an arm."""
 
     workload: str
@@ -149,7 +149,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class ComparisonResult:
     """A whole comparison."""
 
     format: Literal[1] = FORMAT
@@ -159,8 +159,8 @@ class Result:
     environment: Environment
     versions: dict[str, str]
     workloads: tuple[Workload, ...]
-    arms: tuple[Arm, ...]
-    runs: tuple[Run, ...]
+    arms: tuple[MeasuredArm, ...]
+    runs: tuple[MeasuredRun, ...]
     latencies: tuple[Latency, ...] = ()
     scaling: tuple[Point, ...] = ()
     failures: tuple[str, ...] = ()  # what could not be measured
@@ -170,7 +170,7 @@ class Result:
         return _ADAPTER.dump_json(self, indent=1).decode() + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes, name: str = "the file") -> Result:
+    def from_json(cls, text: str | bytes, name: str = "the file") -> ComparisonResult:
         """Read it back; `name` is for the error. Raises ConfigError for what no comparison of this format wrote."""
         try:
             return _ADAPTER.validate_json(text, extra="forbid")
@@ -182,7 +182,7 @@ class Result:
             ) from None
 
 
-_ADAPTER: Final = TypeAdapter(Result)
+_ADAPTER: Final = TypeAdapter(ComparisonResult)
 
 
 def environment() -> Environment:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, Generic, Self, TypeVar
 
-from mirror.lab.bench.result import Arm, Latency, Point, Result, Run, Workload
+from mirror.lab.bench.result import ComparisonResult, Latency, MeasuredArm, MeasuredRun, Point, Workload
 
 MIRROR: Final = "mirror"
 REWRITE: Final = "mirror-rewrite"
@@ -78,7 +78,7 @@ class Metric(Generic[Measurement]):
 class Copy:
     """A run with its workload."""
 
-    run: Run
+    run: MeasuredRun
     load: Workload
 
 
@@ -86,11 +86,13 @@ def _ratio(amount: float | None, of: float) -> float | None:
     return amount / of if amount is not None and of > 0 else None
 
 
-def _per_gb(key: str, title: str, seconds: Callable[[Run], float | None]) -> Metric[Copy]:
+def _per_gb(key: str, title: str, seconds: Callable[[MeasuredRun], float | None]) -> Metric[Copy]:
     return Metric(key, title, "CPU-s per GB", lambda copy: _ratio(seconds(copy.run), copy.load.stored_bytes / GB))
 
 
-def _amount(key: str, title: str, unit: str, value: Callable[[Run], float | None], of: float = 1) -> Metric[Copy]:
+def _amount(
+    key: str, title: str, unit: str, value: Callable[[MeasuredRun], float | None], of: float = 1
+) -> Metric[Copy]:
     return Metric(key, title, unit, lambda copy: _ratio(value(copy.run), of))
 
 
@@ -131,11 +133,11 @@ TRICKLE: Final[tuple[Metric[Latency], ...]] = (
 class Summary:
     """Medians and ratios by workload and arm. A copy that is not equal to its source has no figures."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: ComparisonResult) -> None:
         self.result = result
         self._loads = {load.name: load for load in result.workloads}
         self._arms = {arm.name: arm for arm in result.arms}
-        self._runs: dict[tuple[str, str], dict[int, Run]] = {}
+        self._runs: dict[tuple[str, str], dict[int, MeasuredRun]] = {}
         for run in result.runs:
             if run.workload in self._loads:
                 self._runs.setdefault((run.workload, run.arm), {})[run.round] = run
@@ -159,16 +161,16 @@ class Summary:
         """The trickles that were measured."""
         return sorted({(found.rate, found.partitions) for found in self.result.latencies})
 
-    def arms(self, workload: str) -> Iterator[Arm]:
+    def arms(self, workload: str) -> Iterator[MeasuredArm]:
         """Those with runs of a workload, in the file's order."""
         return (arm for arm in self.result.arms if (workload, arm.name) in self._runs)
 
-    def live_arms(self, pace: Pace) -> list[Arm]:
+    def live_arms(self, pace: Pace) -> list[MeasuredArm]:
         """Those that copied a trickle, in the file's order."""
         names = {found.arm for found in self.result.latencies if (found.rate, found.partitions) == pace}
         return [arm for arm in self.result.arms if arm.name in names]
 
-    def runs(self, workload: str, arm: str) -> dict[int, Run]:
+    def runs(self, workload: str, arm: str) -> dict[int, MeasuredRun]:
         """By round."""
         return self._runs.get((workload, arm), {})
 
@@ -191,7 +193,7 @@ class Summary:
         runs = (run for run in self.result.latencies if (run.rate, run.partitions, run.arm) == (*pace, arm))
         return {run.round: value for run in runs if (value := metric.value(run)) is not None}
 
-    def rival(self, metric: Metric[Copy], workload: str) -> Arm | None:
+    def rival(self, metric: Metric[Copy], workload: str) -> MeasuredArm | None:
         """MirrorMaker 2 in that of its settings which does better in this figure."""
         found = [(self.spread(metric, workload, name), name) for name in RIVALS if name in self._arms]
         known = [(spread.median, name) for spread, name in found if spread is not None]
@@ -205,7 +207,7 @@ class Summary:
         other = self.rival(metric, workload)
         return None if other is None else self.times(metric, workload, arm, other.name)
 
-    def unequal(self) -> Iterator[Run]:
+    def unequal(self) -> Iterator[MeasuredRun]:
         """Runs after which source and target did not hold the same."""
         return (run for runs in self._runs.values() for run in runs.values() if not run.equal)
 
@@ -275,13 +277,12 @@ def cheaper(summary: Summary) -> Iterator[str]:
 
 
 def _sentence(
-    metric: Metric[Measurement], cases: list[tuple[str, list[tuple[Arm, dict[int, float]]]]]
+    metric: Metric[Measurement], cases: list[tuple[str, list[tuple[MeasuredArm, dict[int, float]]]]]
 ) -> Iterator[str]:
     parts = []
     for title, arms in cases:
         own = next((values for arm, values in arms if arm.kind == "mirror" and values), None)
         rivals = [(median(values.values()), arm, values) for arm, values in arms if arm.kind == "rival" and values]
-        rivals = [rival for rival in rivals if rival[0] > 0]  # of less than a tick of the clock nothing can be said
         if own is None or not rivals:
             continue
         best, arm, values = (min if metric.less_is_better else max)(rivals, key=lambda rival: rival[0])

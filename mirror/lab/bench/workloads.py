@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import string
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 from mirror.errors import BenchError, ClusterUnreachable, ConfigError
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.fetch import fetch_below
+from mirror.kafka.queries import LATEST, list_offset
 from mirror.lab.bench.result import FAR_SIDES, Side, Workload
-from mirror.lab.bench.stored import Stored, stored
+from mirror.records.header import RawBatch, split
 
 # --- What a comparison copies -----------------------------------------------------------------------------------------
 
@@ -199,6 +203,53 @@ def create(
         created.result()
 
 
+# --- Batches as the broker stores them, read by the project's own client ----------------------------------------------
+
+_FETCH_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBatches:
+    """Batches with records for a reader: markers are left out."""
+
+    batches: int
+    records: int
+    bytes: int
+
+
+def endpoint(alias: str, bootstrap: str) -> Endpoint:
+    """A cluster on loopback by its addresses."""
+    addresses = (address.rpartition(":") for address in bootstrap.split(","))
+    return Endpoint(alias, tuple((host, int(port)) for host, _, port in addresses))
+
+
+def stored(bootstrap: str, topic: str, partitions: int) -> StoredBatches:
+    """What a topic holds, from its batches' headers. Raises ClusterError, WireError."""
+
+    async def measure() -> StoredBatches:
+        batches = records = size = 0
+        async with Cluster(endpoint("source", bootstrap)) as cluster:
+            await cluster.refresh([topic])
+            for number in range(partitions):
+                async for raw in _batches(cluster, TopicPartition(topic, number)):
+                    if raw.header.count and not raw.header.is_control:
+                        batches, records, size = batches + 1, records + raw.header.count, size + len(raw.data)
+        return StoredBatches(batches=batches, records=records, bytes=size)
+
+    return asyncio.run(measure())
+
+
+async def _batches(cluster: Cluster, partition: TopicPartition) -> AsyncIterator[RawBatch]:
+    offset, end = 0, await list_offset(cluster, partition, LATEST)
+    while offset < end:
+        before = offset
+        for raw in split((await fetch_below(cluster, partition, offset, end, max_bytes=_FETCH_BYTES)).records):
+            offset = raw.header.next_offset
+            yield raw
+        if offset == before:
+            return  # compaction left nothing from here to the end, or a transaction is open
+
+
 # --- Makes a source topic of a given shape, and says what came to lie in it -------------------------------------------
 
 #: Batches of a transaction, so that markers are few beside them.
@@ -217,7 +268,7 @@ _CLEAN_POLL_S: Final = 1.0
 _CLEAN_POLLS: Final = 4
 
 
-def fill(bootstrap: str, topic: str, shape: Shape) -> Stored:
+def fill(bootstrap: str, topic: str, shape: Shape) -> StoredBatches:
     """Create a topic and fill its partitions evenly, batch by batch in turn. The same shape gives the same keys and
     values in the same partitions; timestamps are those of now. Raises ClusterUnreachable, BenchError.
     """
@@ -290,7 +341,7 @@ class _Writing:
             raise ClusterUnreachable(f"{self._topic}: {left} records were not acknowledged within {_TIMEOUT_S:.0f} s")
 
 
-def _cleaned(bootstrap: str, topic: str, shape: Shape, written: Stored) -> Stored:
+def _cleaned(bootstrap: str, topic: str, shape: Shape, written: StoredBatches) -> StoredBatches:
     """What is left when the broker's cleaner has done its work; from then on it leaves the topic, and its copies which
     take over its settings, as they are.
     """

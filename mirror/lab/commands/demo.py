@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mirror.errors import ExitCode
-from mirror.lab.demo.copying import Line, MirrorFailed, Result
+from mirror.lab.demo.copying import CopyResult, Line, MirrorFailed
 from mirror.lab.demo.play import play
 from mirror.rendering import console, number, print_json, size, table
 
@@ -83,7 +83,7 @@ class Narrator(AbstractContextManager["Narrator"]):
         self._out.print(Text(f"{self._shown_at - self._began:6.1f} s ", "dim").append(text, ""), soft_wrap=True)
 
 
-def show(result: Result, out: Console) -> None:
+def show(result: CopyResult, out: Console) -> None:
     """The table, and the verdict under it."""
     out.print()
     out.print(topics(result))
@@ -92,7 +92,7 @@ def show(result: Result, out: Console) -> None:
     out.print(verdict(result))
 
 
-def topics(result: Result) -> Table:
+def topics(result: CopyResult) -> Table:
     """One line for each topic, and the totals."""
     heads = ("parts", "records", "batches", "MB", "not de-\ncompressed", "identical\nbytes", "offsets\nequal")
     made = table(("topic", "no_wrap"), "codec", *((head, "right") for head in heads))
@@ -116,7 +116,7 @@ def _row(topic: str, codec: str, lines: Sequence[Line]) -> tuple[str | Text, ...
     )
 
 
-def costs(result: Result) -> Table:
+def costs(result: CopyResult) -> Table:
     """Speed, CPU and memory of the whole flow."""
     cost = result.cost
     made = Table.grid(padding=(0, 2, 0, 0))
@@ -137,7 +137,7 @@ def costs(result: Result) -> Table:
     return made
 
 
-def verdict(result: Result) -> Text:
+def verdict(result: CopyResult) -> Text:
     """One sentence of proof, or what speaks against it."""
     if result.objections:
         return Text("\n".join(["", "This run proves nothing:", *(f"  {one}" for one in result.objections)]), "red")

@@ -12,7 +12,7 @@ from mirror.commands import Json
 from mirror.rendering import console, print_json, table
 
 if TYPE_CHECKING:
-    from mirror.lab.embedded.by_hand import Standing
+    from mirror.lab.embedded.by_hand import StandingCluster
 
 Clusters = Annotated[str, typer.Argument(help="The cluster's name, or `all`.", show_default=False)]
 
@@ -75,7 +75,7 @@ def embedded_list(as_json: Json = False) -> None:
     show(by_hand.standing(), as_json)
 
 
-def show(standing: Iterable[Standing], as_json: bool) -> None:
+def show(standing: Iterable[StandingCluster], as_json: bool) -> None:
     """What `mirror embedded list` prints."""
     found = list(standing)
     if as_json:
@@ -103,7 +103,7 @@ def show(standing: Iterable[Standing], as_json: bool) -> None:
     out.print(shown)
 
 
-def _style(one: Standing) -> Text:
+def _style(one: StandingCluster) -> Text:
     if not one.alive:
         return Text("down", "red")
     return Text("up", "green") if one.alive == len(one.nodes) else Text("partly up", "yellow")

@@ -46,14 +46,14 @@ DEADLINE_S: Final = 10.0
 _TICK_S: Final = 0.02
 
 
-class Lost(MirrorError):
+class LostRecord(MirrorError):
     """The reader got another record than the next one."""
 
     exit_code = ExitCode.DIFFERENT
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClientPlace:
     """Where a client works, and where it says that it lives."""
 
     topic: str
@@ -63,7 +63,7 @@ class Place:
     alive: Path
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Place:
+    def of(cls, environment: Mapping[str, str]) -> ClientPlace:
         """From the variables TOPIC, GROUP, BOOTSTRAP, ADDRESS_FILE and ALIVE_FILE. Raises KeyError."""
         return cls(
             topic=environment["TOPIC"],
@@ -86,7 +86,7 @@ def say(event: str, **values: object) -> None:
     print(json.dumps({"event": event, **values}), flush=True)
 
 
-def create(place: Place) -> None:
+def create(place: ClientPlace) -> None:
     """The topic, where it is not there yet. Raises ClusterError."""
     settings = ClusterSettings.model_validate({"alias": "first", "bootstrap.servers": place.cluster()})
     # A flow in the other direction would advise this, so that nobody's clock holds it up: copies are made with it.
@@ -108,7 +108,7 @@ def ends_of(bootstrap: str, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def stands(place: Place, bootstrap: str) -> dict[int, int]:
+def stands(place: ClientPlace, bootstrap: str) -> dict[int, int]:
     """The offsets that the group has committed there, by partition, where it has. Raises KafkaException."""
     consumer = Consumer({**client(bootstrap), "group.id": place.group})
     try:
@@ -133,10 +133,10 @@ def client(bootstrap: str) -> dict[str, Any]:
     }
 
 
-class Writer:
+class RecordWriter:
     """Writes `rate` records a second, in turn to each partition, to the cluster of now."""
 
-    def __init__(self, place: Place, rate: int, stopping: threading.Event) -> None:
+    def __init__(self, place: ClientPlace, rate: int, stopping: threading.Event) -> None:
         self._place, self._rate, self._stopping = place, rate, stopping
         self._pool = pool(count=1000)
 
@@ -204,12 +204,12 @@ class Progress:
     repeated: int = 0
 
     def take(self, partition: int, offset: int, number: int) -> None:
-        """Account for a record. Raises Lost."""
+        """Account for a record. Raises LostRecord."""
         expected = self.next.get(partition, offset)
         if number != offset:
-            raise Lost(f"partition {partition}: the record at offset {offset} has number {number}")
+            raise LostRecord(f"partition {partition}: the record at offset {offset} has number {number}")
         if offset > expected:
-            raise Lost(f"partition {partition}: offset {offset} came where {expected} was expected")
+            raise LostRecord(f"partition {partition}: offset {offset} came where {expected} was expected")
         if offset < expected:
             self.repeated += 1
             return
@@ -217,17 +217,17 @@ class Progress:
         self.read += 1
 
 
-class Reader:
+class GroupReader:
     """Reads as a member of the group, on the cluster of now, and commits once a second."""
 
-    def __init__(self, place: Place, stopping: threading.Event) -> None:
+    def __init__(self, place: ClientPlace, stopping: threading.Event) -> None:
         self._place, self._stopping = place, stopping
         self._committed: dict[int, int] = {}
         self._failing = False
         self.progress = Progress()
 
     def run(self) -> None:
-        """Until it is asked to stop. Raises Lost, ClusterError."""
+        """Until it is asked to stop. Raises LostRecord, ClusterError."""
         first = True
         while not self._stopping.is_set():
             self._read_from(self._place.cluster(), begins_anew=first)
@@ -306,7 +306,7 @@ class Reader:
 
 def main(arguments: list[str], environment: Mapping[str, str] = MappingProxyType(os.environ)) -> int:
     """Do what is asked for; the exit code."""
-    place, stopping = Place.of(environment), threading.Event()
+    place, stopping = ClientPlace.of(environment), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     try:
@@ -314,9 +314,9 @@ def main(arguments: list[str], environment: Mapping[str, str] = MappingProxyType
             case ["create"]:
                 create(place)
             case ["write"]:
-                Writer(place, int(environment["RATE"]), stopping).run()
+                RecordWriter(place, int(environment["RATE"]), stopping).run()
             case ["read"]:
-                Reader(place, stopping).run()
+                GroupReader(place, stopping).run()
             case ["stands", bootstrap]:
                 say("group", cluster=bootstrap, stands_at=stands(place, bootstrap))
             case _:

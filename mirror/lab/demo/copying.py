@@ -122,7 +122,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class CopyResult:
     """All of it. `seconds` by phase, in order; `downloads` is the part of them that waited for the network."""
 
     lines: tuple[Line, ...]

@@ -20,9 +20,9 @@ from mirror.commands.verify import verify_flow
 from mirror.errors import BenchError, EmbeddedError
 from mirror.kafka.admin import Admin, Creation
 from mirror.lab.bench.content import Topics
-from mirror.lab.bench.measuring import Goal, Watch
+from mirror.lab.bench.measuring import CopyGoal, Watch
 from mirror.lab.bench.result import Measured
-from mirror.lab.demo.copying import STOP_SECONDS, Cost, Following, Line, MirrorFailed, Result, verdicts_of
+from mirror.lab.demo.copying import STOP_SECONDS, CopyResult, Cost, Following, Line, MirrorFailed, verdicts_of
 from mirror.lab.demo.processes import Bound
 from mirror.lab.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, Record, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster, Spec, jars, start_many
@@ -46,7 +46,7 @@ WRITERS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class DemoTopic:
     """A topic to fill."""
 
     name: str
@@ -61,16 +61,16 @@ class Filled:
     bytes: int
 
 
-JAVA: Final = Topic("java", "zstd")
-TRANSACTIONS: Final = Topic("transactions", "lz4")
+JAVA: Final = DemoTopic("java", "zstd")
+TRANSACTIONS: Final = DemoTopic("transactions", "lz4")
 BY_LIBRDKAFKA: Final = (
-    Topic("gzip", "gzip"),  # the slowest: first
-    Topic("lz4", "lz4"),
-    Topic("none", "none"),
-    Topic("snappy", "snappy"),
-    Topic("zstd", "zstd"),
+    DemoTopic("gzip", "gzip"),  # the slowest: first
+    DemoTopic("lz4", "lz4"),
+    DemoTopic("none", "none"),
+    DemoTopic("snappy", "snappy"),
+    DemoTopic("zstd", "zstd"),
 )
-LIVE: Final = Topic("live", "lz4")
+LIVE: Final = DemoTopic("live", "lz4")
 BACKLOG: Final = (JAVA, TRANSACTIONS, *BY_LIBRDKAFKA)
 
 
@@ -90,7 +90,7 @@ class Clock:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
 
 
-def play(progress: Narrator) -> Result:
+def play(progress: Narrator) -> CopyResult:
     """All of it; leaves nothing behind. Raises MirrorFailed when the mirror fails, MirrorError for anything else."""
     clock = Clock()
     with ExitStack() as stack:
@@ -149,7 +149,7 @@ def play(progress: Narrator) -> Result:
             exit_code=exit_code,
         )
         missing = plans.keys() - {topic.topic for topic in report.topics}
-        result = Result(
+        result = CopyResult(
             lines=tuple(Line.of(t, verdicts.get(t.topic, {}), *plans[t.topic]) for t in report.topics),
             cost=found,
             misfits=(
@@ -164,9 +164,9 @@ def play(progress: Narrator) -> Result:
     return result
 
 
-def _goal(target: Cluster, backlog: Mapping[str, int], source_ends: Ends) -> Goal:
+def _goal(target: Cluster, backlog: Mapping[str, int], source_ends: Ends) -> CopyGoal:
     topics = Topics(target.bootstrap, list(backlog), PARTITIONS)
-    return Goal(topics=topics, end=sum(source_ends.of(backlog).values()))
+    return CopyGoal(topics=topics, end=sum(source_ends.of(backlog).values()))
 
 
 def _backlog_copied(watch: Watch, progress: Narrator) -> Measured:

@@ -6,8 +6,8 @@ stay.
 
 from __future__ import annotations
 
-from mirror.lab.embedded.by_hand import Standing, down, standing, up
+from mirror.lab.embedded.by_hand import StandingCluster, down, standing, up
 from mirror.lab.embedded.cluster import Cluster, Spec, start_many
 from mirror.lab.embedded.node import Node
 
-__all__ = ["Cluster", "Node", "Spec", "Standing", "down", "standing", "start_many", "up"]
+__all__ = ["Cluster", "Node", "Spec", "StandingCluster", "down", "standing", "start_many", "up"]

@@ -7,15 +7,16 @@ signalled.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from mirror.errors import ConfigError, EmbeddedError
 from mirror.lab.embedded.cluster import Cluster, Spec, started
@@ -37,7 +38,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class StandingCluster:
     """A cluster that was started by hand and not yet taken down, whether its nodes still run or not."""
 
     name: str
@@ -56,7 +57,10 @@ class Standing:
         return sum(node.process.alive for node in self.nodes)
 
 
-def up(name: str, nodes: int = 1, config: Config | None = None) -> Standing:
+_ADAPTER: Final = TypeAdapter(StandingCluster)
+
+
+def up(name: str, nodes: int = 1, config: Config | None = None) -> StandingCluster:
     """Starts a cluster that stays until `down(name)`. Raises EmbeddedError, also when the name is in use."""
     if not NAME_PATTERN.fullmatch(name) or name == ALL:
         raise EmbeddedError(
@@ -89,7 +93,7 @@ def down(name: str) -> tuple[str, ...]:
         return tuple(record.stem for record in records)
 
 
-def named(name: str) -> Standing:
+def named(name: str) -> StandingCluster:
     """The cluster of that name. Raises EmbeddedError if there is none, or none of its nodes runs."""
     for one in standing():
         if one.name == name and one.alive:
@@ -97,7 +101,7 @@ def named(name: str) -> Standing:
     raise EmbeddedError(f"no cluster {name} is up: `mirror embedded list` shows those that are there")
 
 
-def standing() -> tuple[Standing, ...]:
+def standing() -> tuple[StandingCluster, ...]:
     """All clusters that were started by hand, by name."""
     return tuple(_read(record) for record in sorted(_state_folder().glob("*.json")))
 
@@ -124,20 +128,16 @@ def _take_down(record: Path) -> None:
 
 def _write(record: Path, cluster: Cluster) -> None:
     members = tuple(Member(id=node.id, port=node.port, process=node.process) for node in cluster.nodes if node.process)
-    standing = Standing(name=cluster.name, cluster_id=cluster.cluster_id, folder=cluster.folder, nodes=members)
+    standing = StandingCluster(name=cluster.name, cluster_id=cluster.cluster_id, folder=cluster.folder, nodes=members)
     scratch = record.with_suffix(".part")
-    scratch.write_text(json.dumps(asdict(standing), default=str, indent=2) + "\n", encoding="utf-8")
+    scratch.write_bytes(_ADAPTER.dump_json(standing, indent=2))
     scratch.replace(record)
 
 
-def _read(record: Path) -> Standing:
+def _read(record: Path) -> StandingCluster:
     try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-        members = tuple(
-            Member(id=node["id"], port=node["port"], process=Identity(**node["process"])) for node in found["nodes"]
-        )
-        return Standing(name=found["name"], cluster_id=found["cluster_id"], folder=Path(found["folder"]), nodes=members)
-    except (ValueError, KeyError, TypeError) as error:
+        return _ADAPTER.validate_json(record.read_bytes())
+    except ValidationError as error:
         raise EmbeddedError(
             f"{record} cannot be read ({error!r}): end its brokers by hand and remove the file"
         ) from error

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from mirror import host
-from mirror.errors import BenchError, EmbeddedError
+from mirror.errors import EmbeddedError
 from mirror.host import find
 
 # --- The published broker ---------------------------------------------------------------------------------------------
@@ -96,15 +96,15 @@ def _fetch_into(folder: Path, retrieve: Callable[[Path], None]) -> None:
         fresh.rename(folder)
 
 
-def _retrieve(into: Path) -> None:
-    """Runs Ivy. Its own cache lies beside `into` and goes with it: the jars alone are kept."""
-    command = [java(), "-XX:-UsePerfData", "-jar", str(ivy()), "-ivy", str(RESOURCES / "ivy.xml"), "-confs", "default"]
+def _retrieve(into: Path, wanted: Path = RESOURCES / "ivy.xml", name: str = f"Kafka {KAFKA_VERSION}") -> None:
+    """Run Ivy. Its own cache lies beside `into` and goes with it: the jars alone are kept. Raises EmbeddedError."""
+    command = [java(), "-XX:-UsePerfData", "-jar", str(ivy()), "-ivy", str(wanted), "-confs", "default"]
     command += ["-cache", str(into.with_name("ivy"))]
     command += ["-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or not into.is_dir():
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise EmbeddedError(f"could not fetch Kafka {KAFKA_VERSION}; is there a network? Ivy said:\n{tail}")
+        raise EmbeddedError(f"could not fetch {name}; is there a network? Ivy said:\n{tail}")
 
 
 def ivy() -> Path:
@@ -147,20 +147,17 @@ class Module:
 
 
 def fetched(name: str, modules: Iterable[Module]) -> Path:
-    """The folder `name` of the cache with these jars; fetched when it is not there yet. Raises BenchError."""
+    """Return the folder `name` of the cache with these jars; they are fetched when it is not there yet.
+
+    Raises EmbeddedError.
+    """
     folder = host.cache_folder() / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f"{name}.lock")), tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         if not folder.exists():
             wanted, fresh = Path(scratch) / "ivy.xml", Path(scratch) / "jars"
             wanted.write_text(_MODULE.format("\n".join(module.as_xml() for module in modules)), encoding="utf-8")
-            pattern = f"{fresh}/[artifact]-[revision](-[classifier]).[ext]"
-            command = [java(), "-jar", str(ivy()), "-ivy", str(wanted), "-confs", "default"]
-            command += ["-cache", f"{scratch}/cache", "-retrieve", pattern]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode or not fresh.is_dir():
-                tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-                raise BenchError(f"could not fetch {name}; is there a network? Ivy said:\n{tail}")
+            _retrieve(fresh, wanted, name)
             fresh.rename(folder)
     return folder
 

@@ -20,7 +20,7 @@ from mirror.errors import ExitCode, UnequalCopy
 from mirror.lab.bench.arms import ARMS, Arm, Job
 from mirror.lab.bench.copies import attempted, copied, run_of, source_of
 from mirror.lab.bench.play import Measuring
-from mirror.lab.bench.result import Result
+from mirror.lab.bench.result import ComparisonResult
 from mirror.lab.bench.workloads import Shape
 from mirror.lab.embedded import Cluster
 
@@ -79,7 +79,7 @@ def test_the_command_measures_each_way_to_copy_and_compares_the_copies(tmp_path:
     raw, arms = tmp_path / "raw.json", ("loop", "mirror", "mirror-rekey")
     done = subprocess.run(command(raw, *arms, rounds=1), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    runs = {run.arm: run for run in Result.from_json(raw.read_bytes(), str(raw)).runs}
+    runs = {run.arm: run for run in ComparisonResult.from_json(raw.read_bytes(), str(raw)).runs}
     assert set(runs) == set(arms)
     assert all(run.equal for run in runs.values())
     assert "each once" in runs["mirror-rekey"].checked
@@ -95,6 +95,6 @@ def test_an_interrupted_comparison_leaves_nothing_but_its_figures(tmp_path: Path
         _, output = process.communicate()
     assert process.returncode == ExitCode.BUG
     assert "interrupted: what was not measured" in output
-    assert Result.from_json(raw.read_text()).runs
+    assert ComparisonResult.from_json(raw.read_text()).runs
     _, alive = psutil.wait_procs(tree, timeout=DEADLINE_S)
     assert not alive

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import until
 
-from mirror.lab.demo.clients import Place, Progress, Reader, Writer, create, ends_of, stands
+from mirror.lab.demo.clients import ClientPlace, GroupReader, Progress, RecordWriter, create, ends_of, stands
 from mirror.lab.demo.producers import Ends, JavaFiller, Live, PlainFiller, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster
 
@@ -58,13 +58,13 @@ def test_every_producer_writes_what_it_says(own_source: Cluster, topic_name: str
     assert Ends(address).of({java: 2, "not-there": 1}, growing=True).keys() == {(java, 0), (java, 1)}
 
 
-def written_and_read(place: Place, records: int) -> Progress:
+def written_and_read(place: ClientPlace, records: int) -> Progress:
     """What a reader has come to, once at least so many records lie in the log and one of both has said that it lives;
     both have then ended.
     """
     no_more, enough = threading.Event(), threading.Event()
-    reader = Reader(place, enough)
-    writes = threading.Thread(target=Writer(place, 400, no_more).run)
+    reader = GroupReader(place, enough)
+    writes = threading.Thread(target=RecordWriter(place, 400, no_more).run)
     reads = threading.Thread(target=reader.run)
     writes.start()
     reads.start()
@@ -86,7 +86,7 @@ def written_and_read(place: Place, records: int) -> Progress:
 def test_applications_write_and_read_and_go_on_where_they_were(
     own_source: Cluster, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = Place(topic_name, topic_name, own_source.bootstrap, tmp_path / "address", tmp_path / "alive")
+    place = ClientPlace(topic_name, topic_name, own_source.bootstrap, tmp_path / "address", tmp_path / "alive")
     create(place)
     first, second = written_and_read(place, 200), written_and_read(place, 400)
     assert first.next.keys() == second.next.keys() == set(range(3))
