@@ -43,8 +43,8 @@ from mirror.records.recipe import Recipe
 from mirror.records.rewrite import read
 from mirror.records.transactions import Aborted
 from mirror.replication.classifier import VERDICTS, Action, classify
+from mirror.replication.decide import Position
 from mirror.replication.partition_writer import Gap, PartitionWriter, PendingBatch
-from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 
 _PARTITION: Final = TopicPartition("fuzzed", 0)

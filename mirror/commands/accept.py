@@ -34,10 +34,10 @@ from mirror.policy.rules import Rules
 from mirror.policy.selection import is_rekeyed
 from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import POSSIBLE, KnownStop, LastPosition, Loss
-from mirror.replication.both_logs import Unconfirmed
 from mirror.replication.damage import damaged_at, unwritable_at
+from mirror.replication.decide import Position, Unconfirmed
 from mirror.replication.offset_map import OffsetRangeIndex
-from mirror.replication.position import Position, corrupt, located
+from mirror.replication.position import corrupt, located
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.suspension import Clearance, beating, look_again, never

@@ -30,7 +30,8 @@ from mirror.policy.rules import NO_LIMIT
 from mirror.policy.selection import is_rekeyed, selects
 from mirror.rendering import number, print_json
 from mirror.replication.assignment import LastPosition
-from mirror.replication.both_logs import Unconfirmed
+from mirror.replication.decide import Unconfirmed
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import corrupt, located, resume
@@ -170,7 +171,7 @@ async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
 async def _agreeing(sides: _Sides, known: _KnownCopy) -> int:
     """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
     with _locating(sides):
-        return (await resume(*sides, _ANY_LOSS, known.since, known.last, known.losses, known.way_back)).begin
+        return (await resume(Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses, known.way_back))).begin
 
 
 @contextmanager
@@ -197,7 +198,8 @@ async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool)
     log_start = index.log_start = await list_offset(other, target, EARLIEST)
     if not known.is_over:
         with _locating(sides):
-            await complete(index, *sides, _ANY_LOSS, known.since, known.last, known.losses, confirmed=True)
+            observer = Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses)
+            await complete(index, observer, confirmed=True)
     elif index.last is None:
         raise ConfigError(f"{source}: the journal does not say where its offsets are, and the flow was failed over")
     return _answer(index, source, target, offset, log_start, reverse=reverse)

@@ -32,6 +32,7 @@ from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
 from mirror.policy.selection import is_rekeyed
 from mirror.replication.assignment import POSSIBLE, LastPosition
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import resume
@@ -147,13 +148,13 @@ async def _compared(
     at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
         last = None
-    sides = settings.flow, source, at, target, there
+    observer = Observer(settings.flow, source, at, target, there, _ANY_LOSS, since, last, losses)
     try:
         await asyncio.gather(source.require(at), target.require(there))
         if settings.topics.offsets == "translate":
             index = known.runs.setdefault(there, OffsetRangeIndex())
-            await complete(index, *sides, _ANY_LOSS, since, last, losses, confirmed=True)
-        elif (await resume(*sides, _ANY_LOSS, since, last, losses, way_back)).begin >= 0:
+            await complete(index, observer, confirmed=True)
+        elif (await resume(replace(observer, way_back=way_back))).begin >= 0:
             return Doubt("padding stands in for its first records")
     except PartitionStop as stop:
         return Doubt(stop.detail, stop.state)

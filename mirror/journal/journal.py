@@ -25,7 +25,7 @@ worth knowing later.
     runs/<topic>/<partition>/<offset>  where offsets moved to (`journal/offset_maps.py`)
     cut/<topic>/<partition>            that a target where they moved lost its tail, until groups are put back for it
 
-Nothing here decides where to resume: that is the target's log alone (`replication/position.py`), as soon as it holds a
+Nothing here decides where to resume: that is the target's log alone (`replication/decide.py`), as soon as it holds a
 record. Records are few and small, so they go without a producer id; a repeated state is the same state. Encoding and
 decoding are kio's. Anybody may write to a topic: a batch that is not the journal's is skipped with a warning, since it
 must not keep a mirror from starting.

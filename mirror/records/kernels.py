@@ -112,7 +112,12 @@ def _memcpy(_: Any, out: Any, at: Any, data: Any, start: Any, size: Any) -> Any:
     return types.void(out, at, data, start, size), generate
 
 
-_copy: Any = intrinsic(_memcpy)
+def _copied(out: Any, at: int, data: Any, start: int, size: int) -> None:
+    """Do the same without the compiler (`NUMBA_DISABLE_JIT`)."""
+    out[at : at + size] = data[start : start + size]
+
+
+_copy: Any = _copied if getattr(numba.config, "DISABLE_JIT", False) else intrinsic(_memcpy)
 
 
 @_kernel(_PAIR(_BYTES, _INT, _INT))

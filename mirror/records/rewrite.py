@@ -20,10 +20,10 @@ where a portion does. So what is held is bounded by a portion, whatever the batc
 reader of the copy has to open. Only one record that is larger than `Recipe.cap` is refused.
 
 The result is a function of the source batches, of the target's codec and largest batch, and of nothing else, so two
-writers append the same batches (invariant P2 in `replication/position.py`). Decision: a portion has a fixed size,
+writers append the same batches (invariant P2 in `replication/decide.py`). Decision: a portion has a fixed size,
 counted from the batch's first record, wherever a writer begins in it; it does not follow the memory that a task has,
 which changes with the number of tasks and with a setting. What follows the memory is `Recipe.cap` alone, which decides
-whether a record is written, and never where a batch ends. What resume compares (`replication/position.py`: the last
+whether a record is written, and never where a batch ends. What resume compares (`replication/decide.py`: the last
 batch's records, offset by offset, and the position that the journal keeps) does not ask where batches end either, so a
 copy that another version made of other portions goes on.
 

@@ -12,6 +12,7 @@ from mirror.observability import logs
 from mirror.observability.status import NO_CONTACT, Contact
 from mirror.policy.rules import Rules
 from mirror.policy.selection import TopicPair
+from mirror.records.header import RawBatch
 from mirror.states import State
 
 
@@ -33,6 +34,21 @@ class LastBatch:
     count: int
     base_timestamp: int
     max_timestamp: int
+
+    @classmethod
+    def of(cls, target_batch: RawBatch, source_base: int, source_crc: int | None) -> LastBatch:
+        """Return a batch of the target as the journal keeps it."""
+        header = target_batch.header
+        return cls(
+            base=header.base_offset,
+            next_offset=header.next_offset,
+            source_base=source_base,
+            crc=header.crc,
+            source_crc=source_crc,
+            count=header.count,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

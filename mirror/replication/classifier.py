@@ -5,7 +5,7 @@ What a broker does with each kind of batch is Kafka's `LogValidator` and `Produc
 names the rule.
 
 A verdict is a deterministic function of the source log, so that two runs append the same batches (invariant P2 in
-`replication/position.py`).
+`replication/decide.py`).
 """
 
 from __future__ import annotations

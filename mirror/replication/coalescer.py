@@ -8,7 +8,7 @@ and sends the source's broker that batch's epoch as the last one it has; were th
 the broker would take it for records that it lost (KIP-595), and the partition would stop as TRUNCATED.
 
 Where a group ends is a function of the batches since the last one that joined no group, so two writers form the same
-groups (invariant P2 in `replication/position.py`); only at the end of what the source has, a group goes out as it is,
+groups (invariant P2 in `replication/decide.py`); only at the end of what the source has, a group goes out as it is,
 since a record must not wait for others.
 """
 

@@ -65,7 +65,6 @@ from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding, padding_detail
 from mirror.records.header import RawBatch, crc_holds, plain, split
-from mirror.replication.both_logs import is_of_another
 from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.damage import (
     Damaged,
@@ -74,6 +73,7 @@ from mirror.replication.damage import (
     is_beyond,
     lost_its_magic,
 )
+from mirror.replication.observe import is_of_another
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
 

@@ -19,30 +19,36 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
-from mirror.errors import BadRecords, MalformedBatch, OpenTransaction, PartitionStop
-from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.errors import BadRecords, ClusterUnreachable, MalformedBatch, OpenTransaction, PartitionStop
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.log_reader import batch_at, batches
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.compare import batch_difference, records_difference
-from mirror.records.header import APPEND_TIME, RawBatch
+from mirror.records.header import APPEND_TIME, RawBatch, is_a_mirrors
 from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import LastBatch, LastPosition
-from mirror.replication.both_logs import ANOTHER_COPY, Logs, Unconfirmed, read_logs
-from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
-from mirror.replication.position import (
+from mirror.replication.decide import (
+    ANOTHER_COPY,
+    MOVED_OFFSETS,
     Position,
-    confirm,
+    Unconfirmed,
+    begun_otherwise,
+    cut,
     distance,
-    found_position,
-    gap_difference,
-    joined_difference,
-    judged,
-    kept_batch,
-    next_stamp,
+    stamp_of,
+    stamp_unknown,
+    stop_at,
+    target_loss,
+    truncated,
+    unlike,
 )
+from mirror.replication.observe import Comparison, Observation, Observer, Question
+from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
+from mirror.replication.position import settle
 from mirror.states import State
 
 if TYPE_CHECKING:
@@ -58,15 +64,6 @@ Content = tuple[bytes | None, bytes | None, bytes]
 async def unrecorded(_target: TopicPartition, _end: int) -> OffsetMap:
     """The offset map where nothing is ever recorded: each time, everything is retraced."""
     return OffsetMap()
-
-
-def holding(offset_map: OffsetMap) -> Recall:
-    """A recall of this map, wherever the target's log ends."""
-
-    async def recall(_target: TopicPartition, _end: int) -> OffsetMap:
-        return offset_map
-
-    return recall
 
 
 def looking(index: OffsetRangeIndex, offset_map: OffsetMap | None = None) -> Recall:
@@ -86,31 +83,17 @@ def looking(index: OffsetRangeIndex, offset_map: OffsetMap | None = None) -> Rec
     return recall
 
 
-async def complete(
-    index: OffsetRangeIndex,
-    flow: str,
-    source: Cluster,
-    source_partition: TopicPartition,
-    target: Cluster,
-    target_partition: TopicPartition,
-    accepted: tuple[int, int] | None = (0, NO_LIMIT),
-    since: int = 0,
-    last: LastPosition | None = None,
-    losses: tuple[tuple[int, int], ...] = (),
-    *,
-    confirmed: bool = False,
-) -> None:
+async def complete(index: OffsetRangeIndex, observer: Observer, *, confirmed: bool = False) -> None:
     """Let an index cover all that the target holds, as a mirror that starts now would find it; nothing is written. A
-    copy that nothing confirms is as good as another here, where its records are being all that is asked, unless it is
-    to be `confirmed`. `last` is what the journal keeps of this copy.
+    copy that nothing confirms is as good as another where its records alone are asked for, unless it is to be
+    `confirmed`.
 
     Raises as `resume_translated` does; what was found before that is learned.
     """
     offset_map = OffsetMap()
-    partitions = source, source_partition, target, target_partition
     try:
         with contextlib.suppress(*(() if confirmed else (Unconfirmed,))):
-            await resume_translated(flow, *partitions, accepted, looking(index, offset_map), since, last, losses)
+            await resume_translated(observer, looking(index, offset_map))
     finally:
         found, gone = offset_map.pending()
         for begin in gone:
@@ -119,350 +102,329 @@ async def complete(
             index.learn(runs.begin, runs)
 
 
-async def resume_translated(
-    flow: str,
-    source: Cluster,
-    source_partition: TopicPartition,
-    target: Cluster,
-    target_partition: TopicPartition,
-    accepted: tuple[int, int] | None,
-    recall: Recall,
-    since: int = 0,
-    last: LastPosition | None = None,
-    losses: tuple[tuple[int, int], ...] = (),
-) -> tuple[Position, OffsetMap]:
-    """The position of one partition (R1), with the check of its last batch (R3; P6 to P8 in `replication/position.py`),
-    and its offset map, complete up to there.
+async def resume_translated(observer: Observer, recall: Recall) -> tuple[Position, OffsetMap]:
+    """Return the position of one partition (R1), with the check of its last batch (R3; P6 to P8 in
+    `replication/decide.py`), and its offset map, complete up to there.
 
-    What the source lost before it was mirrored is passed over where it lies between the offsets `accepted`. Below
-    `since` nothing is mirrored. `last` is what the journal keeps of this copy of this source topic, and the offsets
-    `losses` are on record there as lost.
-    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `read_logs` does.
+    Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `Observer.observe` does.
     """
     # The journal is read before the log's end: of what another mirror appends meanwhile, it must not name more.
-    await recall(target_partition, NO_LIMIT)
-    logs = await read_logs(flow, source, source_partition, target, target_partition, since, last, losses)
-    try:
-        logs.check_source_epoch()
-        return await _resumed(logs, source, target, target_partition, accepted, recall)
-    except PartitionStop as stop:
-        raise await judged(stop, logs, source, target, target_partition) from stop
+    await recall(observer.target_partition, NO_LIMIT)
+    facts = await observer.observe()
+    offset_map = await recall(observer.target_partition, facts.end)
+    known = (getattr(observer, field.name) for field in fields(Observer))
+    return await settle(MapObserver(*known, offset_map=offset_map), facts, MOVED_OFFSETS), offset_map
 
 
-async def _resumed(
-    logs: Logs,
-    source: Cluster,
-    target: Cluster,
-    target_partition: TopicPartition,
-    accepted: tuple[int, int] | None,
-    recall: Recall,
-) -> tuple[Position, OffsetMap]:
-    """The same by what both logs hold."""
-    since = logs.since
-    offset_map = await recall(target_partition, logs.end)
-    batch: LastBatch | None = None
-    epoch: tuple[int, int] | None = None
-    compared = 0
-    if not logs.end:
-        if since > logs.readable:
-            raise logs.truncated(since, f"the flow begins at offset {since}; the source's log ends at {logs.readable}")
-        acknowledged, _ = logs.target_loss(since) or (logs.begin, -1)  # that is not passed over
-        offset_map.restart(OffsetRanges(min(logs.begin, acknowledged)), [])
-    elif logs.end < offset_map.runs.begin:
-        detail = f"the target ends at offset {logs.end}, and the journal names none below {offset_map.runs.begin}"
-        raise logs.stop(State.DIVERGED, -1, detail, *ANOTHER_COPY)
-    else:
-        offset_map.cut(logs.end)
+@dataclass(frozen=True, slots=True)
+class MapObserver(Observer):
+    """Completes the offset map of a copy from both logs, as it compares them."""
+
+    offset_map: OffsetMap = field(kw_only=True)  # as far as it is recorded at first
+
+    async def _comparison(self, facts: Observation) -> dict[str, Any]:
+        try:
+            batch, epoch = await self._completed(facts)
+        except PartitionStop as stop:
+            return {"stop": stop}
+        except OpenTransaction as opened:
+            if opened.cluster != facts.clusters[0]:
+                raise
+            return {"open_from": opened.stable, "moved_to": self.offset_map.runs.next_source}
+        runs, reaches = self.offset_map.runs, None
+        following = runs.next_source
+        if following > facts.start:
+            before = await batch_at(self.source, self.source_partition, following - 1, below=following)
+            if before is not None and before.header.next_offset == following:
+                reaches = before.header.partition_leader_epoch, following
+        found = Comparison(batch=batch, epoch=epoch, begin=following, reaches=reaches)
+        return {"comparison": found, "moved_to": following, "begins": _begin_of(runs, facts)}
+
+    async def _completed(self, facts: Observation) -> tuple[LastBatch | None, tuple[int, int] | None]:
+        """Complete the offset map. Return the target's last batch, if it was compared, and a leader epoch of the source
+        and up to where it reaches; None for that where nothing was compared. Raises PartitionStop.
+        """
+        offset_map, since = self.offset_map, facts.since
+        if not facts.end:
+            if since > facts.readable:
+                detail = f"the flow begins at offset {since}; the source's log ends at {facts.readable}"
+                raise truncated(facts, since, detail)
+            acknowledged, _ = target_loss(facts, since) or (facts.begin, -1)  # that is not passed over
+            offset_map.restart(OffsetRanges(min(facts.begin, acknowledged)), [])
+            return None, None
+        if facts.end < offset_map.runs.begin:
+            none_below = f"the journal names none below {offset_map.runs.begin}"
+            raise _other_copy(facts, -1, f"the target ends at offset {facts.end}, and {none_below}")
+        offset_map.cut(facts.end)
         if not len(offset_map.runs):  # those that are recorded say themselves where they are from
             offset_map.runs.pass_over(since)
-        if offset_map.runs.next_source > logs.readable:
-            raise _truncated(logs, offset_map.runs)
-        await _check_gap(offset_map.runs, logs, source)
-        await _go_on_from_last(offset_map, logs, source, target, target_partition)
-        if logs.end == offset_map.runs.next_target:
-            if logs.tail is None or logs.tail_is_ours:
-                batch, epoch = await _check_tail(offset_map.runs, logs, source)
-            else:  # its records may be the source's all the same, in other batches
-                begin = max(offset_map.runs.begin, logs.tail.header.base_offset)
-                first = offset_map.runs.to_source(begin)
-                assert first is not None, "the runs end with the log"
-                compared = await _retrace(OffsetMap(OffsetRanges(first, begin)), logs, source, target, target_partition)
-        elif not len(offset_map.runs) and logs.target_start:
-            compared = await _retrace_from_the_first(offset_map, logs, source, target, target_partition)
+        if offset_map.runs.next_source > facts.readable:
+            raise _truncated(facts, offset_map.runs)
+        await self._check_gap(facts)
+        await self._go_on_from_last(facts)
+        runs = offset_map.runs
+        if facts.end != runs.next_target:
+            from_the_first = not len(runs) and facts.target_start
+            compared = await (self._retrace_from_the_first(facts) if from_the_first else self._retrace(facts))
+        elif facts.tail is None or facts.tail_is_ours:
+            return await self._check_tail(facts)
+        else:  # its records may be the source's all the same, in other batches
+            begin = max(runs.begin, facts.tail.header.base_offset)
+            first = runs.to_source(begin)
+            assert first is not None, "the runs end with the log"
+            compared = await replace(self, offset_map=OffsetMap(OffsetRanges(first, begin)))._retrace(facts)
+        return None, (-1, -1) if compared else None
+
+    async def _go_on_from_last(self, facts: Observation) -> None:
+        """Where the target has deleted records before it was recorded where they came from, go on from the journal's
+        last position. Raises Unconfirmed where that does not say enough.
+        """
+        runs, last = self.offset_map.runs, facts.last
+        if facts.target_start <= runs.next_target or (not len(runs) and last is None):
+            return  # nothing is missing, or the first records that are left have to show it
+        if last is not None and last.source_next >= runs.next_source and last.target_end <= facts.end:
+            if facts.target_start <= last.target_end:
+                self.offset_map.restart(OffsetRanges(last.source_next, last.target_end), [])
+                return
+            if (following := await self._counted(facts, last)) is not None:
+                self.offset_map.restart(OffsetRanges(following, facts.end), [])
+                return
+        detail = (
+            f"offsets {runs.next_target} to {facts.target_start - 1} were deleted before it was recorded where they"
+        )
+        raise Unconfirmed(facts.source, -1, facts.end, f"{detail} came from")
+
+    async def _counted(self, facts: Observation, last: LastPosition) -> int | None:
+        """Return where the target's end is from, if all that it holds, or held, behind the last position is this
+        flow's: so many records of the source follow that. None where that is unknown.
+        """
+        if last.stamp is None or facts.kept_until is None or facts.start > last.source_next:
+            return None
+        seen = await self.ask(facts, Question.PRODUCERS)
+        if isinstance(unknown := stamp_unknown(seen), ClusterUnreachable):
+            raise unknown
+        left = facts.end - last.target_end
+        if distance(last.stamp, stamp_of(seen)[0]) != left:
+            return None
+        offset = last.source_next
+        source_records, _ = await self._source_records(offset)
+        while left and await source_records.more():
+            count = min(left, source_records.left)
+            offset = source_records.offset_of(count - 1) + 1
+            source_records.pass_by(count)
+            left -= count
+        return offset if not left and offset <= facts.kept_until else None
+
+    async def _check_gap(self, facts: Observation) -> None:
+        """Raise PartitionStop where the source has a record between the last one that was mirrored and where the flow
+        goes on (R3).
+        """
+        runs = self.offset_map.runs
+        if not len(runs):
+            return
+        last, following = runs.to_source(runs.next_target - 1), runs.next_source
+        first = max(facts.start, last + 1) if last is not None else following
+        if difference := await self.gap_difference(first, following):
+            detail = f"nothing was mirrored of offsets {first} to {following - 1}: {difference}"
+            raise truncated(facts, following, f"{detail}; the source's log was cut back or replaced")
+
+    async def _check_tail(self, facts: Observation) -> tuple[LastBatch | None, tuple[int, int] | None]:
+        """Raise PartitionStop where the target's last batch is not what the source has where it came from (R3). Return
+        the same as `_completed`.
+        """
+        try:
+            return await self._tail_compared(facts)
+        except MalformedBatch:
+            if not facts.keeps(facts.tail):
+                raise
+            return None, None
+
+    async def _tail_compared(self, facts: Observation) -> tuple[LastBatch | None, tuple[int, int] | None]:
+        runs, tail = self.offset_map.runs, facts.tail
+        if tail is None or not len(runs):
+            return None, None
+        header = tail.header
+        first, last = runs.to_source(max(header.base_offset, runs.begin)), runs.to_source(header.last_offset)
+        if first is None or last is None or first < facts.start:
+            return None, None
+        compared: RawBatch | None
+        compared = source_batch = await self.source_at(first)
+        if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
+            difference, compared = await self.difference(facts, tail.at(first), source_batch)
+        elif source_batch is None:
+            difference = "the source has no batch there"
         else:
-            compared = await _retrace(offset_map, logs, source, target, target_partition)
-    at = offset_map.runs.next_source
-    lost = logs.target_loss(at)
-    if at < logs.start and not logs.is_accepted(at, accepted):
-        logs.check_end(at)
-        raise logs.target_lost(at, lost) if lost is not None else logs.retention_gap(at)
-    before = await batch_at(source, logs.source, at - 1, below=at) if at > logs.start else None
-    follows = before is not None and before.header.next_offset == at
-    stamp, known = await next_stamp(
-        target, target_partition, logs.own, logs.end, logs.tail if logs.tail_is_ours else None
-    )
-    if epoch is None and not compared and logs.is_begun:
-        await confirm(logs, source, target, target_partition, stamp, at, at)
-    if before is not None and follows:
-        epoch = before.header.partition_leader_epoch, at
-    position = Position(
-        next_offset=at,
-        stamp=stamp,
-        known=known,
-        last_epoch=before.header.partition_leader_epoch if before is not None and follows else -1,
-        lost_until=logs.start if at < logs.start else -1,
-        target_offset=logs.end,
-        target_lost=lost,
-        target_epoch=logs.target_epoch,
-        last=found_position(logs, at, stamp, batch, epoch, _begin_of(offset_map.runs, logs)),
-        stamped=logs.is_stamped,
-        is_empty=logs.is_empty,
-        log_start=logs.start,
-    )
-    return position, offset_map
+            difference = _moved_difference(runs, tail, source_batch)
+        if difference:
+            where = f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}"
+            raise unlike(facts, facts.unlike(first, f"{where}: {difference}", compared))
+        assert source_batch is not None
+        assert compared is not None
+        if source_batch.header.magic == 2 and source_batch.header.base_offset > last:
+            return None, None  # compaction left a hole, or another log has one
+        is_same = (source_batch.header.base_offset, source_batch.header.count) == (first, header.count)
+        batch = LastBatch.of(tail, first, source_batch.header.crc if is_same else None)
+        return batch, (compared.header.partition_leader_epoch, compared.header.next_offset)
 
+    async def _source_records(self, begin: int) -> tuple[_Records, int]:
+        """Return the source's records from an offset to the last stable one, and that."""
+        stable = await list_offset(self.source, self.source_partition, LATEST, READ_COMMITTED)
+        return _Records(self.source_batches(begin, stable), begin, self.losses), stable
 
-def _begin_of(runs: OffsetRanges, logs: Logs) -> int:
-    """The source offset that the copy begins with, by runs that end where it does (`LastPosition.begins`)."""
-    if (begin := runs.to_source(logs.target_start)) is None:  # the last runs do not say
-        return logs.last.begins if logs.last is not None else logs.since
-    return begin if logs.end else max(begin, logs.start)  # what was lost of it before is on record
+    def _target_records(self, begin: int, end: int) -> _Records:
+        return _Records(batches(self.target, self.target_partition, begin, end, READ_UNCOMMITTED), begin)
 
+    async def _retrace(self, facts: Observation) -> int:
+        """Add to the offset map what the target holds beyond it. Return how many of these records the source still
+        has. Raises PartitionStop where they are not the source's (R2).
+        """
+        runs, compared = self.offset_map.runs, 0
+        begin = runs.next_target
+        # a batch of which the source deleted the first records still has them inside
+        source_records, stable = await self._source_records(max(runs.next_source, facts.start))
+        target_records = self._target_records(begin, facts.end)
+        try:
+            while await target_records.more():
+                goes_on = await source_records.more()
+                self._check_marker(facts, target_records.marker)
+                if target_records.offset != self.offset_map.runs.next_target:
+                    cleaned = "the target's cleaner took records before the journal said where they came from"
+                    detail = f"no record is there, the next one is at {target_records.offset}: {cleaned}"
+                    raise self._diverged(facts, detail)
+                count = _alike(source_records, target_records) if goes_on else 0
+                if count:
+                    compared += count
+                    self.offset_map.add(source_records.offset, target_records.offset, count)
+                    source_records.pass_by(count)
+                else:
+                    count, free = 1, source_records.free(self.offset_map.runs.next_source)
+                    upcoming = source_records.raw if goes_on else None
+                    is_hole = (source_records.offset if goes_on else stable) > free
+                    self._check_gone(facts, target_records, upcoming, is_hole, stable)
+                    self.offset_map.add(free, target_records.offset, 1)
+                target_records.pass_by(count)
+            self._check_marker(facts, target_records.marker)
+        except BadRecords as damage:
+            raise self._diverged(facts, f"a batch cannot be read: {damage.detail}") from damage
+        return compared
 
-async def _go_on_from_last(
-    offset_map: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> None:
-    """Where the target has deleted records before it was recorded where they came from, the journal's last position
-    says where to go on. Raises Unconfirmed where it does not.
-    """
-    runs, last = offset_map.runs, logs.last
-    if logs.target_start <= runs.next_target or (not len(runs) and last is None):
-        return  # nothing is missing, or the first records that are left have to show it
-    if last is not None and last.source_next >= runs.next_source and last.target_end <= logs.end:
-        if logs.target_start <= last.target_end:
-            offset_map.restart(OffsetRanges(last.source_next, last.target_end), [])
+    def _check_marker(self, facts: Observation, marker: RawBatch | None) -> None:
+        """Raise PartitionStop where the target has a control marker: offsets that move need none."""
+        if marker is None:
             return
-        if (at := await _counted(last, logs, source, target, target_partition)) is not None:
-            offset_map.restart(OffsetRanges(at, logs.end), [])
+        if facts.own.is_kin(marker.header.producer_id):
+            detail = f"the target has a control marker of this flow at offset {marker.header.base_offset}"
+            raise begun_otherwise(facts, self.offset_map.runs.next_source, detail, "preserve")
+        what = "its records were written in transactions, or with equal offsets"
+        raise self._diverged(facts, f"a control marker is there: {what}")
+
+    def _check_gone(
+        self,
+        facts: Observation,
+        target_records: _Records,
+        upcoming: RawBatch | None,
+        is_hole: bool,
+        stable: int,
+    ) -> None:
+        """Raise PartitionStop unless the target's record may be one that the source has deleted (R2)."""
+        runs = self.offset_map.runs
+        is_foreign = not _may_be_gone(facts, target_records.raw, target_records.offset, upcoming)
+        if is_hole and not is_foreign:
             return
-    detail = f"offsets {runs.next_target} to {logs.target_start - 1} were deleted before it was recorded where they"
-    raise logs.unconfirmed(-1, f"{detail} came from")
+        if upcoming is None and not is_foreign and facts.tail_is_ours:
+            raise _truncated(facts, runs, stable)  # what was committed never is not, but after a cut
+        there = f"at offset {runs.next_target} of the target, the record is not the source's"
+        detail = f"{there} at offset {runs.next_source}"
+        foreign = target_records.raw if is_foreign else None
+        raise unlike(facts, facts.unlike(runs.next_source, detail, upcoming, foreign))
 
+    def _diverged(self, facts: Observation, detail: str) -> PartitionStop:
+        runs = self.offset_map.runs
+        return _other_copy(facts, runs.next_source, f"at offset {runs.next_target} of the target, {detail}")
 
-async def _counted(
-    last: LastPosition, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> int | None:
-    """Where the target's end is from, if all that it holds, or held, behind the last position is ours: so many records
-    of the source follow that. None where that is unknown.
-    """
-    if last.stamp is None or logs.kept_until is None or logs.start > last.source_next:
+    async def _retrace_from_the_first(self, facts: Observation) -> int:
+        """Do the same where nothing is recorded, and the target has deleted its first records. Raises PartitionStop as
+        well where the source has none of those that are left.
+        """
+        try:
+            origin = await self._origin(facts)
+        except BadRecords as damage:
+            raise _other_copy(facts, -1, f"a batch cannot be read: {damage.detail}") from damage
+        self.offset_map.restart(OffsetRanges(origin or facts.since, facts.target_start), [])
+        compared = 0
+        if origin is not None or facts.start:  # it may be one that the source has deleted since
+            compared = await self._retrace(facts)
+        if self.offset_map.runs.next_source <= max(origin or 0, facts.begin):
+            detail = f"the journal does not say where offset {facts.target_start}, the target's first, came from"
+            raise _other_copy(facts, -1, f"{detail}, and nor does the source")
+        return compared
+
+    async def _origin(self, facts: Observation) -> int | None:
+        """Return where the source has the target's first record; None where it has none like it. Raises BadRecords."""
+        target_records = self._target_records(facts.target_start, facts.end)
+        if not await target_records.more() or target_records.raw is None:
+            return None
+        if target_records.raw.header.attributes & APPEND_TIME:
+            return None
+        content, stamp, _ = next(target_records.following())
+        offset = await list_offset(self.source, self.source_partition, stamp, READ_COMMITTED) if stamp >= 0 else -1
+        if offset < 0:
+            return None
+        source_records, _ = await self._source_records(max(offset, facts.since))
+        while await source_records.more():
+            assert source_records.raw is not None
+            if source_records.raw.header.max_timestamp >= stamp:
+                for source_content, source_stamp, source_offset in source_records.following():
+                    if source_content == content and source_stamp == stamp:
+                        return source_offset
+            source_records.pass_by(source_records.left)
         return None
-    tail = logs.tail if logs.tail_is_ours else None
-    stamp, _ = await next_stamp(target, target_partition, logs.own, logs.end, tail)
-    left = logs.end - last.target_end
-    if distance(last.stamp, stamp) != left:
-        return None
-    stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    begin = last.source_next
-    theirs = _Records(batches(source, logs.source, begin, stable, READ_COMMITTED), begin, logs.losses)
-    at = last.source_next
-    while left and await theirs.more():
-        count = min(left, theirs.left)
-        at = theirs.offset_of(count - 1) + 1
-        theirs.pass_by(count)
-        left -= count
-    return at if not left and at <= logs.kept_until else None
 
 
-async def _check_gap(runs: OffsetRanges, logs: Logs, source: Cluster) -> None:
-    """Raises PartitionStop where the source has a record between the last one that was mirrored and where the flow goes
-    on (R3).
-    """
-    if not len(runs):
-        return
-    last = runs.to_source(runs.next_target - 1)
-    first = max(logs.start, last + 1) if last is not None else runs.next_source
-    try:
-        difference = await gap_difference(source, logs.source, first, runs.next_source, logs.losses)
-    except OpenTransaction as opened:
-        raise logs.reopened(runs.next_source, opened) from opened
-    if difference:
-        detail = f"nothing was mirrored of offsets {first} to {runs.next_source - 1}: {difference}"
-        raise logs.truncated(runs.next_source, f"{detail}; the source's log was cut back or replaced")
+def _other_copy(facts: Observation, offset: int, detail: str) -> PartitionStop:
+    return stop_at(facts, State.DIVERGED, offset, detail, *ANOTHER_COPY)
 
 
-def _truncated(logs: Logs, runs: OffsetRanges, stable: int | None = None) -> PartitionStop:
-    """The stop for a source that ends before what was mirrored, or in a transaction that had been committed."""
-    more = ", and more" if runs.next_target < logs.end else ""
-    ends = f"log ends at {logs.readable}" if stable in (None, logs.readable) else f"last stable offset is {stable}"
+def _begin_of(runs: OffsetRanges, facts: Observation) -> int:
+    """Return the source offset that the copy begins with, by runs that end where it does (`LastPosition.begins`)."""
+    if (begin := runs.to_source(facts.target_start)) is None:  # the last runs do not say
+        return facts.last.begins if facts.last is not None else facts.since
+    return begin if facts.end else max(begin, facts.start)  # what was lost of it before is on record
+
+
+def _truncated(facts: Observation, runs: OffsetRanges, stable: int | None = None) -> PartitionStop:
+    """Return the stop for a source that ends before what was mirrored, or in a transaction that had been committed."""
+    more = ", and more" if runs.next_target < facts.end else ""
+    ends = f"log ends at {facts.readable}" if stable in (None, facts.readable) else f"last stable offset is {stable}"
     detail = f"offsets up to {runs.next_source - 1} were mirrored{more}"
     if stable is None:
-        return logs.truncated(runs.next_source, f"{detail}; the source's {ends}")
-    return logs.cut(runs.next_source, detail, f"the source's {ends}")
+        return truncated(facts, runs.next_source, f"{detail}; the source's {ends}")
+    return cut(facts, runs.next_source, detail, f"the source's {ends}")
 
 
-async def _check_tail(
-    runs: OffsetRanges, logs: Logs, source: Cluster
-) -> tuple[LastBatch | None, tuple[int, int] | None]:
-    """Raises PartitionStop where the target's last batch is not what the source has where it came from (R3). The batch
-    as the journal is to keep it, and the leader epoch of the source up to an offset; None where there is nothing to
-    compare.
+def _may_be_gone(facts: Observation, target_batch: RawBatch | None, offset: int, upcoming: RawBatch | None) -> bool:
+    """Return True if the target's record at its `offset` may have been the source's, which has a hole before its next
+    batch, `upcoming`: not what somebody else wrote behind the last acknowledged position. A source that is a copy as
+    well may hold as a mirror's what others wrote to this copy, as behind a flow back.
     """
-    try:
-        return await _tail_compared(runs, logs, source)
-    except MalformedBatch:
-        if not logs.keeps(logs.tail):
-            raise
-        return None, None
-
-
-async def _tail_compared(
-    runs: OffsetRanges, logs: Logs, source: Cluster
-) -> tuple[LastBatch | None, tuple[int, int] | None]:
-    tail = logs.tail
-    if tail is None or not len(runs):
-        return None, None
-    header = tail.header
-    first, last = runs.to_source(max(header.base_offset, runs.begin)), runs.to_source(header.last_offset)
-    if first is None or last is None or first < logs.start:
-        return None, None
-    compared: RawBatch | None
-    compared = source_batch = await batch_at(source, logs.source, first, READ_COMMITTED, below=first + 1)
-    if header.base_offset >= runs.begin and last - first == header.last_offset_delta:
-        difference = batch_difference(tail.at(first), source_batch, may_be_rewritten=logs.tail_is_ours)
-        if not difference and source_batch is not None:
-            difference, compared = await joined_difference(source, logs.source, tail.at(first), source_batch)
-    elif source_batch is None:
-        difference = "the source has no batch there"
-    else:
-        difference = _moved_difference(runs, tail, source_batch)
-    if difference:
-        detail = (
-            f"the target's last batch, at offset {header.base_offset}, is not the source's at {first}: {difference}"
-        )
-        raise logs.unlike(first, detail, compared)
-    assert source_batch is not None
-    assert compared is not None
-    if source_batch.header.magic == 2 and source_batch.header.base_offset > last:
-        return None, None  # compaction left a hole, or another log has one
-    is_same = (source_batch.header.base_offset, source_batch.header.count) == (first, header.count)
-    batch = kept_batch(tail, first, source_batch.header.crc if is_same else None)
-    return batch, (compared.header.partition_leader_epoch, compared.header.next_offset)
+    if facts.last is None or offset < facts.last.target_end:
+        return True
+    if target_batch is not None and facts.own.is_kin(target_batch.header.producer_id):
+        return True
+    return upcoming is not None and is_a_mirrors(upcoming.header.producer_id)
 
 
 def _moved_difference(runs: OffsetRanges, tail: RawBatch, source_batch: RawBatch) -> str:
-    """The same for a batch whose records were closed up."""
+    """Return what differs from a batch whose records were closed up."""
     from mirror.records.rewrite import read  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
     try:
-        ours, theirs = read(tail, LARGEST_RECORD), read(source_batch, LARGEST_RECORD)
+        target_records, source_records = read(tail, LARGEST_RECORD), read(source_batch, LARGEST_RECORD)
     except BadRecords as damage:
         return f"one of them cannot be read: {damage.detail}"
-    ours = ours.rows(max(0, runs.begin - tail.header.base_offset), len(ours)).relocated(runs.to_source)
-    return records_difference(ours, theirs, timed=not tail.header.attributes & APPEND_TIME)
-
-
-async def _retrace(
-    offset_map: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> int:
-    """Add to the offset map what the target holds beyond it; how many of these records the source still has. Raises
-    PartitionStop where they are not the source's (R2).
-    """
-    compared = 0
-    at, begin = offset_map.runs.next_source, offset_map.runs.next_target
-
-    def diverged(detail: str) -> PartitionStop:
-        runs = offset_map.runs
-        detail = f"at offset {runs.next_target} of the target, {detail}"
-        return logs.stop(State.DIVERGED, runs.next_source, detail, *ANOTHER_COPY)
-
-    def marked() -> PartitionStop:
-        assert ours.marker is not None
-        if logs.own.is_kin(ours.marker.header.producer_id):
-            detail = f"the target has a control marker of this flow at offset {ours.marker.header.base_offset}"
-            return logs.begun_otherwise(offset_map.runs.next_source, detail, "preserve")
-        return diverged("a control marker is there: its records were written in transactions, or with equal offsets")
-
-    # a batch of which the source deleted the first records still has them inside
-    start = max(at, logs.start)
-    stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    theirs = _Records(batches(source, logs.source, start, stable, READ_COMMITTED), start, logs.losses)
-    ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
-    try:
-        while await ours.more():
-            goes_on = await theirs.more()
-            if ours.marker:
-                raise marked()
-            if ours.offset != offset_map.runs.next_target:
-                cleaned = "the target's cleaner took records before the journal said where they came from"
-                raise diverged(f"no record is there, the next one is at {ours.offset}: {cleaned}")
-            count = _alike(theirs, ours) if goes_on else 0
-            if count:
-                compared += count
-                offset_map.add(theirs.offset, ours.offset, count)
-                theirs.pass_by(count)
-            else:
-                count, free = 1, theirs.free(offset_map.runs.next_source)
-                source_batch = theirs.raw if goes_on else None
-                is_foreign = not logs.may_be_gone(ours.raw, ours.offset, source_batch)
-                if is_foreign or (theirs.offset if goes_on else stable) <= free:
-                    if (
-                        not (is_foreign or goes_on) and logs.tail_is_ours
-                    ):  # what was committed never is not, but after a cut
-                        raise _truncated(logs, offset_map.runs, stable)
-                    there = f"at offset {offset_map.runs.next_target} of the target, the record is not the source's"
-                    at = offset_map.runs.next_source
-                    raise logs.unlike(at, f"{there} at offset {at}", source_batch, ours.raw if is_foreign else None)
-                offset_map.add(free, ours.offset, 1)
-            ours.pass_by(count)
-        if ours.marker:
-            raise marked()
-    except BadRecords as damage:
-        raise diverged(f"a batch cannot be read: {damage.detail}") from damage
-    return compared
-
-
-async def _retrace_from_the_first(
-    offset_map: OffsetMap, logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition
-) -> int:
-    """The same where nothing is recorded, and the target has deleted its first records. Raises PartitionStop as well
-    where the source has none of those that are left.
-    """
-    try:
-        origin = await _origin(logs, source, target, target_partition)
-    except BadRecords as damage:
-        raise logs.stop(State.DIVERGED, -1, f"a batch cannot be read: {damage.detail}", *ANOTHER_COPY) from damage
-    offset_map.restart(OffsetRanges(origin or logs.since, logs.target_start), [])
-    compared = 0
-    if origin is not None or logs.start:  # it may be one that the source has deleted since
-        compared = await _retrace(offset_map, logs, source, target, target_partition)
-    if offset_map.runs.next_source <= max(origin or 0, logs.begin):
-        detail = f"the journal does not say where offset {logs.target_start}, the target's first, came from"
-        raise logs.stop(State.DIVERGED, -1, f"{detail}, and nor does the source", *ANOTHER_COPY)
-    return compared
-
-
-async def _origin(logs: Logs, source: Cluster, target: Cluster, target_partition: TopicPartition) -> int | None:
-    """Where the source has the target's first record; None where it has none like it. Raises BadRecords."""
-    begin = logs.target_start
-    ours = _Records(batches(target, target_partition, begin, logs.end, READ_UNCOMMITTED), begin)
-    if not await ours.more() or ours.raw is None or ours.raw.header.attributes & APPEND_TIME:
-        return None
-    content, stamp, _ = next(ours.following())
-    at = await list_offset(source, logs.source, stamp, READ_COMMITTED) if stamp >= 0 else -1
-    if at < 0:
-        return None
-    at = max(at, logs.since)
-    stable = await list_offset(source, logs.source, LATEST, READ_COMMITTED)
-    theirs = _Records(batches(source, logs.source, at, stable, READ_COMMITTED), at, logs.losses)
-    while await theirs.more():
-        assert theirs.raw is not None
-        if theirs.raw.header.max_timestamp >= stamp:
-            for its, its_stamp, its_offset in theirs.following():
-                if its == content and its_stamp == stamp:
-                    return its_offset
-        theirs.pass_by(theirs.left)
-    return None
+    begin = max(0, runs.begin - tail.header.base_offset)
+    target_records = target_records.rows(begin, len(target_records)).relocated(runs.to_source)
+    return records_difference(target_records, source_records, timed=not tail.header.attributes & APPEND_TIME)
 
 
 class _Records:

@@ -27,8 +27,9 @@ from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
 from mirror.replication.classifier import Verdict
 from mirror.replication.coalescer import Coalescer
+from mirror.replication.decide import Position
+from mirror.replication.observe import FENCE
 from mirror.replication.offset_map import OffsetMap
-from mirror.replication.position import FENCE, Position
 from mirror.states import RESOLVED_BY, Remedy, State
 
 #: A broker writes some ten thousand markers a second; a longer gap is not worth its time and space.

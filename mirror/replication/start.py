@@ -10,18 +10,21 @@ from typing import Final
 
 from mirror.errors import AccessDenied, ClusterUnreachable, MalformedBatch, NotAuthenticated, PartitionStop
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection import Connection
 from mirror.kafka.queries import replicated_end, resting_end
 from mirror.observability import logs
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import LastPosition, Loss, OnLoss, log_loss, outside
 from mirror.replication.cursor import Cursor
+from mirror.replication.decide import Position
 from mirror.replication.fetcher import Fetcher
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, stamped
-from mirror.replication.position import Position, corrupt, resume
+from mirror.replication.position import corrupt, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import IN_FLIGHT, Writer
 from mirror.states import Remedy, State
@@ -53,19 +56,7 @@ class Start:
         clearance was given. Raises PartitionStop, MalformedBatch, ClusterError, WireError.
         """
         mine, former = partition_task.assignment, partition_task.partition_writer
-        partition_task.meets(self._target.topic_id(mine.target.topic))
-        if (known := partition_task.standing_stop()) is not None:
-            raise known
-        if became := await self._what_became_of(partition_task):
-            at = await replicated_end(self._target, mine.target)
-            if mine.rules.translates:  # there are other offsets
-                at = (await self._recall(mine.target, at)).runs.next_source
-            raise recreated(mine.source, at, became)
-        node, session = await self._writer.session(mine.target)
-        partition_task.meets(self._target.topic_id(mine.target.topic))
-        if mine.target_topic_id not in (None, partition_task.target_topic_id):  # the gate has not seen this one yet
-            what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
-            raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
+        node, session = await self._admitted(partition_task)
         if former is not None and len(former.unconfirmed) > IN_FLIGHT:
             await resting_end(self._target, mine.target)  # W2
         position, offset_map = await self._position(partition_task)
@@ -95,29 +86,45 @@ class Start:
             self._follows(former, partition_writer, partition_task, found_end)
         if target_lost is not None:
             self._target_lost(partition_task, target_lost, gone, position.lost_until)
-        if position.lost_until >= 0:
-            await self._lose_until(partition_task, position, partition_writer, "target" if target_lost else "retention")
+        if position.lost_until >= 0:  # pass over what the source has no more, once that is on record
+            span = position.next_offset, position.lost_until
+            loss = await self._recorded(partition_task, *span, "target" if target_lost else "retention")
+            partition_task.leaves_out(loss)
+            partition_writer.lose(loss)
+        self._begin(partition_task, partition_writer, was_cut=target_lost is not None)
+        return partition_writer
+
+    async def _admitted(self, partition_task: PartitionTask) -> tuple[int, Connection]:
+        """Return the target's leader and a session with it, once both topics are those that the flow mirrors."""
+        mine = partition_task.assignment
+        partition_task.meets(self._target.topic_id(mine.target.topic))
+        if (known := partition_task.standing_stop()) is not None:
+            raise known
+        if became := await self._what_became_of(partition_task):
+            offset = await replicated_end(self._target, mine.target)
+            if mine.rules.translates:  # there are other offsets
+                offset = (await self._recall(mine.target, offset)).runs.next_source
+            raise recreated(mine.source, offset, became)
+        node, session = await self._writer.session(mine.target)
+        partition_task.meets(self._target.topic_id(mine.target.topic))
+        if mine.target_topic_id not in (None, partition_task.target_topic_id):  # the gate has not seen this one yet
+            what = "the topic was deleted and created again; the mirror looks at the new one before it writes to it"
+            raise ClusterUnreachable(f"{self._target}: {mine.target}: {what}")
+        return node, session
+
+    def _begin(self, partition_task: PartitionTask, partition_writer: PartitionWriter, *, was_cut: bool) -> None:
+        """Read and write from the writer's position on."""
+        mine, position = partition_task.assignment, partition_writer.position
         partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
-        partition_task.cursor = Cursor(
-            mine.source,
-            mine.topic_id,
-            partition_writer.next_offset,
-            position.last_epoch,
-            mine.until,
-            log_start=position.log_start,
-        )
-        partition_task.cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
-        partition_task.resumed(
-            position.next_offset,
-            partition_writer.next_offset,
-            is_empty=position.is_empty,
-            was_cut=target_lost is not None,
-        )
+        following, epoch = partition_writer.next_offset, position.last_epoch
+        cursor = Cursor(mine.source, mine.topic_id, following, epoch, mine.until, log_start=position.log_start)
+        cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
+        partition_task.cursor = cursor
+        partition_task.resumed(position.next_offset, following, is_empty=position.is_empty, was_cut=was_cut)
         self._writer.begin(partition_writer)
-        self._fetcher.start(partition_task.cursor)
+        self._fetcher.start(cursor)
         self._writer.flush()
-        return partition_writer
 
     def _follows(
         self, former: PartitionWriter, partition_writer: PartitionWriter, partition_task: PartitionTask, end: int
@@ -134,44 +141,34 @@ class Start:
         if partition_task.doubts >= DOUBTFUL_TRIES:
             raise stop_for(partition_task, State.REFUSED, former.in_doubt, Remedy.SEE_BROKER)
 
-    async def _lose_until(
-        self, partition_task: PartitionTask, position: Position, partition_writer: PartitionWriter, reason: str
-    ) -> None:
-        """Pass over what the source has no more, once that is on record."""
-        mine = partition_task.assignment
-        loss = Loss(mine.source, mine.target, position.next_offset, position.lost_until, reason)
+    async def _recorded(self, partition_task: PartitionTask, first: int, following: int, reason: str) -> Loss:
+        """Put on record that the source's offsets up to `following` are lost."""
+        mine, target_topic_id = partition_task.assignment, partition_task.target_topic_id
+        loss = Loss(mine.source, mine.target, first, following, reason, "", mine.topic_id, target_topic_id)
         if self._on_loss is not None:
-            await self._on_loss(replace(loss, topic_id=mine.topic_id, target_topic_id=partition_writer.topic_id))
-        partition_task.leaves_out(loss)
-        partition_writer.lose(loss)
+            await self._on_loss(loss)
+        return loss
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
         """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
         and when the log begins there, nothing shows that it was copied. What a source deleted behind `topics.start`
         before the first record was copied goes on record, too, and stops nothing.
         """
-        mine, lost = partition_task.assignment, position.target_lost
-        if lost is None and position.is_empty and mine.since:
-            await self._begins_later(partition_task, max(position.begin, position.next_offset))
-        if lost is None or lost[0] >= position.begin:
+        since, lost = partition_task.assignment.since, position.target_lost
+        if lost is not None:
+            begin = min(position.begin, lost[1])
+            return await self._recorded(partition_task, lost[0], begin, "target") if lost[0] < position.begin else None
+        if not (position.is_empty and since):
             return None
-        ids = mine.topic_id, partition_task.target_topic_id
-        gone = Loss(mine.source, mine.target, lost[0], min(position.begin, lost[1]), "target", "", *ids)
-        if self._on_loss is not None:
-            await self._on_loss(gone)
-        return gone
-
-    async def _begins_later(self, partition_task: PartitionTask, begin: int) -> None:
-        """Put on record what the source deleted between the flow's start in it and where its copy begins."""
-        mine = partition_task.assignment
-        ids = mine.topic_id, partition_task.target_topic_id
-        for first, until in outside(partition_task.losses, mine.since, begin):
-            loss = Loss(mine.source, mine.target, first, until, "retention", "", *ids)
-            if self._on_loss is not None:
-                await self._on_loss(loss)
-            self._writer.all_counters.setdefault(mine.source, PartitionCounters()).lost += until - first
+        for first, until in outside(partition_task.losses, since, max(position.begin, position.next_offset)):
+            loss = await self._recorded(partition_task, first, until, "retention")
+            self._counters(partition_task).lost += until - first
             partition_task.leaves_out(loss)
             log_loss(loss)
+        return None
+
+    def _counters(self, partition_task: PartitionTask) -> PartitionCounters:
+        return self._writer.all_counters.setdefault(partition_task.assignment.source, PartitionCounters())
 
     def _target_lost(
         self, partition_task: PartitionTask, lost: tuple[int, int], gone: Loss | None, lost_until: int
@@ -180,7 +177,7 @@ class Start:
         those that are `gone`, or below `lost_until`, are not copied again.
         """
         mine, (first, following) = partition_task.assignment, lost
-        counters = self._writer.all_counters.setdefault(mine.source, PartitionCounters())
+        counters = self._counters(partition_task)
         counters.target_lost += following - first
         logs.get("mirror.pipeline").error(
             "target_lost_records",
@@ -214,13 +211,13 @@ class Start:
         mine = partition_task.assignment
         last = partition_task.position
         accepted = (0, NO_LIMIT) if mine.rules.continues_on_loss else mine.accepted
-        logs = self._flow, self._source, mine.source, self._target, mine.target
-        more = mine.since, last, partition_task.losses
+        sides = self._flow, self._source, mine.source, self._target, mine.target
+        observer = Observer(*sides, accepted, mine.since, last, partition_task.losses)
         try:
             if mine.rules.translates:
-                found, offset_map = await resume_translated(*logs, accepted, self._recall, *more)
+                found, offset_map = await resume_translated(observer, self._recall)
             else:
-                found, offset_map = await resume(*logs, accepted, *more, mine.way_back), None
+                found, offset_map = await resume(replace(observer, way_back=mine.way_back)), None
             former = partition_task.partition_writer
             is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
             may_stamp = mine.rules.target_append_time or mine.rules.may_stamp
@@ -238,7 +235,7 @@ class Start:
 
     async def _align(self, partition_task: PartitionTask, partition_writer: PartitionWriter) -> None:
         """Let the target begin where the source does, or the flow in it, from the writer's position on."""
-        from mirror.replication.log_start import Alignment, align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
+        from mirror.replication.log_start import align  # noqa: PLC0415 -- loads the compiler, and is seldom needed
 
         position = partition_writer.position
 
@@ -249,8 +246,7 @@ class Start:
         partition_task.state, partition_task.begins = State.PADDING, position.begin
         moved(position.next_offset)
         mine = partition_task.assignment
-        alignment = Alignment(mine.source, mine.target, mine.rules, position.begin)
-        await align(self._target, alignment, position, moved, partial(self._writer.check, partition_writer))
+        await align(self._target, mine, position, moved, partial(self._writer.check, partition_writer))
         if position.is_empty and position.target_lost is None:  # the log alone would not show that it held nothing else
             partition_task.last = LastPosition(
                 source_next=position.begin,

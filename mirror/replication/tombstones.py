@@ -16,20 +16,14 @@ _SKEW_MS: Final = 60_000
 
 @dataclass(slots=True, kw_only=True)
 class Tombstones:
-    """Of one copy; all times are in ms, and points in time Unix times.
+    """What a copy may have missed. Times are in ms, and points in time Unix times."""
 
-    kept_now_ms: how long the source keeps tombstones by its settings of now; None where it is not compacted.
-    kept_ms: the least of that since the copy last had all that the source had; None where it was not compacted.
-    caught_up_ms: when the copy last had all, by the clock of whoever saw it; 0 where nobody knows.
-    may_lack: it is on record that the copy may lack deletions.
-    seen_end: a time, and where the source ended then, of which not all is acknowledged yet.
-    """
-
-    kept_now_ms: int | None
+    kept_now_ms: int | None  # how long the source keeps tombstones by its settings now; None where it is not compacted
+    #: The least of that since the copy last had all that the source had; None where it was not compacted.
     kept_ms: int | None = None
-    caught_up_ms: int = 0
-    may_lack: bool = False
-    seen_end: tuple[int, int] | None = None
+    caught_up_ms: int = 0  # when the copy last had all, by the clock of whoever saw it; 0 where nobody knows
+    may_lack: bool = False  # it is on record that the copy may lack deletions
+    seen_end: tuple[int, int] | None = None  # a time, and the source's end then, of which not all is acknowledged yet
 
     def __post_init__(self) -> None:
         """What it keeps now counts as well."""

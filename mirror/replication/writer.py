@@ -76,9 +76,10 @@ from mirror.policy.remedies import grant, grant_markers
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import APPEND_TIME, HEADER_BYTES, BatchHeader, RawBatch
 from mirror.replication.assignment import Loss
-from mirror.replication.both_logs import unstamped
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
+from mirror.replication.decide import unstamped
 from mirror.replication.fetcher import Spawn
+from mirror.replication.observe import MARKERS
 from mirror.replication.partition_writer import (
     CLOSINGS,
     Gap,
@@ -87,7 +88,6 @@ from mirror.replication.partition_writer import (
     PendingBatch,
     stamped,
 )
-from mirror.replication.position import MARKERS
 from mirror.states import Remedy, State
 from mirror.suspension import SuspensionDetector
 

@@ -34,6 +34,7 @@ from mirror.kafka.queries import EARLIEST, list_offset
 from mirror.policy.remedies import set_configs
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import STANDING, TOMBSTONES, Assignment, KnownStop, Loss
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.replication.pipeline import Pipeline
 from mirror.replication.position import resume
@@ -146,13 +147,13 @@ async def _compared(portion: Portion, log: Replica, found: Restored, source: Fil
         return replace(found, assignment=replace(mine, stop=replace(mine.stop, advice=_ANOTHER_COPY)))
     last = mine.last if mine.last is not None and mine.last.is_of(*ids) else None
     mine = replace(mine, last=last, stop=None)
-    logs = portion.flow, source, mine.source, target, mine.target
+    observer = Observer(portion.flow, source, mine.source, target, mine.target, accepted, since, last, mine.losses)
     try:
         if mine.rules.translates:
             recall = OffsetMapStore(journal, {}, None).recall
-            position = (await resume_translated(*logs, accepted, recall, since, last, mine.losses))[0]
+            position = (await resume_translated(observer, recall))[0]
         else:
-            position = await resume(*logs, accepted, since, last, mine.losses, mine.way_back)
+            position = await resume(replace(observer, way_back=mine.way_back))
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,

@@ -4,7 +4,7 @@ S1  what is true is in the target; the supervisor holds nothing that its success
 S2  of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
     writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
     same, they append the same batches under the same numbers, which is harmless (invariant P3 in
-    `replication/position.py`). Nobody stands by with a flow that is prepared: while another mirror runs it, topics are
+    `replication/decide.py`). Nobody stands by with a flow that is prepared: while another mirror runs it, topics are
     made anew, and settings change. Who finds one at work prepares the flow anew when that has ended (`commands/run.py`)
 S3  a partition that stopped is checked again in the next epoch, from its logs, so that mending the cause is enough.
     What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,

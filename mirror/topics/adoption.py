@@ -43,6 +43,7 @@ from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import Rekeying, TopicPair
 from mirror.replication.assignment import LastPosition
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import looking, resume_translated
 from mirror.replication.position import located, resume
@@ -342,18 +343,23 @@ def attempt_of(
 ) -> Attempt:
     """Return what begins a partition, by what its journal says. `index`: where its offsets moved to, if they do."""
     ids = source.topic_id(at.topic), target.topic_id(copy.topic)
-    sides, losses = (flow, source, at, target, copy), standing.lost_of(copy, *ids)
-    if index is None:
-        back = standing.way_back_of(copy, *ids)
-        return lambda accepted, last: resume(*sides, accepted, since, last, losses, back)
-    return lambda accepted, last: resume_translated(*sides, accepted, looking(index), since, last, losses)
+    way_back = standing.way_back_of(copy, *ids) if index is None else ()
+    observer = Observer(
+        flow, source, at, target, copy, since=since, losses=standing.lost_of(copy, *ids), way_back=way_back
+    )
+
+    def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
+        begun = replace(observer, accepted=accepted, last=last)
+        return resume(begun) if index is None else resume_translated(begun, looking(index))
+
+    return attempt
 
 
 async def tails(
     settings: Settings, pairs: Collection[TopicPair], plan: TopicPlan, seen: Mapping[str, FirstSeen]
 ) -> dict[str, Unlike]:
     """Compare the end of each partition of these copies with its source, as a task does before it writes
-    (`replication/position.py`, `replication/offset_map_recovery.py`); by target topic, what is wrong with the first of
+    (`replication/decide.py`, `replication/offset_map_recovery.py`); by target topic, what is wrong with the first of
     its partitions that is not as it should be. What the source lost before it was mirrored is nothing wrong here: its
     task stops for it.
 

@@ -20,8 +20,10 @@ from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.fetch import fetch_below
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, list_offset, listed
 from mirror.observability import logs
+from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import RawBatch
 from mirror.records.recipe import LARGEST_RECORD
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import complete
 from mirror.replication.position import corrupt
@@ -447,7 +449,8 @@ async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, 
     index = moves.indexes.setdefault(pair.target, OffsetRangeIndex())
     since, losses = known.since.get(pair.target, 0), known.losses.get(pair.target, ())
     try:
-        await complete(index, moves.flow, source, pair.source, target, pair.target, since=since, losses=losses)
+        sides = moves.flow, source, pair.source, target, pair.target
+        await complete(index, Observer(*sides, (0, NO_LIMIT), since, losses=losses))
     except PartitionStop as stop:
         return stop
     except MalformedBatch as damage:

@@ -96,9 +96,15 @@ def _without_epoch(resume: Any) -> Any:
     return resumed
 
 
+def _without_doubt(table: Any) -> Any:
+    return tuple(row for row in table if row.rule != "P7" or row is table[-1])
+
+
 def _equal_to_the_end(_compared: Any) -> Any:
-    async def compared(logs: Any, _source: Any, _target: Any, _partition: Any, _data: Any) -> Any:
-        return None, (logs.source_epoch, logs.end)
+    from mirror.replication.observe import Comparison
+
+    async def compared(_self: Any, facts: Any, _batch: Any, _following: Any) -> Any:
+        return Comparison(epoch=(facts.source_epoch, facts.end), begin=facts.start)
 
     return compared
 
@@ -176,7 +182,7 @@ MENDS: Final = (
         about="The last data batch of a copy, and the gap behind it, are not compared with the source's.",
         finds=("I2 records are others",),
         plays="produce(a, amount=15); run; stranger_writes; produce(a, amount=15); run",
-        replaced={"mirror.replication.position._compared": _equal_to_the_end},
+        replaced={"mirror.replication.observe.Observer._compared": _equal_to_the_end},
     ),
     Mend(
         name="copies_are_compared_behind_the_position",
@@ -188,7 +194,7 @@ MENDS: Final = (
             " alike(a, amount=9); kill; run"
         ),
         flow={"lasts": True, "seed": 26},  # all of one codec
-        replaced={"mirror.replication.position._compare_behind": eventually(None)},
+        replaced={"mirror.replication.observe.Observer._compared_behind": eventually(None)},
     ),
     Mend(
         name="expired_copies_must_be_confirmed",
@@ -198,7 +204,7 @@ MENDS: Final = (
             "produce(a, amount=7); run; stranger_writes(a, amount=25); expire_target(a, amount=100);"
             " produce(a, amount=22); run"
         ),
-        replaced={"mirror.replication.position.confirm": eventually(None)},
+        replaced={"mirror.replication.position.EQUAL_OFFSETS": _without_doubt},
     ),
     Mend(
         name="leader_epochs_of_the_source_are_asked",
@@ -209,7 +215,7 @@ MENDS: Final = (
             " produce(a, amount=3); expire_source(a, amount=75); run"
         ),
         replaced={
-            "mirror.replication.both_logs.Logs.check_source_epoch": always(None),
+            "mirror.replication.decide._was_cut": always(False),
             "mirror.replication.start.resume": _without_epoch,
         },
     ),
@@ -223,8 +229,8 @@ MENDS: Final = (
         ),
         flow={"translates": True, "seed": 11493},
         replaced={
-            "mirror.replication.both_logs.Logs.check_source_epoch": always(None),
-            "mirror.replication.offset_map_recovery.gap_difference": eventually(""),
+            "mirror.replication.decide._was_cut": always(False),
+            "mirror.replication.observe.Observer.gap_difference": eventually(""),
         },
     ),
     Mend(

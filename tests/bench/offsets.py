@@ -29,9 +29,10 @@ from mirror.lab.bench.workloads import Shape, create, fill, records
 from mirror.lab.embedded import Cluster, Spec, start_many
 from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState
-from mirror.replication.both_logs import producer_id
-from mirror.replication.log_start import Alignment, align
-from mirror.replication.position import Position
+from mirror.replication.assignment import Assignment
+from mirror.replication.decide import Position
+from mirror.replication.log_start import align
+from mirror.replication.observe import producer_id
 
 from .against import ROOT, copied_by_child, fill_small
 
@@ -83,7 +84,7 @@ async def aligned(
 
         async def one(topic: TopicPartition) -> None:
             position = Position(0, ProducerState(producer_id("bench", topic)), known=False, last_epoch=-1, begin=begin)
-            await align(cluster, Alignment(topic, topic, rules, begin), position, lambda _: None)
+            await align(cluster, Assignment(topic, topic, None, rules), position, lambda _: None)
             assert await list_offset(cluster, topic, EARLIEST) == await list_offset(cluster, topic, LATEST) == begin
 
         await asyncio.gather(*(list_offset(cluster, topic, LATEST) for topic in topics))  # waits for its leader

@@ -21,9 +21,7 @@ from translated_copies import trim
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ProducerState
-from mirror.replication import both_logs
-from mirror.replication.both_logs import producer_id
-from mirror.replication.position import MARKERS
+from mirror.replication.observe import MARKERS, Observer, producer_id
 from mirror.replication.writer import SentMarkers, Writer
 from mirror.states import State
 
@@ -111,7 +109,7 @@ def test_the_filling_of_a_loss_goes_on_where_it_was_killed(
             raise Killed
         filled(self, sent)
 
-    monkeypatch.setattr(both_logs, "_kept_until", forgotten)
+    monkeypatch.setattr(Observer, "_kept_until", forgotten)
     monkeypatch.setattr(Writer, "_filled", kill)
     with pytest.raises(ExceptionGroup):
         copied(pair, topic_name, on_data_loss="continue")

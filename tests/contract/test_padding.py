@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ from mirror.policy.rules import Rules
 from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import padding
 from mirror.replication import log_start
-from mirror.replication.both_logs import producer_id
-from mirror.replication.log_start import Alignment, align
+from mirror.replication.assignment import Assignment
+from mirror.replication.log_start import align
+from mirror.replication.observe import Observer, producer_id
 from mirror.replication.position import resume
 from mirror.states import State
 
@@ -62,7 +64,7 @@ def killed_while_padding(pair: Pair, topic: str, batches: int, *, too_far: int =
     async def run() -> None:
         async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
             await asyncio.gather(source.refresh([topic]), target.refresh([topic]))
-            position = await resume(topic, source, at, target, at)
+            position = await resume(Observer(topic, source, at, target, at))
             left = batches
 
             def moved(_: int) -> None:
@@ -71,9 +73,10 @@ def killed_while_padding(pair: Pair, topic: str, batches: int, *, too_far: int =
                 if not left:
                     raise Killed
 
-            what = Alignment(at, at, Rules(max_message_bytes=300), position.begin + too_far)
+            position = replace(position, begin=position.begin + too_far)
+            assignment = Assignment(at, at, None, Rules(max_message_bytes=300))
             with pytest.raises(Killed):
-                await align(target, what, position, moved)
+                await align(target, assignment, position, moved)
 
     asyncio.run(run())
 

@@ -35,7 +35,7 @@ from mirror.kafka.transactions import Transaction
 from mirror.observability.status import PREFIX, PartitionStatus
 from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import padding
-from mirror.replication.both_logs import producer_id
+from mirror.replication.observe import producer_id
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Reached, RekeyStop, last_plan, number_at, numbered, transactional_id
 from mirror.states import Remedy, State

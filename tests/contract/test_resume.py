@@ -18,8 +18,8 @@ from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import Producer
 from mirror.kafka.topic_configs import ConfigChange
 from mirror.records.header import APPEND_TIME, SEQUENCES, ProducerState, RawBatch, restamp
-from mirror.replication import both_logs, offset_map_recovery, position
-from mirror.replication.both_logs import producer_id
+from mirror.replication import observe
+from mirror.replication.observe import Observation, Observer, producer_id
 from mirror.replication.offset_map_recovery import resume_translated
 from mirror.states import State
 
@@ -55,7 +55,7 @@ def test_a_zombies_batch_that_lands_while_the_position_is_read_is_kept_once(
             landed.append(await send(flow, late, 100))
         return await real(cluster, partition)
 
-    monkeypatch.setattr(position, "producers", producers)
+    monkeypatch.setattr(observe, "producers", producers)
     flow.copied()
     assert landed == [100]
     assert flow.assert_equal() == 200
@@ -88,16 +88,15 @@ def test_records_that_the_source_deletes_while_both_logs_are_compared_show_no_ot
     flow.topics["offsets"] = offsets
     flow.begin(10)
     flow.fill(10, 10)
-    real, deleted = both_logs.read_logs, list[int]()
+    real, deleted = Observer.observe, list[int]()
 
-    async def overtaken(name: str, cluster: Cluster, *more: Any) -> both_logs.Logs:
-        found = await real(name, cluster, *more)
+    async def overtaken(self: Observer) -> Observation:
+        found = await real(self)
         if not deleted:
-            deleted.append(await queries.delete_records(cluster, more[0], 10))
+            deleted.append(await queries.delete_records(self.source, self.source_partition, 10))
         return found
 
-    for module in (position, offset_map_recovery):
-        monkeypatch.setattr(module, "read_logs", overtaken)
+    monkeypatch.setattr(Observer, "observe", overtaken)
     assert flow.copied().next_offset == 20
     assert deleted == [10]
 

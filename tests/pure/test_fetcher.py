@@ -20,7 +20,7 @@ from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE, Leader, TopicPartition
 from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, FetchAnswer, Part
 from mirror.kafka.queries import EpochEnd
 from mirror.records.header import RawBatch
-from mirror.replication import both_logs, fetcher
+from mirror.replication import fetcher, observe
 from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.fetcher import UNHEARD_SECONDS, Fetcher, Request
 from mirror.states import State
@@ -322,7 +322,7 @@ async def test_a_leader_whose_compaction_took_all_of_an_epoch_is_asked_without_i
     async def batch_at(*_: object, **__: object) -> RawBatch:
         return raw(batch(behind, count=9 - behind, leader_epoch=4))
 
-    monkeypatch.setattr(both_logs, "batch_at", batch_at)
+    monkeypatch.setattr(observe, "batch_at", batch_at)
     (arrival,) = await arrivals_of(Diverging, Cursor(AT, None, 5, last_epoch=5))
     assert (arrival.stop is None, arrival.cursor.last_epoch) == (is_hole, 7 if is_hole else 5)
     if arrival.stop is not None:

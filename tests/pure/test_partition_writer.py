@@ -21,10 +21,11 @@ from mirror.records.header import ProducerState, RawBatch, parse_header
 from mirror.replication.assignment import Assignment, LastPosition, Loss
 from mirror.replication.classifier import ABORTED, CONTROL_MARKER, OWN_PRODUCER
 from mirror.replication.cursor import Arrival, Cursor
+from mirror.replication.decide import Position
+from mirror.replication.observe import FENCE
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.partition_writer import LONGEST_GAP, Gap, PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline
-from mirror.replication.position import FENCE, Position
 from mirror.replication.writer import Writer
 from mirror.states import State
 

@@ -18,10 +18,10 @@ from mirror.records.header import ProducerState
 from mirror.replication.assignment import TOMBSTONES, Assignment, Loss
 from mirror.replication.classifier import OWN_PRODUCER
 from mirror.replication.cursor import Arrival, Cursor
+from mirror.replication.decide import Position
 from mirror.replication.partition_task import PartitionTask
 from mirror.replication.partition_writer import PartitionWriter, PendingBatch
 from mirror.replication.pipeline import Pipeline
-from mirror.replication.position import Position
 from mirror.replication.startup_limiter import StartupLimiter
 from mirror.states import State
 

@@ -10,7 +10,7 @@ from rawbatches import INT16, INT64, batch, crc32c, raw
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, ProducerState, parse_header, restamp
-from mirror.replication.both_logs import producer_id as producer_id_of
+from mirror.replication.observe import producer_id as producer_id_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up

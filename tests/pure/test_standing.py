@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -30,14 +29,14 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import Contact, PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ProducerState, RawBatch
-from mirror.replication import position
+from mirror.replication import observe
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
-from mirror.replication.both_logs import Logs, Unconfirmed, producer_id
 from mirror.replication.cursor import Cursor
+from mirror.replication.decide import EQUAL_OFFSETS, Position, Unconfirmed, decide, is_unaligned
+from mirror.replication.observe import FENCE, Comparison, Observation, Question, producer_id
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
 from mirror.replication.partition_task import NOTED_SECONDS, PartitionTask
 from mirror.replication.partition_writer import Gap, PartitionCounters, PartitionWriter
-from mirror.replication.position import FENCE, Position
 from mirror.states import State
 
 AT = TopicPartition("orders.eu/1", 12)
@@ -168,7 +167,7 @@ def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None
     assert standing_of(one) == (State.TRUNCATED, "cut back", 30)
     one.waits("cluster eu is away")
     assert standing_of(one) == (State.TRUNCATED, "cut back", 30), "what is away mends no stop"
-    assert reported(one).presumed, "nobody has looked since"
+    assert reported(one).presumed, "nobody has asked since"
     one.meets(OTHER)
     assert (one.standing_stop() is not None) == stands
     one.meets(uuid4())
@@ -273,6 +272,17 @@ def test_status_shows_a_stop_that_stands_whatever_was_reported_since() -> None:
     assert (shown.state, shown.detail) == (State.DIVERGED, "somebody wrote. Begin anew")
 
 
+_NOWHERE: Any = None
+_NOBODY = observe.Observer("flow", _NOWHERE, AT, _NOWHERE, AT)
+_COMPARED = frozenset({Question.COMPARISON, Question.PRODUCERS})
+
+
+def observed(**facts: Any) -> Observation:
+    """Return what is observed of two empty logs, but for these facts."""
+    empty = {"start": 0, "readable": 0, "target_start": 0, "end": 0}
+    return Observation(source=AT, target=AT, own=ProducerState(_KIN), **(empty | facts))
+
+
 @pytest.mark.parametrize(("attributes", "is_truncated"), [(0, True), (DELETE_HORIZON, False)])
 def test_a_last_batch_that_a_cleaner_wrote_anew_shows_no_other_log(
     monkeypatch: pytest.MonkeyPatch, attributes: int, is_truncated: bool
@@ -280,26 +290,28 @@ def test_a_last_batch_that_a_cleaner_wrote_anew_shows_no_other_log(
     """To note in it when its tombstones go: its records are the same, and its CRC is another."""
     mirrored, stored = batch(10, count=3), batch(10, count=3, attributes=attributes, base_timestamp=1_800_000_000_000)
 
+    kept = LastBatch.of(raw(mirrored), 10, raw(mirrored).header.crc)
+    last = LastPosition(source_next=13, target_end=13, batch=kept)
+    facts = observed(target_start=13, end=13, readable=20, last=last, asked=_COMPARED)
+    assert decide(facts, EQUAL_OFFSETS) is Question.MIRRORED_BATCH
+
     async def batch_at(*_: object, **__: object) -> RawBatch:
         return raw(stored)
 
-    monkeypatch.setattr(position, "batch_at", batch_at)
-    kept = position.kept_batch(raw(mirrored), 10, raw(mirrored).header.crc)
-    last = LastPosition(source_next=13, target_end=13, batch=kept)
-    logs = Logs(AT, 0, 20, 13, 13, None, ProducerState(1 << 52), last=last)
-    nowhere: Any = None
-    with pytest.raises(PartitionStop, match="had CRC") if is_truncated else nullcontext():
-        asyncio.run(position._check_last_batch(logs, nowhere))
+    monkeypatch.setattr(observe, "batch_at", batch_at)
+    decision = decide(asyncio.run(_NOBODY.ask(facts, Question.MIRRORED_BATCH)), EQUAL_OFFSETS)
+    assert isinstance(decision, PartitionStop) is is_truncated
+    assert ("had CRC" in str(decision)) is is_truncated
 
 
 @pytest.mark.parametrize(("since", "state"), [(0, State.DIVERGED), (11, State.TRUNCATED)])
 def test_a_copy_that_is_one_offset_longer_than_its_source_stops(since: int, state: State) -> None:
     """Whatever its last record is: nothing of either log is read. One that the flow began there lost its source."""
-    logs = Logs(AT, 0, 10, 11, 11, None, ProducerState(_KIN), since=since)
-    nowhere: Any = None
-    with pytest.raises(PartitionStop, match="the target's log ends at 11, the source's at 10") as stop:
-        asyncio.run(position._found(logs, nowhere, nowhere, AT, None))
-    assert stop.value.state is state
+    facts = observed(target_start=11, end=11, readable=10, since=since)
+    decision = decide(facts, EQUAL_OFFSETS)
+    assert isinstance(decision, PartitionStop)
+    assert "the target's log ends at 11, the source's at 10" in decision.detail
+    assert decision.state is state
 
 
 _KIN = producer_id("flow", AT)
@@ -376,8 +388,8 @@ def test_a_log_start_follows_up_to_what_is_on_record(start: int, recorded: int |
 def test_an_empty_log_is_padded_where_it_never_held_a_record(
     start: int, since: int, end: int, last: LastPosition | None, begins: int | None
 ) -> None:
-    logs = Logs(AT, start, 1000, end, end, None, ProducerState(_KIN), since, last)
-    assert (logs.begin if logs.is_unaligned else None) == begins
+    facts = observed(start=start, readable=1000, target_start=end, end=end, since=since, last=last)
+    assert (facts.begin if is_unaligned(facts) else None) == begins
 
 
 def behind(*batches: tuple[bool, int, int], producer: int = _KIN) -> list[RawBatch]:
@@ -434,11 +446,20 @@ def test_what_nobody_can_compare_is_believed_where_it_is_ours_by_its_stamps_or_m
         for one in found:
             yield one, False
 
-    monkeypatch.setattr(position, "batches", batches)
+    monkeypatch.setattr(observe, "batches", batches)
     last = LastPosition(source_next=100, target_end=100, source_epoch=3, epoch_until=100, stamp=(_KIN, 7, 20))
     end = found[-1].header.next_offset
-    own = ProducerState(_KIN)
-    logs = Logs(AT, 500, 600, 0, end, found[-1], own, last=last, losses=losses, kept_until=kept_until)
-    nowhere: Any = None
-    with nullcontext() if is_believed else pytest.raises(Unconfirmed, match="the journal keeps 100"):
-        asyncio.run(position.confirm(logs, nowhere, nowhere, AT, ProducerState(_KIN, 9999), end, compared_from))
+    facts = observed(
+        readable=600,
+        end=end,
+        tail=found[-1],
+        last=last,
+        losses=losses,
+        kept_until=kept_until,
+        asked=_COMPARED,
+        comparison=Comparison(begin=compared_from),
+    )
+    assert decide(facts, EQUAL_OFFSETS) is Question.WRITTEN
+    decision = decide(asyncio.run(_NOBODY.ask(facts, Question.WRITTEN)), EQUAL_OFFSETS)
+    assert isinstance(decision, Position if is_believed else Unconfirmed)
+    assert is_believed or "the journal keeps 100" in str(decision)

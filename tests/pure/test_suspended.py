@@ -18,9 +18,10 @@ from mirror.policy.rules import Rules
 from mirror.records import rewrite
 from mirror.records.header import ProducerState
 from mirror.replication import log_start
-from mirror.replication.log_start import Alignment, align
+from mirror.replication.assignment import Assignment
+from mirror.replication.decide import Position
+from mirror.replication.log_start import align
 from mirror.replication.partition_writer import PartitionWriter
-from mirror.replication.position import Position
 from mirror.replication.writer import Writer
 from mirror.suspension import SuspensionDetector
 
@@ -140,7 +141,7 @@ def test_many_that_make_padding_in_a_row_are_no_suspension(monkeypatch: pytest.M
             for number in range(MANY):
                 at = TopicPartition("orders", number)
                 check = partial(writer.check, PartitionWriter(at, at, position, Rules()))
-                tasks.create_task(align(target, Alignment(at, at, Rules(), 5), position, lambda _: None, check))
+                tasks.create_task(align(target, Assignment(at, at, None, Rules()), position, lambda _: None, check))
 
     for name, stub in (("padding", padding), ("append", append), ("delete_records", deleted)):
         monkeypatch.setattr(log_start, name, stub)

@@ -23,9 +23,10 @@ from mirror.kafka.protocol import LIST_OFFSETS, PRODUCE, WRITE_TXN_MARKERS, Api
 from mirror.records.header import HEADER_BYTES, ProducerState
 from mirror.replication import writer as writing
 from mirror.replication.classifier import LEGACY, OWN_PRODUCER
+from mirror.replication.decide import Position
+from mirror.replication.observe import FENCE
 from mirror.replication.offset_map import OffsetMap, OffsetRange
 from mirror.replication.partition_writer import CutOff, PartitionWriter
-from mirror.replication.position import FENCE, Position
 from mirror.replication.writer import IN_FLIGHT, LARGE, REQUEST_BYTES, Writer
 from mirror.states import State
 from mirror.suspension import SuspensionDetector

@@ -18,9 +18,9 @@ from mirror.policy.rules import Rules
 from mirror.records.header import FIRST_ID, ProducerState
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.cursor import Cursor
+from mirror.replication.decide import Position
 from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.pipeline import Pipeline
-from mirror.replication.position import Position
 
 _HEADER = bytes(4) + NO_TAGS
 _MEMORY_BYTES = 64 << 20

@@ -1,5 +1,5 @@
 """An old leader comes back with records that it alone has, of an older epoch, where a newer one's were mirrored: its
-log is as long, or longer, and holds others (P6 in `replication/position.py`).
+log is as long, or longer, and holds others (P6 in `replication/decide.py`).
 """
 
 from __future__ import annotations

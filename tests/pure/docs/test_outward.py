@@ -26,7 +26,7 @@ from mirror.observability.metrics import Metrics
 from mirror.observability.status import GroupFigures, PartitionStatus, TaskStatus
 from mirror.records.rewrite import padding
 from mirror.replication.assignment import KnownStop, LastBatch, LastPosition, Loss
-from mirror.replication.both_logs import producer_id
+from mirror.replication.observe import producer_id
 from mirror.spark.rekey.microbatch import Reached, numbered
 from mirror.states import Remedy, State
 from mirror.topics.rekeyed import progress_topic
