@@ -49,12 +49,12 @@ class FailoverReport:
 
     @property
     def shown(self) -> tuple[PartitionRpo, ...]:
-        """What counts: of a rehearsal, as if the source had been lost at its beginning."""
+        """Return what counts: of a rehearsal, as if the source had been lost at its beginning."""
         return self.exposed if self.rehearsal else self.exposures
 
     @property
     def rpo(self) -> RecoveryPoint:
-        """Of all partitions that are shown."""
+        """Return the recovery point over all partitions that are shown."""
         return RecoveryPoint.of(self.shown)
 
     @property

@@ -84,7 +84,7 @@ class Seen:
 
     @property
     def base_timestamp(self) -> int:
-        """Of the first record; before magic 2, the only timestamp that the header has."""
+        """Return that of the first record; before magic 2, the only timestamp that the header has."""
         return self.header.base_timestamp if self.header.magic == 2 else self.header.max_timestamp
 
     @property
@@ -99,7 +99,7 @@ class Seen:
 
     @property
     def flags(self) -> str:
-        """What is unusual."""
+        """Name what is unusual."""
         header, marker = self.header, marker_name(self.raw)
         transactional = "transactional" if header.attributes & TRANSACTIONAL else ""
         flags = (
@@ -233,7 +233,7 @@ def _sums_fields(whole: Sums) -> tuple[Field, ...]:
 
 @dataclass(slots=True)
 class LogTotals:
-    """What the batches of a log add up to."""
+    """Adds up the batches of a log."""
 
     #: Of the first batch; -1 where there is none.
     first_offset: int = -1

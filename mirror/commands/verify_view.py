@@ -139,7 +139,7 @@ _DIFFERENCE: Final = (
 
 
 def as_dict(report: VerifyReport) -> dict[str, Any]:
-    """The report for `--json`."""
+    """Return the report for `--json`."""
     return {
         **json_of(keys("flow source target equal whole=is_whole different"), report),
         "offsets": "translate" if report.moved else "preserve",
@@ -161,7 +161,7 @@ def as_dict(report: VerifyReport) -> dict[str, Any]:
 
 
 def rendered(report: VerifyReport) -> Group:
-    """The report for people."""
+    """Return the report for people."""
     style = f"bold {'red' if not report.equal else 'green' if report.is_whole else 'yellow'}"
     flow = f"{report.flow}: ", "bold"
     last = f" ({', '.join(compared(report))} compared in {report.seconds:.1f} s)"

@@ -223,7 +223,7 @@ def starts_in(records: Mapping[bytes, bytes], target: Cluster) -> dict[TopicPart
 
 @dataclass(frozen=True, slots=True)
 class PendingStart:
-    """Where a re-keyed topic begins that has no plan yet."""
+    """Names where a re-keyed topic begins that has no plan yet."""
 
     source_topic: str
     topic_id: IdText
@@ -382,7 +382,7 @@ def unfollowed_entries(
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """When a source topic was paused (Unix ms)."""
+    """Says when a source topic was paused (Unix ms)."""
 
     at_ms: Int64
 

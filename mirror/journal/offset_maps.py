@@ -44,7 +44,7 @@ _log = get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RangesRecord:
-    """The value of a record of runs."""
+    """Holds the value of a record of runs."""
 
     #: Where the first run begins.
     source: Offset

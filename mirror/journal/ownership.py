@@ -82,7 +82,7 @@ def place_of_numbers() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(JsonRecord):
-    """The process that last took the flow."""
+    """Names the process that last took the flow."""
 
     instance: str
     host: str
@@ -157,7 +157,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class Reporter(JsonRecord):
-    """The process that a record is from, whatever else it reports."""
+    """Names the process that a record is from, whatever else it reports."""
 
     instance: str
 
@@ -181,7 +181,7 @@ _LAST_MS: Final = 253_402_300_800_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedOver(JsonRecord):
-    """When and from where the flow was failed over."""
+    """Says when and from where the flow was failed over."""
 
     #: Unix ms.
     at_ms: Annotated[int, Field(ge=0, lt=_LAST_MS)]

@@ -89,8 +89,8 @@ def _in_order(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class WayBack:
-    """What a flow back left out of the source. What a person accepts of it is another record (`loss/`): both sides stay
-    as they are.
+    """Names what a flow back left out of the source. What a person accepts of it is another record (`loss/`): both
+    sides stay as they are.
     """
 
     #: Offsets from and to before, at which the copy alone may have records.

@@ -72,7 +72,7 @@ class Cursor:
 
 
 class Arrival(NamedTuple):
-    """What one fetch answer holds for one partition."""
+    """Holds what one fetch answer has for one partition."""
 
     cursor: Cursor
     batches: tuple[RawBatch, ...] = ()

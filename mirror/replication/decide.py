@@ -63,7 +63,7 @@ ANOTHER_COPY: Final = (Remedy.RENAME, Remedy.BEGIN_ANEW)
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The decision to go on: with which offset, and with which stamp of the next batch."""
+    """Decides to go on: with which offset, and with which stamp of the next batch."""
 
     next_offset: int  # of the source; in `preserve` of the target as well
     stamp: ProducerState  # of the next batch
@@ -81,7 +81,7 @@ class Position:
 
     @property
     def end(self) -> int:
-        """Where the target's log ends."""
+        """Return where the target's log ends."""
         return self.next_offset if self.target_offset < 0 else self.target_offset
 
 
@@ -355,16 +355,13 @@ EQUAL_OFFSETS: Final = (
     Row("both logs agree", "P4", _agrees),
     *_UNCOMPARED,
 )
-#: The cases of a copy whose offsets move (`topics.offsets: translate`). Comparing completes the offset map.
+#: The cases of a copy whose offsets move (`topics.offsets: translate`). Comparing completes the offset map,
+#: so that it comes before the rows that ask for the source offset of the target's end.
 MOVED_OFFSETS: Final = (
-    Row("the source has opened a transaction again", "P6", _reopened),
-    Row("the source was cut back", "P6", _source_cut),
-    Row("the ends of both logs are to be compared", "P5", _compared),
-    Row("the ends of both logs differ", "P5, P10", _differs),
-    Row("the target lost records that the source has deleted", "P8", _target_lost),
-    Row("the source has deleted records before they were mirrored", "P4, P7", _retention_gap),
-    Row("the next stamp is not known", "P3", stamp_unknown),
-    Row("both logs agree", "P4", _agrees),
+    *map(
+        {row.decide: row for row in EQUAL_OFFSETS}.__getitem__,
+        (_reopened, _source_cut, _compared, _differs, _target_lost, _retention_gap, stamp_unknown, _agrees),
+    ),
     *_UNCOMPARED,
 )
 

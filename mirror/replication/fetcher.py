@@ -66,13 +66,7 @@ from mirror.policy.remedies import grant
 from mirror.records.compare import is_a_mirrors_padding, padding_detail
 from mirror.records.header import RawBatch, crc_holds, plain, split
 from mirror.replication.cursor import Arrival, Cursor
-from mirror.replication.damage import (
-    Damaged,
-    damaged_at,
-    has_leapt,
-    is_beyond,
-    lost_its_magic,
-)
+from mirror.replication.damage import Damaged, damaged_at, has_leapt, is_beyond, lost_its_magic
 from mirror.replication.observe import is_of_another
 from mirror.replication.topic_identity import MISSING_TRIES, other_topic, recreated
 from mirror.states import RESOLVED_BY, Remedy, State
@@ -338,8 +332,8 @@ class Fetcher:
                 self._bucket.spend(size)
 
     def _left_out(self, partitions: Collection[TopicPartition], since: float, muted: float, backoff: Backoff) -> float:
-        """An answer to what was asked at `since` names none of these, and no other one comes while `muted` (R7);
-        seconds to wait before the next request.
+        """Note that an answer to what was asked at `since` names none of these, and that no other one comes while
+        `muted` (R7). Return the seconds to wait before the next request.
         """
         why = "its answers do not name it"
         if muted:
@@ -373,6 +367,10 @@ class Fetcher:
         else:
             self._halt(cursor, stop)
 
+    def _stands(self, cursor: Cursor, offset: int) -> bool:
+        """Return False where a cursor was replaced, stopped or moved since it was at an offset."""
+        return self._cursors.get(cursor.partition) is cursor and cursor.next_offset == offset
+
     async def _skip(self, cursor: Cursor, stop: PartitionStop) -> None:
         """Leave out the batch at a cursor, which stays damaged; its partition stops where it is not known how far that
         reaches, or more of it than may be left out.
@@ -384,7 +382,7 @@ class Fetcher:
         except (ClusterError, WireError) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
+        if not self._stands(cursor, offset):
             return
         if found is not None and not found.is_between(cursor.skips):
             self._halt(cursor, stop)
@@ -426,12 +424,11 @@ class Fetcher:
         except (ClusterError, WireError, MalformedBatch) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
+        if not self._stands(cursor, offset):
             return
         cursor.not_before = 0.0
-        is_cut = (
-            kept is not None and kept.end >= 0 and (kept.epoch < epoch or kept.end < offset)
-        )  # the next fetch shows it
+        # the next fetch shows where it was cut back
+        is_cut = kept is not None and kept.end >= 0 and (kept.epoch < epoch or kept.end < offset)
         if not (found.records or is_cut):
             reaches = kept is not None and kept.epoch == epoch and kept.end >= end
             cursor.next_offset, cursor.last_epoch = end, epoch if reaches else -1
@@ -449,7 +446,7 @@ class Fetcher:
         except (ClusterError, WireError) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
+        if not self._stands(cursor, offset):
             return
         cursor.not_before = 0.0
         now = self._source.leader(cursor.partition).epoch
@@ -469,7 +466,7 @@ class Fetcher:
         except (ClusterError, WireError) as problem:
             self._ask_later(cursor, str(problem))
             return
-        if self._cursors.get(cursor.partition) is not cursor or cursor.next_offset != offset:
+        if not self._stands(cursor, offset):
             return
         if is_cut:
             self._halt(cursor, stop)

@@ -61,7 +61,7 @@ _EMPTY: Final = (-1, -1)
 
 
 class Question(Enum):
-    """What a decision may ask to be observed next: each costs requests that most starts do not need."""
+    """Names what a decision may ask to be observed next: each costs requests that most starts do not need."""
 
     RESTORED = auto()  # whether a source that was cut back has the same records again
     COMPARISON = auto()  # whether both logs have the same at the copy's end
@@ -73,7 +73,7 @@ class Question(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What comparing the end of the copy with its source showed."""
+    """Holds what comparing the end of the copy with its source showed."""
 
     batch: LastBatch | None = None  # the target's last data batch, as the journal is to keep it; None where it has none
     #: A leader epoch of the source, and up to which offset it reaches; None where nothing could be compared.
@@ -91,7 +91,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What is known of both logs of a partition and of its last position."""
+    """Holds what is known of both logs of a partition and of its last position."""
 
     source: TopicPartition  # the source's partition
     target: TopicPartition  # the target's partition
@@ -133,12 +133,12 @@ class Observation:
 
     @property
     def next_source(self) -> int:
-        """The source offset that goes with the target's end."""
+        """Return the source offset that goes with the target's end."""
         return self.end if self.moved_to < 0 else self.moved_to
 
     @property
     def begin(self) -> int:
-        """Where a copy without a record begins: where the flow began in the source, or the source begins by now."""
+        """Return where a copy without a record begins: where its flow began, or the source begins by now."""
         return max(self.since, self.start)
 
     @property
@@ -148,7 +148,7 @@ class Observation:
 
     @property
     def is_empty(self) -> bool:
-        """The target holds nothing, or nothing but padding."""
+        """Return True if the target holds nothing, or nothing but padding."""
         return self.tail is None or is_our_padding(self.tail, self.own)
 
     def keeps(self, target_batch: RawBatch | None) -> bool:

@@ -176,7 +176,7 @@ class MapObserver(Observer):
         return None, (-1, -1) if compared else None
 
     async def _go_on_from_last(self, facts: Observation) -> None:
-        """Where the target has deleted records before it was recorded where they came from, go on from the journal's
+        """Go on, where the target has deleted records before it was recorded where they came from, from the journal's
         last position. Raises Unconfirmed where that does not say enough.
         """
         runs, last = self.offset_map.runs, facts.last

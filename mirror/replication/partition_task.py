@@ -106,7 +106,7 @@ class PartitionTask:
         return accepted is not None and accepted[0] <= loss.first and loss.next_offset <= accepted[1]
 
     def cuts(self, batch: CutOff | None) -> Rules:
-        """The rules to go on by, once the target closed connections over a batch (W15 in `writer.py`)."""
+        """Return the rules to go on by, once the target closed connections over a batch (W15 in `writer.py`)."""
         if batch is not None and batch.is_too_large:
             self.cut_bytes = min(batch.size, self.cut_bytes or batch.size)
         return self.assignment.rules.below(self.cut_bytes) if self.cut_bytes else self.assignment.rules

@@ -210,7 +210,7 @@ class PartitionWriter:
 
     @property
     def takes_plain(self) -> bool:
-        """A batch that goes as it is stored may be queued at once: nothing waits for it, and nothing is to be read."""
+        """Return True if a batch that goes as it is stored may be queued at once: nothing waits for others."""
         return not (self.in_doubt or self.rules.coalesce_bytes or self.coalescer.next_offset)
 
     @property

@@ -286,9 +286,9 @@ class Pipeline:
     def last_of(self, source: TopicPartition) -> LastPosition | None:
         """The last position of a partition that is known to be acknowledged, whether or not it was begun here."""
         partition_task = self._partition_tasks[source]
-        return (
-            partition_task.assignment.last if partition_task.target_topic_id is None else partition_task.position
-        )  # it may not have met the target
+        if partition_task.target_topic_id is None:  # it may not have met the target
+            return partition_task.assignment.last
+        return partition_task.position
 
     def stops(self) -> dict[TopicPartition, KnownStop | None]:
         """By target partition, stops that stand from now on, and None for what stood and does no longer."""
@@ -578,7 +578,7 @@ class Pipeline:
             if partition_writer.is_quiet:
                 partition_task.in_doubt.set()
         elif not partition_task.finished:
-            while partition_writer.losses and (loss := partition_writer.passed) is not None:
+            while (loss := partition_writer.passed) is not None:
                 log_loss(loss)
             # a position behind the source's end is none
             caught_up = cursor.written_until >= partition_writer.acked >= cursor.readable_until >= 0

@@ -1,4 +1,4 @@
-"""Where a partition begins: its position is found in both logs, what either side lost goes on record, and reading and
+"""Begin a partition: its position is found in both logs, what either side lost goes on record, and reading and
 writing start there.
 """
 
@@ -150,9 +150,9 @@ class Start:
         return loss
 
     async def _gone(self, partition_task: PartitionTask, position: Position) -> Loss | None:
-        """What the target lost below where its log is to begin now, once that is on record: the source has it no more,
-        and when the log begins there, nothing shows that it was copied. What a source deleted behind `topics.start`
-        before the first record was copied goes on record, too, and stops nothing.
+        """Return what the target lost below where its log is to begin now, once that is on record: the source has it no
+        more, and when the log begins there, nothing shows that it was copied. What a source deleted behind
+        `topics.start` before the first record was copied goes on record, too, and stops nothing.
         """
         since, lost = partition_task.assignment.since, position.target_lost
         if lost is not None:
@@ -200,7 +200,7 @@ class Start:
         )
 
     async def _what_became_of(self, partition_task: PartitionTask) -> str:
-        """What became of the source topic, asked for now, or known since the task looked as it began."""
+        """Tell what became of the source topic, asked for now, or known since the task looked as it began."""
         topic, topic_id = partition_task.assignment.source.topic, partition_task.assignment.topic_id
         is_new, partition_task.is_new = partition_task.is_new, False
         if is_new and topic in self._source.topics:

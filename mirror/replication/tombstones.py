@@ -16,7 +16,7 @@ _SKEW_MS: Final = 60_000
 
 @dataclass(slots=True, kw_only=True)
 class Tombstones:
-    """What a copy may have missed. Times are in ms, and points in time Unix times."""
+    """Keeps what a copy may have missed. Times are in ms, and points in time Unix times."""
 
     kept_now_ms: int | None  # how long the source keeps tombstones by its settings now; None where it is not compacted
     #: The least of that since the copy last had all that the source had; None where it was not compacted.

@@ -151,7 +151,7 @@ class Channel:
 
 
 class SentRequest(NamedTuple):
-    """A Produce request whose answer is due."""
+    """Holds a Produce request whose answer is due."""
 
     channel: Channel
     connection: Connection
@@ -162,7 +162,7 @@ class SentRequest(NamedTuple):
 
 
 class SentMarkers(NamedTuple):
-    """Markers for a gap whose answer is due, or the question for the log's end behind them, or both."""
+    """Holds markers for a gap whose answer is due, or the question for the log's end behind them, or both."""
 
     partition_writer: PartitionWriter
     gap: Gap
@@ -403,10 +403,6 @@ class Writer:
             self._on_change(partition_writer)
 
     def _connection_for(self, partition_writer: PartitionWriter, leader: Leader) -> int:
-        if partition_writer.held < LARGE and not (
-            self._cut or partition_writer.cut_off or partition_writer.rules.max_record_bytes
-        ):
-            return 0
         if partition_writer.goes_alone(self._cut.get(self._target.address(leader.node), NO_LIMIT)):
             return ALONE
         return self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
@@ -542,7 +538,7 @@ class Writer:
         self.flush()
 
     def _closed(self, request: SentRequest) -> None:
-        """The broker closed the connection over which a request was on its way (W15)."""
+        """Note that the broker closed the connection over which a request was on its way (W15)."""
         if request.size <= self._taken.pop(request.channel.node, ANY_TAKES):
             return
         for partition_writer in request.partition_writers:

@@ -180,7 +180,7 @@ class Sums:
 
     @property
     def ratio(self) -> float | None:
-        """How many times smaller records are for their compression, where that is known."""
+        """Tell how many times smaller records are for their compression, where that is known."""
         return self.uncompressed / self.known if self.known else None
 
     @property

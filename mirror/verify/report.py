@@ -214,7 +214,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What was compared of a partition or topic, in numbers that add up. Where nothing differs, `identical`,
+    """Counts what was compared of a partition or topic, in numbers that add up. Where nothing differs, `identical`,
     `own_timestamps` and `rewritten` together are all `batches`.
     """
 
@@ -248,7 +248,7 @@ def _sums(reports: Iterable[Counts], **given: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReport(Counts):
-    """What was compared of one partition. The digests are equal exactly where nothing differs and nothing is lost."""
+    """Holds what was compared of one partition. The digests are equal exactly where nothing differs or is lost."""
 
     #: The partition and its copy.
     pair: Pair

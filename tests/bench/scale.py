@@ -152,7 +152,7 @@ class Bench:
         return f"event={event}" in text
 
     def _records(self, cluster: Cluster, topics: Sequence[str]) -> int:
-        """By the ends of their logs; a topic that is not there yet has none."""
+        """Count records by the ends of their logs; a topic that is not there yet has none."""
         return sum(Ends(cluster.bootstrap).of(dict.fromkeys(topics, self._partitions), growing=True).values())
 
     def _committed(self, groups: Sequence[str]) -> set[int]:

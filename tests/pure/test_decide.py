@@ -1,4 +1,4 @@
-"""What was observed of both logs, and where a partition goes on: each row of the tables, and whatever is observed."""
+"""Decide from what was observed of both logs where a partition goes on: by each row, and whatever is observed."""
 
 from __future__ import annotations
 

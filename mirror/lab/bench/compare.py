@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def worse(self) -> tuple[Change, ...]:
-        """What of the mirror's own became worse beyond noise."""
+        """Return what of the mirror's own became worse beyond noise."""
         return tuple(change for change in self.changes if change.arm.kind == "mirror" and change.verdict == "worse")
 
 
@@ -119,7 +119,7 @@ def _common(old: Summary, new: Summary) -> list[Workload]:
 
 
 def _notes(old: Summary, new: Summary) -> Iterator[str]:
-    """What is in one file alone, and what else but the code may have made a difference."""
+    """Name what is in one file alone, and what else but the code may have made a difference."""
     for side, summary, other in (("old", old, new), ("new", new, old)):
         for what in ("workloads", "arms"):
             names = [{item.name for item in getattr(file.result, what)} for file in (summary, other)]

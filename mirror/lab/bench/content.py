@@ -52,7 +52,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What topics hold."""
+    """Counts what topics hold."""
 
     partitions: tuple[tuple[int, str, str], ...]  # records, sum of keys, values and headers, sum of timestamps
     bytes: int  # of keys and values

@@ -36,7 +36,7 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyGoal:
-    """What a copy is to reach."""
+    """Says what a copy is to reach."""
 
     topics: Topics  # on the target
     end: int  # the sum of log ends at which all records are there

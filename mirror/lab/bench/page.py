@@ -89,7 +89,7 @@ def headline(summary: Summary) -> str:
 
 
 def _warnings(summary: Summary) -> Iterator[tuple[str, str]]:
-    """What makes figures worthless must not stand below them."""
+    """Show first what makes figures worthless: it must not stand below them."""
     for run in summary.unequal():
         yield "different", f"Not equal to the source: {run.arm}, {run.workload}, round {run.round}. {run.checked}"
     for failure in summary.result.failures:

@@ -59,7 +59,7 @@ _CHANGES: Final[tuple[tuple[Axis, int, Shape, Arm], ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Says what to measure."""
 
     shapes: Sequence[Shape] = ()
     arms: Sequence[Arm]
@@ -76,7 +76,7 @@ class Plan:
 
 @dataclass(slots=True)
 class ComparisonOutcome:
-    """What came of a plan."""
+    """Holds what came of a plan."""
 
     result: ComparisonResult
     failures: list[str] = field(default_factory=list)

@@ -82,7 +82,7 @@ class Bar:
 
     @property
     def label(self) -> str:
-        """What is written behind the bar."""
+        """Return what is written behind the bar."""
         return " + ".join(figure(part) for part in self.parts)
 
 

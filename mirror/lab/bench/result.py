@@ -81,7 +81,7 @@ class MeasuredArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a copy took: its whole process tree, and the brokers. None where the system does not say."""
+    """Holds what a copy took: its whole process tree, and the brokers. None where the system does not say."""
 
     wall_s: Amount  # from the start of the process to its end
     start_s: Amount  # from the start of the process to the first record on the target

@@ -171,7 +171,7 @@ class Summary:
         return [arm for arm in self.result.arms if arm.name in names]
 
     def runs(self, workload: str, arm: str) -> dict[int, MeasuredRun]:
-        """By round."""
+        """Return the runs by round."""
         return self._runs.get((workload, arm), {})
 
     def values(self, metric: Metric[Copy], workload: str, arm: str) -> dict[int, float]:
@@ -185,7 +185,7 @@ class Summary:
         return Spread.of(self.values(metric, workload, arm).values())
 
     def times(self, metric: Metric[Copy], workload: str, arm: str, other: str) -> Spread | None:
-        """How many times better an arm is than another, round by round."""
+        """Tell how many times better an arm is than another, round by round."""
         return _times(metric, self.values(metric, workload, arm), self.values(metric, workload, other))
 
     def late(self, metric: Metric[Latency], pace: Pace, arm: str) -> dict[int, float]:
@@ -203,7 +203,7 @@ class Summary:
         return self._arms[best]
 
     def against(self, metric: Metric[Copy], workload: str, arm: str) -> Spread | None:
-        """How many times better an arm is than the better MirrorMaker 2."""
+        """Tell how many times better an arm is than the better MirrorMaker 2."""
         other = self.rival(metric, workload)
         return None if other is None else self.times(metric, workload, arm, other.name)
 
@@ -312,7 +312,7 @@ def short_copies(summary: Summary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the mirror is to reach beside the better MirrorMaker 2."""
+    """Says what the mirror is to reach beside the better MirrorMaker 2."""
 
     aim: str
     measured: str  # what came of it, or "not measured"

@@ -49,7 +49,7 @@ class Shape:
         return [self.name] if self.topics == 1 else [f"{self.name}-{number}" for number in range(self.topics)]
 
     def filled(self, *, records: int, batches: int, uncompressed_bytes: int, stored_bytes: int) -> Workload:
-        """With what lies in the topics now."""
+        """Return the workload with what lies in the topics now."""
         asked = {name: value for name, value in asdict(self).items() if name != "megabytes"}
         return Workload(
             **asked,
@@ -224,7 +224,7 @@ def endpoint(alias: str, bootstrap: str) -> Endpoint:
 
 
 def stored(bootstrap: str, topic: str, partitions: int) -> StoredBatches:
-    """What a topic holds, from its batches' headers. Raises ClusterError, WireError."""
+    """Return what a topic holds, from its batches' headers. Raises ClusterError, WireError."""
 
     async def measure() -> StoredBatches:
         batches = records = size = 0

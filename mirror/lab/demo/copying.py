@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the mirror took: its whole process tree, Spark's JVM and the Python processes."""
+    """Holds what the mirror took: its whole process tree, Spark's JVM and the Python processes."""
 
     start_s: float  # to the first mirrored record
     start_cpu_s: float

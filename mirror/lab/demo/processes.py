@@ -134,7 +134,7 @@ class Tree:
     """A process, its descendants, and those that outlived their parents."""
 
     def __init__(self, pid: int, beside: Sequence[int] = ()) -> None:
-        """What processes `beside` take from now on counts as well: those of a cluster that ran before."""
+        """Count what processes `beside` take from now on as well: those of a cluster that ran before."""
         self.counters = UsageTally()
         self._roots = beside
         self._seen: dict[Identity, psutil.Process] = {}

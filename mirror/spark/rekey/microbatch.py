@@ -92,7 +92,7 @@ def naming_denials(step: Callable[[Iterator[T]], Iterator[T]]) -> Callable[[Iter
 
 
 def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[str, object]:
-    """What the advice of any stop of a re-keyed topic names (`RekeyStop.text`)."""
+    """Return what the advice of any stop of a re-keyed topic names (`RekeyStop.text`)."""
     return {
         "topic": rule.source,
         "damaged": rule.source,
