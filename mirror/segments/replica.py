@@ -110,8 +110,8 @@ class Replica:
     open_from: dict[int, int] = field(default_factory=dict)
     #: Leader epochs and where each begins, oldest first; empty where the files do not say.
     epochs: Sequence[tuple[int, int]] = ()
-    #: The newest leader epoch that the replica knows, whether or not it holds records of it; -1 if none.
-    newest_epoch: int = -1
+    #: The newest leader epoch that the replica knows and where it begins, whether or not it holds records of it.
+    newest: tuple[int, int] = (-1, 0)
     #: The replicas in sync had all below; None if the checkpoint cannot be read.
     committed: int | None = None
     #: The least of all batches' largest timestamps, in ms; None if no batch has one.
@@ -138,6 +138,10 @@ class Replica:
     def at_risk(self) -> bool:
         """The log may have been more than is here, other than what a crash leaves at its end."""
         return bool(self.lacks or self.doubts)
+
+    def is_cut_off_by(self, other: Replica) -> bool:
+        """Return whether a newer leader epoch that the other one knows begins before this log's end (KIP-101)."""
+        return other.newest[0] > self.newest[0] and other.newest[1] < self.end
 
     def is_open(self, raw: RawBatch) -> bool:
         """Return whether a batch is of a transaction without an end."""
@@ -291,7 +295,7 @@ class _Scanner:
         # an epoch that the last batch alone has is not true: a broker writes it down first (A3)
         newer = [one for one in self._epochs if one[0] > history[-1][0] and one[1] < self._last] if history else []
         epochs = [*history, *newer] or self._epochs
-        replica.newest_epoch = epochs[-1][0] if epochs else -1
+        replica.newest = epochs[-1] if epochs else replica.newest
         replica.epochs = tuple(one for one in epochs if one[0] >= 0 and one[1] < replica.end)
         replica.start = max(replica.start, min(begins, replica.end))  # A2
         doubtful = LAST_OFFSET if self._is_cleaned else self._doubtful

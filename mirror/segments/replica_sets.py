@@ -1,8 +1,7 @@
 """Partitions in the data folders of brokers that are gone: found, and of several replicas the one to take.
 
-M1  one replica of a partition is taken, and nothing of another one: that which knows the newest leader epoch; of
-    several, that which reaches furthest before its first damage; of these, that which lacks least. What a later leader
-    cut off (KIP-101) is not in its files
+M1  one replica of a partition is taken, and nothing of another one: of those whose end no later leader cut off
+    (KIP-101), that which reaches furthest before its first damage; of several, that which lacks least
 M2  what a replica lacks is reported: what a broker's checkpoint says was committed, and what it knows to precede its
     newest epoch
 """
@@ -103,7 +102,8 @@ def load(folders: Iterable[Path]) -> Replica:
 
 def taken(replicas: Sequence[Replica]) -> Replica:
     """Return the replica to take (M1), with notes on what it lacks (M2)."""
-    found = max(replicas, key=lambda replica: (replica.newest_epoch, replica.end, -replica.start - replica.gaps))
+    candidates = [replica for replica in replicas if not any(map(replica.is_cut_off_by, replicas))]
+    found = max(candidates, key=lambda replica: (replica.end, -replica.start - replica.gaps))
     known = [replica.committed for replica in replicas if replica.committed is not None]
     if not known:
         found.lacks.append(

@@ -107,6 +107,15 @@ def test_a_leader_that_died_before_anybody_followed_it_cuts_nobody_off(tmp_path:
     assert f"{led}: offsets 100 to 499 are of an older leader epoch" in "".join(log.notes)
 
 
+def test_a_leader_without_records_of_its_epoch_is_passed_over_where_it_is_damaged(tmp_path: Path) -> None:
+    """Its followers learn of its epoch with the first record; until then they lack nothing."""
+    led = replica(tmp_path / "a", (0, batches(0, 30, epoch=3) + bytes(100) + batches(40, 90, epoch=3)))
+    follower = replica(tmp_path / "b", (0, batches(0, 90, epoch=3)))
+    history(led, (3, 0), (4, 90))
+    history(follower, (3, 0))
+    assert (load([led, follower]).folder, load([led, follower]).end) == (follower, 90)
+
+
 def test_what_retention_deleted_stays_deleted(tmp_path: Path) -> None:
     """Though a broker that died before has it. Of followers that reach as far, one may have deleted more."""
     dead = replica(tmp_path / "a", (0, batches(0, 40)), (40, batches(40, 60)))
