@@ -104,8 +104,7 @@ async def doubts_of(
                 return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
             ids = source.topic_id(one.topic), topic_id
             last, losses = standing.positions.get(there), standing.lost_of(there, *ids)
-            back = standing.way_back_of(there, *ids)
-            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses, back)
+            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     if source is not None:
@@ -138,7 +137,6 @@ async def _compared(
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
-    way_back: tuple[tuple[int, int], ...],
     tries_left: int = _TRIES - 1,
 ) -> Doubt | None:
     """What comparing both logs shows, as a task that began now would; nothing is written. A difference that may be one
@@ -154,7 +152,7 @@ async def _compared(
         if settings.topics.offsets == "translate":
             index = known.runs.setdefault(there, OffsetRangeIndex())
             await complete(index, observer, confirmed=True)
-        elif (await resume(replace(observer, way_back=way_back))).begin >= 0:
+        elif (await resume(observer)).begin >= 0:
             return Doubt("padding stands in for its first records")
     except PartitionStop as stop:
         return Doubt(stop.detail, stop.state)
@@ -163,7 +161,7 @@ async def _compared(
     except (ClusterError, WireError) as problem:
         if isinstance(found := problem.__cause__, PartitionStop):  # and nobody can say whether that stands
             if tries_left:
-                return await _compared(settings, source, known, one, since, last, losses, way_back, tries_left - 1)
+                return await _compared(settings, source, known, one, since, last, losses, tries_left - 1)
             return Doubt(f"{found.detail}; {problem}", found.state)
         # It was compared when its task began, and has not been found to be unlike since.
         return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
