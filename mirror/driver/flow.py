@@ -226,8 +226,8 @@ def prepare(
         once=once,
         until_caught_up=until_caught_up,
         take_over=take_over,
-        make_journal=lambda: ensure_flow_topic(Admin(settings.target), settings.flow, replicas),
-        elsewhere=lambda: read_others(settings, Admin(settings.source), Admin(settings.target)),
+        make_journal=partial(_make_journal, settings),
+        elsewhere=partial(_elsewhere, settings),
         made=made | done.made,
         start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow, replicas),
@@ -279,6 +279,14 @@ def _log_held(flow: str, topic: str, why: str) -> None:
 
 def _follows(settings: Settings, source: str, target: str) -> bool:
     return selects(source, settings.topics) and settings.topics.naming.target_of(source) == target
+
+
+def _make_journal(settings: Settings) -> None:
+    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
+
+
+def _elsewhere(settings: Settings) -> History:
+    return read_others(settings, Admin(settings.source), Admin(settings.target))
 
 
 def with_settings(flow: Flow, settings: Settings) -> Flow:
