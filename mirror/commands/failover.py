@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mirror import clock
@@ -53,7 +53,7 @@ from mirror.failover.account import (
     with_doubts,
 )
 from mirror.failover.rpo import POLL_SECONDS, JournalSnapshot, PartitionRpo, naming_of
-from mirror.groups.gap import GROUPS_STAY, OffsetGap
+from mirror.groups.gap import GROUPS_STAY, OffsetGap, with_stranded
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
@@ -660,11 +660,7 @@ class _FailoverRun:
             return
         sync = group_sync(self.settings, source, target, known, self._doubts)
         stranded, blockers = await sync.stranded(self._synced.planned if self._synced else {})
-        named = {one.place: one for one in self._gaps}
-        for one in stranded:
-            before = named.get(one.place)
-            named[one.place] = replace(before, cause=one.cause) if before else one
-        self._gaps = tuple(sorted(named.values(), key=lambda one: one.place))
+        self._gaps = with_stranded(self._gaps, stranded)
         self._warn_of_blockers(blockers)
 
     def _warn_of_blockers(self, blockers: Iterable[Blocker]) -> None:
