@@ -50,6 +50,7 @@ from mirror.failover.account import (
     exposures_of,
     group_sync,
     may_hold_more,
+    never_mirrored,
     with_doubts,
 )
 from mirror.failover.rpo import POLL_SECONDS, JournalSnapshot, PartitionRpo, naming_of
@@ -60,13 +61,12 @@ from mirror.journal import ownership as record
 from mirror.journal.entries import COPIES, mirrored_cluster, paused_in
 from mirror.journal.journal import Entry, Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
-from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
-from mirror.policy.selection import Rekeying, is_rekeyed, select
+from mirror.policy.selection import Rekeying, is_rekeyed
 from mirror.rendering import console, print_json
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector, always, beating
@@ -684,25 +684,10 @@ class _FailoverRun:
 
     async def miss(self, source: Cluster, known: JournalSnapshot) -> list[PartitionRpo]:
         """Name the partitions of the source that the flow ought to mirror and never did."""
-        found = await asyncio.to_thread(Admin(self.settings.source).topics)
-        chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)
-        wanted = {TopicPartition(pair.source, number) for pair in chosen.pairs for number in range(pair.partitions)}
-        missing = sorted(wanted - known.figures.keys())
-        for at in missing:
-            self._warn(f"{at} was never mirrored: nothing of it is on the target")
-        await source.refresh({at.topic for at in missing})
-        ends, target_of = await ends_of(source, missing, READ_UNCOMMITTED), known.target_of or str
-        return [
-            PartitionRpo(
-                topic=at.topic,
-                partition=at.partition,
-                target_topic=target_of(at.topic) or at.topic,
-                position=0,
-                end=ends.get(at),
-                state=State.STARTING,
-            )
-            for at in missing
-        ]
+        missing = await never_mirrored(self.settings, source, known)
+        for partition in missing:
+            self._warn(f"{partition.topic}-{partition.partition} was never mirrored: nothing of it is on the target")
+        return missing
 
     def account(self, exposures: list[PartitionRpo]) -> FailoverReport:
         """What came of it."""

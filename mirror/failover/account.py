@@ -30,7 +30,7 @@ from mirror.kafka.topic_configs import plain_values
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
-from mirror.policy.selection import is_rekeyed
+from mirror.policy.selection import is_rekeyed, select
 from mirror.replication.assignment import POSSIBLE, LastPosition
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
@@ -331,6 +331,27 @@ async def _kept_from(settings: Settings, known: JournalSnapshot, figures: Partit
         index = known.runs.get(there)
         return (index.to_source(start) if index is not None else None) or 0
     return start
+
+
+async def never_mirrored(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[PartitionRpo]:
+    """Return the partitions of the source that the flow ought to mirror and never did."""
+    found = await asyncio.to_thread(Admin(settings.source).topics)
+    chosen = select({name: len(info.partitions) for name, info in found.items()}, settings.topics)
+    wanted = {TopicPartition(pair.source, number) for pair in chosen.pairs for number in range(pair.partitions)}
+    missing = sorted(wanted - known.figures.keys())
+    await source.refresh({partition.topic for partition in missing})
+    ends, target_of = await ends_of(source, missing, READ_UNCOMMITTED), known.target_of or str
+    return [
+        PartitionRpo(
+            topic=partition.topic,
+            partition=partition.partition,
+            target_topic=target_of(partition.topic) or partition.topic,
+            position=0,
+            end=ends.get(partition),
+            state=State.STARTING,
+        )
+        for partition in missing
+    ]
 
 
 async def deleted_there(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[str]:
