@@ -133,7 +133,7 @@ def runs(data: bytes) -> None:
 def copies(data: bytes) -> None:
     """How copies stand: a record's key, up to the first newline, and its value. What is read is written alike."""
     key, _, value = data.partition(b"\n")
-    kinds: tuple[PartitionKind[Any], ...] = (positions.POSITIONS, positions.STOPS, positions.WAYS_BACK, ACCEPTED)
+    kinds: tuple[PartitionKind[Any], ...] = (positions.POSITIONS, positions.STOPS, ACCEPTED)
     for kind in kinds:
         for prefix in (b"", kind.prefix):
             with suppress(*NOT_OURS):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mirror import clock
@@ -50,29 +50,27 @@ from mirror.failover.account import (
     exposures_of,
     group_sync,
     may_hold_more,
+    never_mirrored,
     with_doubts,
 )
 from mirror.failover.rpo import POLL_SECONDS, JournalSnapshot, PartitionRpo, naming_of
-from mirror.groups.gap import GROUPS_STAY, OffsetGap
+from mirror.groups.gap import GROUPS_STAY, OffsetGap, with_stranded
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.journal import ownership as record
-from mirror.journal.entries import COPIES, loss_entry, mirrored_cluster, paused_in
-from mirror.journal.journal import Change, Entry, Journal, newest
+from mirror.journal.entries import COPIES, mirrored_cluster, paused_in
+from mirror.journal.journal import Entry, Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
-from mirror.journal.positions import WAYS_BACK, WayBack, joined, standing_in
-from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition, partition_counts
+from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
-from mirror.policy.selection import Rekeying, is_rekeyed, select
+from mirror.policy.selection import Rekeying, is_rekeyed
 from mirror.rendering import console, print_json
-from mirror.replication.assignment import Loss, log_loss
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector, always, beating
-from mirror.topics.history import GRANT_JOURNALS, LostBack, losses_on_the_way_back, may_hide_flows
+from mirror.topics.history import check_flows_back
 from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
@@ -89,6 +87,12 @@ QUIET_SECONDS: Final = 4.0
 GROUPS_SECONDS: Final = 10.0
 #: How often a mirror that stands by may take the flow before what is missing was copied here.
 DRAIN_TRIES: Final = 3
+#: What to do where a flow back lost records, or nobody knows whether it did.
+_BEGIN_ANEW: Final = (
+    "The copies may hold other records than their sources. Compare them with `mirror verify CONFIG`. Then give the flow"
+    " another `name`, and take over the copies that are equal: `mirror adopt CONFIG --all`. Or delete the copies that"
+    " differ from the target, so that they are copied anew, and run this again"
+)
 #: How often groups are compared that do not go on where they should: their source may still move.
 GAP_TRIES: Final = 4
 
@@ -104,8 +108,7 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
     that (one that was lost before it had an account is finished), and ClusterError where the target cannot be used.
     """
     if undo:
-        for one in asyncio.run(_undo(settings)):
-            log_loss(one)
+        asyncio.run(_undo(settings))
         print(
             f"{settings.flow}: may run again; a partition or re-keyed topic that somebody wrote to on the target will"
             " stop as DIVERGED"
@@ -136,8 +139,8 @@ class _Before:
     account: FailoverReport | None
 
 
-async def _undo(settings: Settings) -> list[Loss]:
-    """Let the flow run again; what it has on record now of losses on a way back."""
+async def _undo(settings: Settings) -> None:
+    """Let the flow run again. Raises PreflightError where a flow back may have lost records."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(Journal(target, settings.flow), naming_of(settings))
         await known.read()
@@ -155,44 +158,10 @@ async def _undo(settings: Settings) -> list[Loss]:
         # another cluster that its address leads to by now knows of no flow back
         settings = settings.keeping_to(mirrored_cluster(known.newest), target.cluster_id)
         async with Cluster(Endpoint.of(settings.source)) as source:
-            lost = await _lost_on_the_way_back(source, known)
-        losses = [one.loss for one in lost]
-        # they come first: who dies in between leaves a flow that is failed over
-        await known.journal.append_all([*map(loss_entry, losses), *_left_out(lost, known)])
+            problems = await check_flows_back(source, target, COPIES.newest(known.newest), SOURCE_SECONDS)
+        if problems:
+            raise PreflightError(f"{settings.flow}: {'; '.join(problems)}. {_BEGIN_ANEW}")
         await known.journal.append([(record.KEY, None), (record.ACCOUNT, None)])
-        return losses
-
-
-def _left_out(lost: Iterable[LostBack], known: JournalSnapshot) -> Iterator[Change]:
-    """What the copies alone may have, beside what earlier flows back left out."""
-    standing = standing_in(known.newest)
-    for loss, spans in lost:
-        ids = loss.topic_id, loss.target_topic_id
-        if spans:
-            every = joined([*spans, *standing.way_back_of(loss.target, *ids)])
-            yield WAYS_BACK.entry(loss.target, WayBack(every, *ids))
-
-
-async def _lost_on_the_way_back(source: Cluster, known: JournalSnapshot) -> list[LostBack]:
-    """A source that is away, or hides journals, has them to itself, which is logged, and so is a journal that cannot be
-    read.
-    """
-    found, problems = list[LostBack](), list[str]()
-    try:
-        names = await partition_counts(source, SOURCE_SECONDS)
-        found, problems = await losses_on_the_way_back(source, COPIES.newest(known.newest), names)
-        if await may_hide_flows(source):
-            problems.append(f"journals on {source} may be hidden: {GRANT_JOURNALS}")
-    except ClusterError as error:
-        problems.append(str(error))
-    if problems:
-        _log.warning(
-            "way_back_unknown",
-            flow=known.journal.flow,
-            reason="nobody knows whether a flow back has lost anything, which `mirror verify` shows: "
-            + "; ".join(problems),
-        )
-    return found
 
 
 async def _failover(settings: Settings, detector: SuspensionDetector, *, rehearse: bool) -> FailoverReport | _Before:
@@ -691,11 +660,7 @@ class _FailoverRun:
             return
         sync = group_sync(self.settings, source, target, known, self._doubts)
         stranded, blockers = await sync.stranded(self._synced.planned if self._synced else {})
-        named = {one.place: one for one in self._gaps}
-        for one in stranded:
-            before = named.get(one.place)
-            named[one.place] = replace(before, cause=one.cause) if before else one
-        self._gaps = tuple(sorted(named.values(), key=lambda one: one.place))
+        self._gaps = with_stranded(self._gaps, stranded)
         self._warn_of_blockers(blockers)
 
     def _warn_of_blockers(self, blockers: Iterable[Blocker]) -> None:
@@ -719,25 +684,10 @@ class _FailoverRun:
 
     async def miss(self, source: Cluster, known: JournalSnapshot) -> list[PartitionRpo]:
         """Name the partitions of the source that the flow ought to mirror and never did."""
-        found = await asyncio.to_thread(Admin(self.settings.source).topics)
-        chosen = select({name: len(info.partitions) for name, info in found.items()}, self.settings.topics)
-        wanted = {TopicPartition(pair.source, number) for pair in chosen.pairs for number in range(pair.partitions)}
-        missing = sorted(wanted - known.figures.keys())
-        for at in missing:
-            self._warn(f"{at} was never mirrored: nothing of it is on the target")
-        await source.refresh({at.topic for at in missing})
-        ends, target_of = await ends_of(source, missing, READ_UNCOMMITTED), known.target_of or str
-        return [
-            PartitionRpo(
-                topic=at.topic,
-                partition=at.partition,
-                target_topic=target_of(at.topic) or at.topic,
-                position=0,
-                end=ends.get(at),
-                state=State.STARTING,
-            )
-            for at in missing
-        ]
+        missing = await never_mirrored(self.settings, source, known)
+        for partition in missing:
+            self._warn(f"{partition.topic}-{partition.partition} was never mirrored: nothing of it is on the target")
+        return missing
 
     def account(self, exposures: list[PartitionRpo]) -> FailoverReport:
         """What came of it."""

@@ -18,7 +18,7 @@ from mirror.journal.ownership import ACCOUNT
 from mirror.observability import logs
 from mirror.observability.status import NOT_OURS
 from mirror.rendering import Field, count, duration, json_of, json_rows, keys, number, plain, table_of
-from mirror.replication.assignment import COMPACTION, POSSIBLE, TOMBSTONES, WAY_BACK
+from mirror.replication.assignment import COMPACTION, POSSIBLE, TOMBSTONES
 
 # --- What `mirror failover` shows -------------------------------------------------------------------------------------
 
@@ -180,8 +180,6 @@ def _lost(one: PartitionRpo, loss: AcceptedLoss, *, is_over: bool) -> str:
             TOMBSTONES: "keys that were deleted on the source may live on in the copy, which was behind for longer than"
             " delete.retention.ms (verify: extra)",
             COMPACTION: "the copy was compacted, and may lack records that its source has kept (verify: missing)",
-            WAY_BACK: "the copy was a source meanwhile, and of the flow back losses are on record, so that both sides"
-            " may differ (verify: missing, extra)",
         }[loss.reason]
         accept = "" if is_over else f"; `mirror accept CONFIG {one.topic}` takes it as it is"
         return f"{one.topic}-{one.partition}: {what}. `mirror verify` shows whether that is so{accept}"

@@ -118,15 +118,14 @@ class _Sides(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _KnownCopy:
-    """What the journal keeps of a copy: where the flow began in its source, its last position, what was lost, and
-    what a flow back left out; and whether the flow was failed over, so that its end is not the source's.
+    """What the journal keeps of a copy: where the flow began in its source, its last position, and what was lost; and
+    whether the flow was failed over, so that its end is not the source's.
     """
 
     since: int
     last: LastPosition | None
     losses: tuple[tuple[int, int], ...]
     is_over: bool
-    way_back: tuple[tuple[int, int], ...]
 
 
 async def _known(sides: _Sides, journal: Journal) -> _KnownCopy:
@@ -150,8 +149,7 @@ async def _known(sides: _Sides, journal: Journal) -> _KnownCopy:
     last = standing.positions.get(target)
     last = last if last is not None and last.is_of(*ids) else None
     is_over = FailedOver.standing(records) is not None
-    losses, way_back = standing.lost_of(target, *ids), standing.way_back_of(target, *ids)
-    return _KnownCopy(seen.begins(target.partition), last, losses, is_over, way_back)
+    return _KnownCopy(seen.begins(target.partition), last, standing.lost_of(target, *ids), is_over)
 
 
 async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
@@ -171,7 +169,7 @@ async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
 async def _agreeing(sides: _Sides, known: _KnownCopy) -> int:
     """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
     with _locating(sides):
-        return (await resume(Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses, known.way_back))).begin
+        return (await resume(Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses))).begin
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from mirror.kafka.topic_configs import plain_values
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT, may_expire
-from mirror.policy.selection import is_rekeyed
+from mirror.policy.selection import is_rekeyed, select
 from mirror.replication.assignment import POSSIBLE, LastPosition
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
@@ -104,8 +104,7 @@ async def doubts_of(
                 return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
             ids = source.topic_id(one.topic), topic_id
             last, losses = standing.positions.get(there), standing.lost_of(there, *ids)
-            back = standing.way_back_of(there, *ids)
-            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses, back)
+            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
 
     asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
     if source is not None:
@@ -138,7 +137,6 @@ async def _compared(
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
-    way_back: tuple[tuple[int, int], ...],
     tries_left: int = _TRIES - 1,
 ) -> Doubt | None:
     """What comparing both logs shows, as a task that began now would; nothing is written. A difference that may be one
@@ -154,7 +152,7 @@ async def _compared(
         if settings.topics.offsets == "translate":
             index = known.runs.setdefault(there, OffsetRangeIndex())
             await complete(index, observer, confirmed=True)
-        elif (await resume(replace(observer, way_back=way_back))).begin >= 0:
+        elif (await resume(observer)).begin >= 0:
             return Doubt("padding stands in for its first records")
     except PartitionStop as stop:
         return Doubt(stop.detail, stop.state)
@@ -163,7 +161,7 @@ async def _compared(
     except (ClusterError, WireError) as problem:
         if isinstance(found := problem.__cause__, PartitionStop):  # and nobody can say whether that stands
             if tries_left:
-                return await _compared(settings, source, known, one, since, last, losses, way_back, tries_left - 1)
+                return await _compared(settings, source, known, one, since, last, losses, tries_left - 1)
             return Doubt(f"{found.detail}; {problem}", found.state)
         # It was compared when its task began, and has not been found to be unlike since.
         return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
@@ -333,6 +331,27 @@ async def _kept_from(settings: Settings, known: JournalSnapshot, figures: Partit
         index = known.runs.get(there)
         return (index.to_source(start) if index is not None else None) or 0
     return start
+
+
+async def never_mirrored(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[PartitionRpo]:
+    """Return the partitions of the source that the flow ought to mirror and never did."""
+    found = await asyncio.to_thread(Admin(settings.source).topics)
+    chosen = select({name: len(info.partitions) for name, info in found.items()}, settings.topics)
+    wanted = {TopicPartition(pair.source, number) for pair in chosen.pairs for number in range(pair.partitions)}
+    missing = sorted(wanted - known.figures.keys())
+    await source.refresh({partition.topic for partition in missing})
+    ends, target_of = await ends_of(source, missing, READ_UNCOMMITTED), known.target_of or str
+    return [
+        PartitionRpo(
+            topic=partition.topic,
+            partition=partition.partition,
+            target_topic=target_of(partition.topic) or partition.topic,
+            position=0,
+            end=ends.get(partition),
+            state=State.STARTING,
+        )
+        for partition in missing
+    ]
 
 
 async def deleted_there(settings: Settings, source: Cluster, known: JournalSnapshot) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror.kafka.cluster import TopicPartition
@@ -111,7 +112,8 @@ class Stand:
 
     Up to `holds`, in offsets of the target, it has all that the source does; -1 where that is not known. `since`: the
     source offset at which the mirror began. `doubt`: why the copy is not verified; empty where it is. `is_active`: the
-    group has members on the target; `is_lost`: it stands in a tail that the target lost.
+    group has members on the target; `is_lost`: it stands in a tail that the target lost. `unfollowed`: why nobody
+    follows the group; empty where the mirror does.
     """
 
     group: str
@@ -127,6 +129,7 @@ class Stand:
     doubt: str = ""
     is_active: bool = False
     is_lost: bool = False
+    unfollowed: str = ""
 
     def gap(self) -> OffsetGap | None:
         """None where the group goes on where it should, or reads on there by itself."""
@@ -139,7 +142,9 @@ class Stand:
         is_further = reached is not None and reached > last
         if gap is None or (self.is_active and is_further and not self.is_lost):
             return None
-        if self.source_offset < self.since:
+        if self.unfollowed:
+            cause = self.unfollowed
+        elif self.source_offset < self.since:
             cause = f"it stands below offset {self.since} of the source, where the mirror began"
         elif self.doubt:
             cause = self.doubt
@@ -156,10 +161,6 @@ class Stand:
             cause = f"the target ends at offset {ends.end}"
         else:
             cause = "its offset was not committed there"
-        return self.named(gap, cause)
-
-    def named(self, gap: tuple[int, int], cause: str) -> OffsetGap:
-        """The gap of so many records that are read again, and that are missed."""
         return OffsetGap(
             group=self.group,
             topic=self.at.topic,
@@ -171,3 +172,12 @@ class Stand:
             misses=gap[1],
             cause=cause,
         )
+
+
+def with_stranded(gaps: Iterable[OffsetGap], stranded: Iterable[OffsetGap]) -> tuple[OffsetGap, ...]:
+    """Return all gaps in order; one that is stranded behind the end of its copy says so as its cause."""
+    found = {gap.place: gap for gap in gaps}
+    for gap in stranded:
+        before = found.get(gap.place)
+        found[gap.place] = replace(before, cause=gap.cause) if before else gap
+    return tuple(sorted(found.values(), key=lambda gap: gap.place))

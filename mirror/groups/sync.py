@@ -35,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -150,6 +150,23 @@ class _Work:
     def stood(self) -> dict[str, Offsets]:
         """The sources of what was decided."""
         return {group: {at: self.sources[group][at] for at in decisions} for group, decisions in self.decisions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """The copies on which groups may stand."""
+
+    pairs: Mapping[TopicPartition, TopicPartition]  # source partitions to target partitions
+    ends: Mapping[TopicPartition, CopyEnds]  # by target partition; without those whose leader does not answer
+    rekeyed: Mapping[str, str]  # re-keyed source topics to target topics
+
+    def is_rekeyed(self, source: TopicPartition) -> bool:
+        """Return True for a partition of a re-keyed topic, in which nobody follows groups."""
+        return source.topic in self.rekeyed and source not in self.pairs
+
+    def has(self, source: TopicPartition) -> bool:
+        """Return True for a partition that is copied or re-keyed."""
+        return source in self.pairs or source.topic in self.rekeyed
 
 
 class GroupSync:
@@ -571,63 +588,97 @@ class GroupSync:
         for side in sides:
             side.blockers.clear()
         await asyncio.gather(*(self._refreshed(side) for side in sides))
-        found: list[OffsetGap] = []
-        pairs: dict[TopicPartition, TopicPartition] = {}
-        followed: dict[str, Offsets] = {}
-        alone: dict[str, Offsets] = {}
-        for group, offsets in (await self._followed(whole=True)).items():
-            for at, committed in offsets.items():
-                if target := self._translate(at, committed):
-                    pairs[at] = target[0]
-                    followed.setdefault(group, {})[at] = committed
-                elif at.topic in rekeyed:
-                    alone.setdefault(group, {})[at] = committed
+        followed = await self._followed(whole=True)
         share, streams = await self._source.unfollowed(self.include)
-        for offsets in (share | streams).values():
-            pairs |= {at: moved[0] for at, one in offsets.items() if (moved := self._translate(at, one))}
-        ends = await self._ends_of(pairs) if pairs else {}
+        pairs = {
+            at: moved[0]
+            for groups in (followed, share, streams)
+            for offsets in groups.values()
+            for at, committed in offsets.items()
+            if (moved := self._translate(at, committed))
+        }
+        copies = _Copies(pairs, await self._ends_of(pairs) if pairs else {}, rekeyed)
+        found = await self._gaps_of_followed(followed, copies, stood, holds, doubts)
         if share:
-            others, _ = await self._target.unfollowed(self.include)
-            found += await self._unfollowed(share, others, UNFOLLOWED_SHARE, pairs, ends, rekeyed)
+            share_targets, _ = await self._target.unfollowed(self.include)
+            found += await self._gaps_of_unfollowed(share, share_targets, UNFOLLOWED_SHARE, copies)
         # by name, whatever is there: offsets from outside make a classic group, in whose place the streams group comes
         named = await self._target.fetched(await self._target.coordinators(streams))
-        found += await self._unfollowed(streams, named, UNFOLLOWED_STREAMS, pairs, ends, rekeyed)
-        every = followed.keys() | alone.keys()
-        work = _Work({group: {pairs[at]: one for at, one in followed.get(group, {}).items()} for group in every}, {})
-        work.standings.update((group, set()) for group in every)
-        await self._locate(work)
-        coordinators = work.nodes | await self._target.coordinators(every - work.nodes.keys())
-        targets = await self._target.fetched(coordinators)
-        found += await self._left_alone({group: alone[group] for group in alone.keys() & targets}, targets, rekeyed)
-        for group in followed.keys() & targets.keys():
-            for at, committed in followed[group].items():
-                if pairs[at] not in ends:
-                    self._unanswered(group, pairs[at])
-                    continue
-                here, until = ends[pairs[at]], self._known_until(pairs[at])
-                there, before = targets[group].get(pairs[at]), stood.get(group, {}).get(pairs[at])
-                if before is not None:
-                    made = self._decided(group, pairs[at], before, here.end, there, None, (here.start, until))
-                    there = made.commit or there
-                one = Stand(
-                    group=group,
-                    at=at,
-                    target_topic=pairs[at].topic,
-                    source_offset=committed.offset,
-                    wanted=self._on_target(at, committed.offset),
-                    before=before.offset if before else None,
-                    reached=there.offset if there else None,
-                    ends=here,
-                    holds=self._on_target(at, holds[at]) if at in holds else -1,
-                    since=self._since.get(at, 0),
-                    doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
-                    is_active=GroupStanding.ACTIVE in work.standings[group],
-                    is_lost=self._is_lost(group, pairs[at], there, is_shifted=False),
-                )
-                if gap := one.gap():
-                    found.append(gap)
+        found += await self._gaps_of_unfollowed(streams, named, UNFOLLOWED_STREAMS, copies)
         found.sort(key=lambda gap: gap.place)
         return found, tuple(blocker for side in sides for blocker in side.blockers)
+
+    async def _gaps_of_followed(
+        self,
+        groups: Mapping[str, Offsets],
+        copies: _Copies,
+        stood: Mapping[str, Offsets],
+        holds: Mapping[TopicPartition, int],
+        doubts: Mapping[TopicPartition, str],
+    ) -> list[OffsetGap]:
+        """Return the gaps of groups that stand on copies, as far as their coordinators on the target answer."""
+        groups = {group: offsets for group, offsets in groups.items() if any(map(copies.has, offsets))}
+        sources = {
+            group: {copies.pairs[at]: committed for at, committed in offsets.items() if at in copies.pairs}
+            for group, offsets in groups.items()
+        }
+        work = _Work(sources, {group: set() for group in groups})
+        await self._locate(work)
+        coordinators = work.nodes | await self._target.coordinators(groups.keys() - work.nodes.keys())
+        targets = await self._target.fetched(coordinators)
+
+        def completed(stand: Stand) -> Stand:
+            group, at, target = stand.group, stand.at, copies.pairs[stand.at]
+            ends, committed = stand.ends, targets[group].get(target)
+            before = stood.get(group, {}).get(target)
+            if before is not None:
+                bounds = ends.start, self._known_until(target)
+                committed = self._decided(group, target, before, ends.end, committed, None, bounds).commit or committed
+            return replace(
+                stand,
+                before=before.offset if before else None,
+                reached=committed.offset if committed else None,
+                holds=self._on_target(at, holds[at]) if at in holds else -1,
+                since=self._since.get(at, 0),
+                doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
+                is_active=GroupStanding.ACTIVE in work.standings[group],
+                is_lost=self._is_lost(group, target, committed, is_shifted=False),
+            )
+
+        answered = {group: groups[group] for group in groups.keys() & targets.keys()}
+        stands = self._stands(answered, targets, copies)
+        gaps = [gap for stand in stands if (gap := completed(stand).gap()) is not None]
+        return gaps + await self._left_alone(answered, targets, copies)
+
+    async def _gaps_of_unfollowed(
+        self, groups: Mapping[str, Offsets], targets: Mapping[str, Offsets], cause: str, copies: _Copies
+    ) -> list[OffsetGap]:
+        """Return the gaps of groups that nobody puts anywhere (G9), for a `cause`."""
+        stands = self._stands(groups, targets, copies)
+        gaps = [gap for stand in stands if (gap := replace(stand, holds=NO_LIMIT, unfollowed=cause).gap()) is not None]
+        return gaps + await self._left_alone(groups, targets, copies)
+
+    def _stands(
+        self, groups: Mapping[str, Offsets], targets: Mapping[str, Offsets], copies: _Copies
+    ) -> Iterator[Stand]:
+        """Return where groups stand in copies on both sides."""
+        for group, offsets in groups.items():
+            for at, committed in offsets.items():
+                if (target := copies.pairs.get(at)) is None:
+                    continue
+                if target not in copies.ends:
+                    self._unanswered(group, target)
+                    continue
+                reached = targets.get(group, {}).get(target)
+                yield Stand(
+                    group=group,
+                    at=at,
+                    target_topic=target.topic,
+                    source_offset=committed.offset,
+                    wanted=self._on_target(at, committed.offset),
+                    reached=reached.offset if reached else None,
+                    ends=copies.ends[target],
+                )
 
     async def stranded(self, planned: Mapping[str, Offsets]) -> tuple[list[OffsetGap], tuple[Blocker, ...]]:
         """Every partition of a chosen group that stands behind the end of its copy (F6), by the target alone, and what
@@ -662,54 +713,16 @@ class GroupSync:
                     )
         return found, tuple(self._target.blockers)
 
-    async def _unfollowed(
-        self,
-        groups: Mapping[str, Offsets],
-        targets: Mapping[str, Offsets],
-        cause: str,
-        pairs: Mapping[TopicPartition, TopicPartition],
-        ends: Mapping[TopicPartition, CopyEnds],
-        rekeyed: Mapping[str, str],
-    ) -> list[OffsetGap]:
-        """The groups that nobody puts anywhere (G9), and that do not stand at their `targets` where they do on the
-        source.
-        """
-        if not groups:
-            return []
-        targets = {group: targets.get(group, {}) for group in groups}
-        alone = {group: {at: one for at, one in of.items() if at.topic in rekeyed} for group, of in groups.items()}
-        found = await self._left_alone(alone, targets, rekeyed)
-        for group, offsets in groups.items():
-            for at, one in offsets.items():
-                if (there := pairs.get(at)) is None:
-                    continue
-                if there not in ends:
-                    self._unanswered(group, there)
-                    continue
-                stand = Stand(
-                    group=group,
-                    at=at,
-                    target_topic=there.topic,
-                    source_offset=one.offset,
-                    wanted=self._on_target(at, one.offset),
-                    reached=known.offset if (known := targets[group].get(there)) is not None else None,
-                    ends=ends[there],
-                )
-                first, last = stand.ends.due(stand.wanted)
-                due = min(first, stand.ends.end), min(last, stand.ends.end)
-                if (gap := stand.ends.gap(due, stand.reached)) is not None:
-                    found.append(stand.named(gap, cause))
-        return found
-
     async def _left_alone(
-        self, alone: Mapping[str, Offsets], targets: Mapping[str, Offsets], rekeyed: Mapping[str, str]
+        self, groups: Mapping[str, Offsets], targets: Mapping[str, Offsets], copies: _Copies
     ) -> list[OffsetGap]:
-        """The groups that are put nowhere in re-keyed topics, by what the source holds around where they stand."""
+        """Return the gaps of groups in re-keyed topics, by what the source holds around where they stand."""
         left = [
-            (group, at, one.offset)
-            for group, of in alone.items()
-            for at, one in of.items()
-            if rekeyed[at.topic] not in {there.topic for there in targets[group]}
+            (group, at, committed.offset)
+            for group, offsets in groups.items()
+            for at, committed in offsets.items()
+            if copies.is_rekeyed(at)
+            and copies.rekeyed[at.topic] not in {target.topic for target in targets.get(group, {})}
         ]
         places = {at for _, at, _ in left}
         try:
@@ -723,7 +736,7 @@ class GroupSync:
                 group=group,
                 topic=at.topic,
                 partition=at.partition,
-                target_topic=rekeyed[at.topic],
+                target_topic=copies.rekeyed[at.topic],
                 source_offset=offset,
                 reached=None,
                 reads_again=max(0, min(offset, ends.get(at, offset)) - starts.get(at, 0)),

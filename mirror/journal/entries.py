@@ -259,7 +259,7 @@ class Accepted:
         """Return the first offset, and the one behind the last."""
         return self.first, self.next_offset
 
-    def covers(self, loss: Loss, topic_id: UUID | None) -> bool:
+    def covers(self, loss: Loss | Lost, topic_id: UUID | None) -> bool:
         """Whether a loss of the topic with that id was accepted already, as a whole."""
         return topic_id == self.topic_id and self.first <= loss.first and loss.next_offset <= self.next_offset
 

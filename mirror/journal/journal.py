@@ -18,7 +18,6 @@ worth knowing later.
     loss/<topic>/<partition>/<offset>  records that the source lost before they were mirrored
     accept/<topic>/<partition>         up to where such a loss was accepted by a person
     position/<topic>/<partition>       the last acknowledged position of a copy (`journal/positions.py`)
-    back/<topic>/<partition>           what a flow back left out, so that the copy alone may have it
     stop/<topic>/<partition>           a stop that stands until a person, a policy or another target topic lifts it
     acl/<topic or group>/<name>        ACLs that the flow gave there, to be taken back when the source revokes them
     groups                     how consumer groups stand, after each round that changed it or ten seconds

@@ -2,7 +2,6 @@
 
 position/<target topic>/<partition>   `LastPosition`: written by tasks, by change, each second at most
 stop/<target topic>/<partition>       `KnownStop`: written by the task that meets it, deleted by what lifts it
-back/<target topic>/<partition>       `WayBack`: written by `mirror failover --undo`, kept for ever
 
 A position does not say where to resume: that is the target's log. It says what that log must have, so that a log that
 lost its tail, or has expired, is not taken for a whole one.
@@ -18,11 +17,11 @@ from uuid import UUID
 
 from pydantic import AfterValidator
 
-from mirror.journal.entries import ACCEPTED, LOSSES, Accepted, Lost, accepted_for, same_id
+from mirror.journal.entries import ACCEPTED, LOSSES, Accepted, Lost, accepted_for
 from mirror.journal.journal import Change, Entry
 from mirror.journal.kinds import PartitionKind
 from mirror.kafka.cluster import TopicPartition
-from mirror.observability.json_record import Codec, Offset, TopicId, codec_of
+from mirror.observability.json_record import Codec
 from mirror.observability.status import NOT_OURS, Contact, PartitionStatus
 from mirror.observability.status import PREFIX as STATE
 from mirror.replication.assignment import POSSIBLE, TOMBSTONES, Assignment, KnownStop, LastPosition
@@ -70,7 +69,7 @@ STOPS: Final = PartitionKind(
 )
 
 
-def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The last of these offsets, from and to before: in order, and joined where they follow each other."""
     found: list[tuple[int, int]] = []
     for first, following in sorted(spans):
@@ -81,28 +80,6 @@ def joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(found[-_MOST_LOSSES:])
 
 
-def _in_order(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    if any(first >= following for first, following in spans):
-        raise ValueError("what was left out must have offsets that follow each other")
-    return joined(spans)
-
-
-@dataclass(frozen=True, slots=True)
-class WayBack:
-    """Names what a flow back left out of the source. What a person accepts of it is another record (`loss/`): both
-    sides stay as they are.
-    """
-
-    #: Offsets from and to before, at which the copy alone may have records.
-    spans: Annotated[tuple[tuple[Offset, Offset], ...], AfterValidator(_in_order)]
-    #: Of the topics with these ids.
-    topic_id: TopicId = None
-    target_topic_id: TopicId = None
-
-
-WAYS_BACK: Final = PartitionKind(b"back/", codec_of(WayBack), is_dated=True)
-
-
 @dataclass(slots=True)
 class Standing:
     """What a journal says of copies, by target partition.
@@ -111,7 +88,6 @@ class Standing:
     `positions`: the last positions.
     `stops`: those that stand.
     `losses`: what is on record as lost, by the keys of the records.
-    `way_back`: what flows back left out.
     `caught_up`: when the copies last had all that their sources had, by their last reports, as Unix time in ms.
     `contacts`: when their tasks last had the sources before them.
     """
@@ -120,20 +96,18 @@ class Standing:
     positions: dict[TopicPartition, LastPosition] = field(default_factory=dict)
     stops: dict[TopicPartition, KnownStop] = field(default_factory=dict)
     losses: dict[TopicPartition, dict[bytes, Lost]] = field(default_factory=dict)
-    way_back: dict[TopicPartition, WayBack] = field(default_factory=dict)
     caught_up: dict[TopicPartition, int] = field(default_factory=dict)
     contacts: dict[TopicPartition, Contact] = field(default_factory=dict)
     tombstones_ms: dict[TopicPartition, int | None] = field(default_factory=dict)
 
     def learn(self, record: Entry) -> bool:
-        """Return whether a record is about a copy: position, acceptance, stop, way back, loss, state. Raises one of
+        """Return whether a record is about a copy: position, acceptance, stop, loss, state. Raises one of
         `NOT_OURS` for a garbled one.
         """
         kinds: tuple[tuple[PartitionKind[Any], dict[TopicPartition, Any]], ...] = (
             (POSITIONS, self.positions),
             (ACCEPTED, self.accepted),
             (STOPS, self.stops),
-            (WAYS_BACK, self.way_back),
         )
         for kind, known in kinds:
             if (found := kind.read(record)) is not None:
@@ -172,16 +146,7 @@ class Standing:
         """
         losses = self.losses.get(target, {}).values()
         of_it = (one for one in losses if one.reason not in POSSIBLE and one.concerns(topic_id, target_topic_id))
-        return joined((one.first, one.next_offset) for one in of_it)
-
-    def way_back_of(
-        self, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None
-    ) -> tuple[tuple[int, int], ...]:
-        """What flows back left out of a partition, of the topics with these ids: what the copy alone may have."""
-        back = self.way_back.get(target)
-        if back is None or not (same_id(back.topic_id, topic_id) and same_id(back.target_topic_id, target_topic_id)):
-            return ()
-        return back.spans
+        return _joined((one.first, one.next_offset) for one in of_it)
 
     def updated(self, one: Assignment) -> Assignment:
         """An assignment with what is known here of its copy, on top of what it has: what a part of a journal does not
@@ -194,7 +159,6 @@ class Standing:
             last=here.last or one.last,
             stop=here.stop or one.stop,
             losses=tuple(sorted({*one.losses, *here.losses})),
-            way_back=here.way_back or one.way_back,
             tombstones_ms=self.tombstones_ms.get(one.target, one.tombstones_ms),
             may_lack=here.may_lack or one.may_lack,
         )
@@ -207,7 +171,6 @@ class Standing:
             last=self.positions.get(one.target),
             stop=self.stops.get(one.target),
             losses=self.lost_of(one.target, one.topic_id, one.target_topic_id),
-            way_back=self.way_back_of(one.target, one.topic_id, one.target_topic_id),
             caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
             contact=self.contacts.get(one.target, one.contact),
             tombstones_ms=self.tombstones_ms.get(one.target),

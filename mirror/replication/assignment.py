@@ -146,7 +146,6 @@ class Assignment:
     stop: KnownStop | None = None  # as the journal keeps it
     #: Source offsets, from and to before, that are on record as lost, as far as the copy's end may lie behind them.
     losses: tuple[tuple[int, int], ...] = ()
-    way_back: tuple[tuple[int, int], ...] = ()  # those that a flow back left out: the copy alone may have the records
     target_topic_id: UUID | None = None  # the topic that the journal names: nothing is written to another one
     caught_up_ms: int = 0  # when the copy last had all that the source had (Unix ms); 0 where that is not known
     contact: Contact = NO_CONTACT  # when a task last had the source before it
@@ -162,12 +161,11 @@ class Assignment:
         return self.source, self.target
 
 
-TOMBSTONES, COMPACTION, WAY_BACK = "tombstones", "compaction", "way-back"
+TOMBSTONES, COMPACTION = "tombstones", "compaction"
 #: Reasons for which records may be missing, nobody knows which: the range of such a loss is empty.
-POSSIBLE = frozenset({TOMBSTONES, COMPACTION, WAY_BACK})
+POSSIBLE = frozenset({TOMBSTONES, COMPACTION})
 #: Why records are lost: the source deleted them before they were mirrored, they are damaged there, the target does not
-#: take records of their size, or the target lost them; or what the cleaner of one side alone has removed, or a
-#: flow back has lost.
+#: take records of their size, or the target lost them; or what the cleaner of one side alone has removed.
 _REASONS: Mapping[str, str] = {
     "retention": "the source deleted them before they were mirrored",
     "damage": "they are damaged in the source's log",
@@ -175,7 +173,6 @@ _REASONS: Mapping[str, str] = {
     "target": "the target lost them after they were mirrored, and the source has them no more",
     TOMBSTONES: "keys deleted on the source may live on in the copy: tombstones may have gone before they came over",
     COMPACTION: "the copy was compacted, and its source was not: it may lack records that the source has kept",
-    WAY_BACK: "the copy was a source meanwhile, and of the flow back losses are on record: both sides may differ",
 }
 
 

@@ -14,7 +14,7 @@ that costs requests returns a `Question`: the caller observes that (`replication
     P5  nothing is written unless the last data batch in the target equals its source batch, or all those that were
         joined in it, and the source has no record where the target has none behind it. All batches behind the last
         acknowledged position are compared, as far as `_BEHIND_BYTES` reach: where batches are alike, the last one does
-        not show that another program wrote there. Losses on record, and what a flow back left out, are no difference
+        not show that another program wrote there. Losses on record are no difference
     P6  the source's log is the one that was mirrored: the leader epoch of the last acknowledged batch, as the journal
         keeps it (`LastPosition`), reaches at least as far as it did then (OffsetForLeaderEpoch, KIP-101); or all that
         is behind its end in both logs is the same, as where a flow back brought the source what it had lost

@@ -184,7 +184,6 @@ class Observer:
     since: int = 0  # where the flow began in the source, with an empty target; 0 for the source's first record
     last: LastPosition | None = None  # the copy's last position
     losses: tuple[tuple[int, int], ...] = ()  # the source's offsets, from and to before, that are on record as lost
-    way_back: tuple[tuple[int, int], ...] = ()  # those that a flow back left out: the target alone may have records
 
     async def observe(self) -> Observation:
         """Return what every start needs.
@@ -401,14 +400,11 @@ class Observer:
         if header.last_offset < start:
             return unproved
         source_batch = await self.source_at(first)
-        if self._was_left_out(source_batch):
-            source_batch = await self._behind_left_out(first, header.next_offset)
         head = source_batch.header if source_batch is not None else None
-        is_alone = base >= start and self._may_be_alone(target_batch, source_batch)
-        if is_alone or (head is not None and head.magic == 2 and head.base_offset > header.last_offset):
+        if head is not None and head.magic == 2 and head.base_offset > header.last_offset:
             below = await self._compared_below(facts, base)
             # nothing below verifies a batch of somebody else (P7)
-            is_shown = is_alone or facts.own.is_kin(header.producer_id)
+            is_shown = facts.own.is_kin(header.producer_id)
             return below if below.difference else replace(unproved, epoch=below.epoch if is_shown else None)
         if base < start and (head is None or head.base_offset != base):
             return unproved
@@ -424,7 +420,7 @@ class Observer:
 
     async def _compared_below(self, facts: Observation, base: int) -> Comparison:
         """Compare the last records that the source has below the target's last batch, at `base`: it has none over all
-        of that, as compaction or a flow back leaves it.
+        of that, as compaction leaves it.
         """
         oldest = max(facts.start, facts.target_start, base - _MOST_BACK)
         source_batch = await _last_batch(self.source, self.source_partition, oldest, base)
@@ -440,29 +436,6 @@ class Observer:
             detail = f"the target's batch at offset {offset} is not the source's: {difference}"
             return facts.unlike(facts.end, detail, source_batch)
         return Comparison(epoch=(source_batch.header.partition_leader_epoch, source_batch.header.next_offset))
-
-    def _was_left_out(self, source_batch: RawBatch | None) -> bool:
-        """Return True for a mirror's marker in the source, where a flow back left out what the copy has."""
-        if source_batch is None or not self.way_back or not source_batch.header.is_control:
-            return False
-        offset = source_batch.header.base_offset
-        return is_a_mirrors(source_batch.header.producer_id) and not outside(self.way_back, offset, offset + 1)
-
-    def _may_be_alone(self, target_batch: RawBatch, upcoming: RawBatch | None) -> bool:
-        """Return True if a flow back left out the target's batch, and the source has none there: its next one,
-        `upcoming`, lies behind.
-        """
-        first, following = target_batch.header.base_offset, target_batch.header.next_offset
-        if not self.way_back or outside(self.way_back, first, following):
-            return False
-        return upcoming is None or (upcoming.header.magic == 2 and upcoming.header.base_offset >= following)
-
-    async def _behind_left_out(self, first: int, end: int) -> RawBatch | None:
-        """Return the first batch of the source behind markers of what a flow back left out."""
-        async for raw, _ in self.source_batches(first, end):
-            if not self._was_left_out(raw):
-                return raw
-        return None
 
     async def _compared_behind(self, facts: Observation) -> Comparison | None:
         """Compare the batches behind the last acknowledged position, but for the last one. What cannot be read says
@@ -490,9 +463,7 @@ class Observer:
                 break
             if is_our_padding(target_batch, facts.own) or (header.base_offset < begin and not is_strict):
                 continue
-            while upcoming is not None and (
-                upcoming[0].header.last_offset < header.base_offset or self._was_left_out(upcoming[0])
-            ):
+            while upcoming is not None and upcoming[0].header.last_offset < header.base_offset:
                 upcoming = await anext(source_batches, None)
             unlike = await self._unlike(facts, target_batch, is_aborted, upcoming, is_strict=is_strict)
             if unlike is not None:
@@ -525,8 +496,6 @@ class Observer:
             is_read = source_batch is not None and not is_source_aborted and crc_holds(source_batch)
             held, spans = source_batch if is_read else None, outside(self.losses, first, following)
             difference = next(filter(None, (marker_difference(*span, held) for span in spans)), "")
-        elif self._may_be_alone(target_batch, source_batch):
-            return None
         elif is_hole and (is_strict or facts.own.is_kin(header.producer_id)):
             return ("the source has no batch there", None) if is_strict else None
         else:
@@ -548,8 +517,6 @@ class Observer:
             return difference, source_batch
         joined, last = Joined(target_batch), source_batch
         async for raw, is_aborted in self.source_batches(last.header.next_offset, end):
-            if self._was_left_out(raw):
-                continue
             last = raw
             if is_aborted:
                 return f"the source has an aborted transaction at offset {raw.header.base_offset}", last

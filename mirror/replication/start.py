@@ -4,7 +4,6 @@ writing start there.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -217,7 +216,7 @@ class Start:
             if mine.rules.translates:
                 found, offset_map = await resume_translated(observer, self._recall)
             else:
-                found, offset_map = await resume(replace(observer, way_back=mine.way_back)), None
+                found, offset_map = await resume(observer), None
             former = partition_task.partition_writer
             is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
             may_stamp = mine.rules.target_append_time or mine.rules.may_stamp

@@ -153,7 +153,7 @@ async def _compared(portion: Portion, log: Replica, found: Restored, source: Fil
             recall = OffsetMapStore(journal, {}, None).recall
             position = (await resume_translated(observer, recall))[0]
         else:
-            position = await resume(replace(observer, way_back=mine.way_back))
+            position = await resume(observer)
     except PartitionStop as stop:
         known = KnownStop(
             state=stop.state,

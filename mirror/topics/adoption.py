@@ -343,10 +343,7 @@ def attempt_of(
 ) -> Attempt:
     """Return what begins a partition, by what its journal says. `index`: where its offsets moved to, if they do."""
     ids = source.topic_id(at.topic), target.topic_id(copy.topic)
-    way_back = standing.way_back_of(copy, *ids) if index is None else ()
-    observer = Observer(
-        flow, source, at, target, copy, since=since, losses=standing.lost_of(copy, *ids), way_back=way_back
-    )
+    observer = Observer(flow, source, at, target, copy, since=since, losses=standing.lost_of(copy, *ids))
 
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
         begun = replace(observer, accepted=accepted, last=last)

@@ -14,20 +14,20 @@ import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PreflightError
-from mirror.journal.entries import COPIES, MAKING, REKEYED, FirstSeen, losses_in, mirrored_cluster, same_id
+from mirror.journal.entries import ACCEPTED, COPIES, MAKING, REKEYED, FirstSeen, losses_in, mirrored_cluster, same_id
 from mirror.journal.journal import Change, Journal, JournalPlace, journal_topic, newest
 from mirror.journal.ownership import FailedOver
-from mirror.journal.positions import joined
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, Endpoint, partition_counts
+from mirror.names import first_of
 from mirror.observability.status import has_reports
 from mirror.policy.selection import selects
-from mirror.replication.assignment import POSSIBLE, WAY_BACK, Loss
+from mirror.replication.topic_identity import what_became_of
 from mirror.topics.rekeyed import progress_topic
 
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
@@ -72,13 +72,6 @@ class Claim:
     flow: str
     topic_id: UUID | None
     is_letters: bool = False
-
-
-class LostBack(NamedTuple):
-    """That a flow back lost something of a partition, and what: source offsets, from and to before."""
-
-    loss: Loss
-    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,57 +281,61 @@ def read_others(settings: Settings, source: Admin, target: Admin) -> History:
     return asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
 
 
-async def losses_on_the_way_back(
-    source: Cluster, seen: Mapping[str, FirstSeen], names: Collection[str]
-) -> tuple[list[LostBack], list[str]]:
-    """By `seen` of a flow's journal, the partitions of its copies that were the source of a flow back, also one that
-    was failed over, of which losses are on record in its journal, among the topics `names` of our source: what that
-    flow lacks is a difference of both sides, and what it left out the copy alone may have. And why journals cannot be
-    read: each by itself, so that one of another flow hides nothing of the flow back.
+async def check_flows_back(
+    source: Cluster, target: Cluster, copies: Mapping[str, FirstSeen], timeout: float
+) -> list[str]:
+    """Return what flows back lost that nobody accepted, and which journals do not say. `copies` are what the flow from
+    `source` to `target` mirrored; one that was deleted since counts no more, since it is copied anew.
 
-    Raises PreflightError for a flow back that was not failed over, and may lose more; ClusterError.
+    Raises PreflightError for a flow back that was not failed over, which may lose more; ClusterError for the target.
     """
-    flows, found, unread = flows_of(names), dict[TopicPartition, LostBack](), list[str]()
-    await source.learn(map(journal_topic, flows))
-    at_once = asyncio.Semaphore(_AT_ONCE)
-
-    async def read(flow: str) -> Mapping[bytes, bytes]:
-        async with at_once:
-            try:
-                return newest((await Journal(source, flow).read())[0])
-            except (ClusterError, MalformedBatch) as problem:
-                unread.append(f"{journal_topic(flow)}: {problem}")
-                return {}
-
-    for flow, known in zip(flows, await asyncio.gather(*map(read, flows)), strict=True):
-        back, lost = COPIES.newest(known), losses_in(known)
-        for copy, ours in seen.items():
-            theirs = back.get(ours.source_topic)
-            is_pair = (
-                theirs is not None
-                and theirs.source_topic == copy
-                and same_id(theirs.topic_id, ours.target_topic_id)
-                and same_id(theirs.target_topic_id, ours.topic_id)
-            )
-            if is_pair and not isinstance(FailedOver.standing(known), FailedOver):
+    journals, unread = dict[str, Mapping[bytes, bytes] | ClusterError](), list[str]()
+    try:
+        journals = await _journals(source, flows_of(await partition_counts(source, timeout)))
+        if source.is_denied(_ANY):
+            unread.append(f"journals on {source} may be hidden: {GRANT_JOURNALS}")
+    except (ClusterError, MalformedBatch) as problem:
+        unread.append(str(problem))
+    lost: list[str] = []
+    for flow, journal in journals.items():
+        if isinstance(journal, ClusterError):
+            unread.append(f"{journal_topic(flow)} on {source} cannot be read: {journal}")
+            continue
+        for copy, seen in copies.items():
+            if not _is_flow_back(copy, seen, COPIES.newest(journal).get(seen.source_topic)):
+                continue
+            if not isinstance(FailedOver.standing(journal), FailedOver):
                 raise PreflightError(
-                    f"{copy}: flow `{flow}` mirrors it back into {ours.source_topic} on {source}, and was not failed"
-                    " over: what it loses until then would be on record nowhere. Run `mirror failover` with its"
-                    " configuration first, and then this again"
+                    f"{copy}: flow `{flow}` mirrors it back into {seen.source_topic} on {source}, and was not failed"
+                    " over: it may lose records until then. Run `mirror failover` with its configuration first, and"
+                    " then this again"
                 )
-            for at in (at for at in lost if is_pair and at.topic == ours.source_topic):
-                there = TopicPartition(copy, at.partition)
-                spans = [(one.first, one.next_offset) for one in lost[at] if one.reason not in POSSIBLE]
-                spans += found[there].spans if there in found else ()
-                loss = Loss(at, there, 0, 0, WAY_BACK, "", ours.topic_id, ours.target_topic_id)
-                found[there] = LostBack(loss, joined(spans))
-    return list(found.values()), sorted(unread)
+            unaccepted = _unaccepted(journal, seen.source_topic)
+            if unaccepted and not await what_became_of(target, copy, seen.target_topic_id):
+                lost.append(f"flow `{flow}` lost records of {copy} ({first_of(unaccepted)})")
+    return [*lost, *(f"nobody knows whether a flow back lost records: {problem}" for problem in sorted(unread))]
 
 
-async def may_hide_flows(cluster: Cluster) -> bool:
-    """Whether there may be journals that the cluster does not list. Raises ClusterError."""
-    await cluster.learn([_ANY])
-    return cluster.is_denied(_ANY)
+def _is_flow_back(copy: str, seen: FirstSeen, back: FirstSeen | None) -> bool:
+    """Return True if `back`, of another flow's journal, mirrors a copy into the source topic of that copy."""
+    return (
+        back is not None
+        and back.source_topic == copy
+        and same_id(back.topic_id, seen.target_topic_id)
+        and same_id(back.target_topic_id, seen.topic_id)
+    )
+
+
+def _unaccepted(journal: Mapping[bytes, bytes], target_topic: str) -> list[str]:
+    """Return the losses of a copy that a policy left out, or that are only possible, in words."""
+    accepted = ACCEPTED.newest(journal)
+    return [
+        f"partition {target.partition} from offset {loss.first}: {loss.reason}"
+        for target, losses in sorted(losses_in(journal).items())
+        if target.topic == target_topic
+        for loss in losses
+        if target not in accepted or not accepted[target].covers(loss, loss.topic_id)
+    ]
 
 
 def _add_claims(
@@ -365,28 +362,32 @@ async def _standing(
     """
     if flows is None:
         return {}, False, None
-    at_once = asyncio.Semaphore(_AT_ONCE)
     async with Cluster(where) as cluster:
-
-        async def read(flow: str) -> Mapping[bytes, bytes] | None:
-            async with at_once:
-                try:
-                    return newest((await Journal(cluster, flow).read())[0])
-                except ClusterError:
-                    with contextlib.suppress(ClusterError):
-                        if await cluster.describe(journal_topic(flow)) is None:
-                            return {}  # it was deleted since it was listed
-                    return None
-
-        await cluster.learn([_ANY, *map(journal_topic, flows)])
-        there = [
-            flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))
-        ]
-        journals = zip(there, await asyncio.gather(*map(read, there)), strict=True)
-        # one whose failover cannot be read may run: to go on is worse
-        found = {
-            flow: journal
-            for flow, journal in journals
-            if journal is None or not isinstance(FailedOver.standing(journal), FailedOver)
-        }
+        found = dict[str, Mapping[bytes, bytes] | None]()
+        for flow, journal in (await _journals(cluster, flows)).items():
+            if isinstance(journal, ClusterError):
+                found[flow] = None
+            elif not isinstance(FailedOver.standing(journal), FailedOver):
+                found[flow] = journal  # one whose failover cannot be read may run: to go on is worse
         return found, cluster.is_denied(_ANY), cluster.cluster_id
+
+
+async def _journals(cluster: Cluster, flows: Sequence[str]) -> dict[str, Mapping[bytes, bytes] | ClusterError]:
+    """Return the journals of flows by the newest value of every key, or why one cannot be read. Raises ClusterError,
+    MalformedBatch.
+    """
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(flow: str) -> Mapping[bytes, bytes] | ClusterError:
+        async with turns:
+            try:
+                return newest((await Journal(cluster, flow).read())[0])
+            except ClusterError as problem:
+                with contextlib.suppress(ClusterError):
+                    if await cluster.describe(journal_topic(flow)) is None:
+                        return {}  # it was deleted since it was listed
+                return problem
+
+    await cluster.learn([_ANY, *map(journal_topic, flows)])
+    found = [flow for flow in flows if journal_topic(flow) in cluster.topics or cluster.is_denied(journal_topic(flow))]
+    return dict(zip(found, await asyncio.gather(*map(read, found)), strict=True))

@@ -68,7 +68,7 @@ class _Logs:
         held = [one for one in log if oldest <= one.header.base_offset < end and not one.header.is_control]
         return held[-1] if held else None
 
-    def decided(self, question: Question, *, losses: Spans = (), way_back: Spans = (), **facts: Any) -> Decision:
+    def decided(self, question: Question, *, losses: Spans = (), **facts: Any) -> Decision:
         """Return the decision once the question is answered, all others being as if nothing was found."""
         end, others = self.target[-1].header.next_offset, frozenset(set(Question) - {question})
         known: dict[str, Any] = {
@@ -82,7 +82,7 @@ class _Logs:
         }
         seen = Observation(source=AT, target=AT, own=ProducerState(OWN), **(known | facts))
         sides: Any = self.source, self.target
-        observer = Observer("flow", sides[0], AT, sides[1], AT, losses=losses, way_back=way_back)
+        observer = Observer("flow", sides[0], AT, sides[1], AT, losses=losses)
         assert decide(seen, EQUAL_OFFSETS) is question
         return decide(asyncio.run(observer.ask(seen, question)), EQUAL_OFFSETS)
 
@@ -164,10 +164,3 @@ def test_a_source_that_was_cut_back_may_have_the_same_again(
     else:
         assert isinstance(decision, PartitionStop)
         assert decision.state is State.TRUNCATED
-
-
-def test_what_a_flow_back_left_out_the_target_alone_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = (*TEN[:8], marker(8, producer=OWN + (1 << 21)), marker(9, producer=OWN + (1 << 21)))
-    logs = _Logs(monkeypatch, source, copied(TEN))
-    assert isinstance(logs.decided(Question.COMPARISON, way_back=((8, 10),)), Position)
-    assert isinstance(logs.decided(Question.COMPARISON), PartitionStop)

@@ -287,7 +287,7 @@ def test_a_difference_that_nobody_can_judge_is_none_that_is_forgotten(
     cluster: Any = SimpleNamespace(require=there, topic_id=lambda _: None)
     known: Any = SimpleNamespace(journal=SimpleNamespace(cluster=cluster))
     settings: Any = SimpleNamespace(flow="a", topics=SimpleNamespace(offsets="preserve"))
-    found = asyncio.run(_compared(settings, cluster, known, one, 0, None, (), ()))
+    found = asyncio.run(_compared(settings, cluster, known, one, 0, None, ()))
     assert (found.reason if found else "").partition(";")[0] == reason
 
 

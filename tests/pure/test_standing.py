@@ -15,15 +15,7 @@ from mirror.driver.reports import paused_report
 from mirror.errors import PartitionStop
 from mirror.journal.entries import loss_entry
 from mirror.journal.journal import Entry
-from mirror.journal.positions import (
-    POSITIONS,
-    STOPS,
-    WAYS_BACK,
-    Standing,
-    WayBack,
-    joined,
-    standing_in,
-)
+from mirror.journal.positions import POSITIONS, STOPS, Standing, standing_in
 from mirror.journal.snapshot import status_of
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import Contact, PartitionStatus
@@ -82,13 +74,11 @@ def test_positions_and_stops_are_read_back() -> None:
         (b"stop/orders/0", b'{"state": "MIRRORING"}'),
         (b"stop/orders/0", b'{"state": "LOST"}'),
         (b"stop/orders/0", b"[" * 100_000),
-        (b"back/orders/0", b'{"spans": [[5, 4]]}'),
-        (b"back/orders/0", b"{}"),
     ],
 )
 def test_records_that_somebody_else_wrote_are_passed_over(key: bytes, value: bytes) -> None:
     found = standing_in({key: value})
-    assert (found.positions, found.stops, found.way_back) == ({}, {}, {})
+    assert (found.positions, found.stops) == ({}, {})
 
 
 def test_what_is_reported_last_counts() -> None:
@@ -98,18 +88,6 @@ def test_what_is_reported_last_counts() -> None:
     assert known.learn(Entry(1, *STOPS.tombstone(AT)))
     assert known.handed(Assignment(AT, AT, None, Rules())).stop is None
     assert not known.learn(Entry(2, b"owner", b"{}"))
-
-
-def test_what_a_flow_back_left_out_is_of_the_topics_that_it_was_found_with() -> None:
-    spans = joined([(7, 9), (1, 2), (8, 12), (12, 13)])
-    assert spans == ((1, 2), (7, 13))
-    back = WayBack(spans, OURS, OTHER)
-    assert WAYS_BACK.read(Entry(0, *WAYS_BACK.entry(AT, back))) == (AT, back)
-    known = standing_in(dict([WAYS_BACK.entry(AT, back)]))
-    assert known.way_back_of(AT, OURS, OTHER) == known.way_back_of(AT, OURS, None) == spans
-    assert known.way_back_of(AT, OTHER, OTHER) == known.way_back_of(AT, OURS, OURS) == ()
-    ours = Assignment(AT, AT, OURS, Rules(), target_topic_id=OTHER)
-    assert (known.handed(ours).way_back, known.handed(ours).losses) == (spans, ()), "the source has nothing there"
 
 
 def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> None:
@@ -124,7 +102,6 @@ def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> No
         last=FULL,
         stop=STOP,
         losses=((4, 5),),
-        way_back=((6, 7),),
         target_topic_id=OTHER,
         caught_up_ms=8,
         contact=Contact(30, 7),
@@ -139,10 +116,9 @@ def test_a_part_of_a_journal_takes_nothing_from_what_the_rest_of_it_says() -> No
         POSITIONS.entry(copy, last),
         STOPS.entry(copy, stop),
         loss_entry(Loss(AT, copy, 8, 9, topic_id=OURS, target_topic_id=OTHER)),
-        WAYS_BACK.entry(copy, WayBack(((60, 70),), OURS, OTHER)),
     ):
         assert known.learn(Entry(0, *entry))
-    since = replace(full, last=last, stop=stop, losses=((4, 5), (8, 9)), way_back=((60, 70),))
+    since = replace(full, last=last, stop=stop, losses=((4, 5), (8, 9)))
     assert known.updated(full) == replace(since, caught_up_ms=80, contact=Contact(40, 70))
 
 
