@@ -28,8 +28,9 @@ from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, look_again, never
 from mirror.topics.adoption import CopyStanding, Gate, tails
-from mirror.topics.apply import TopicPlan, ensure_flow_topic, plan_topics
+from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.history import History, read_history, read_others, read_own
+from mirror.topics.reconcile import TopicPlan, plan_topics
 from mirror.topics.same_cluster import loop_finding
 from mirror.verify.report import DifferenceKind, VerifyReport
 

@@ -67,13 +67,12 @@ from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
-from mirror.policy.selection import Rekeying, is_rekeyed, select
+from mirror.policy.selection import Rekeying, is_rekeyed, progress_topic, select
 from mirror.rendering import console, print_json
 from mirror.replication.assignment import Loss, log_loss
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector, always, beating
 from mirror.topics.history import GRANT_JOURNALS, LostBack, losses_on_the_way_back, may_hide_flows
-from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
     from mirror.spark.rekey.plan_log import PlanLog

@@ -40,7 +40,6 @@ from mirror.replication.assignment import COMPACTION, Assignment, Loss, assign, 
 from mirror.states import State
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import (
-    TopicPlan,
     apply,
     ensure_flow_topic,
     ensure_heartbeats,
@@ -51,6 +50,7 @@ from mirror.topics.apply import (
 )
 from mirror.topics.configs import follows
 from mirror.topics.history import History, read_history, read_others, read_own, write_own
+from mirror.topics.reconcile import TopicPlan
 
 # --- A flow that is ready to run, and how a run of it ended (values) --------------------------------------------------
 

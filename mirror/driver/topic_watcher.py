@@ -80,9 +80,10 @@ from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
 from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, record_given
 from mirror.topics.adoption import Gate, source_lost, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, log_setting
+from mirror.topics.apply import apply, asking, keep_progress, log_setting
 from mirror.topics.history import History, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
+from mirror.topics.reconcile import TopicPlan
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
 

@@ -50,9 +50,10 @@ from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import made_anew
 from mirror.states import State
 from mirror.topics.acls import Acl, AclPlan, plan_acls
-from mirror.topics.apply import TopicPlan, begun_as, plan_topics
 from mirror.topics.configs import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from mirror.topics.history import Claim, History, copies_of_others
+from mirror.topics.reconcile import TopicPlan, decide, observe
+from mirror.topics.state import begun_as
 
 #: Partitions whose logs are compared at a time.
 _AT_ONCE: Final = 16
@@ -165,9 +166,9 @@ class Gate:
 
         Raises ClusterError.
         """
-        held: dict[str, str] = {}
+        observation, held = observe(self.source, self.target, settings, history, keeps=self.keeps), dict[str, str]()
         for _ in range(_PLANS):
-            plan = plan_topics(self.source, self.target, settings, history, leave=held, keeps=self.keeps)
+            plan = decide(observation, held)
             timed = [one for one in plan.changes if self._is_timed(one, settings)]
             late = [one for one in timed if self._is_written_by(one)]
             retimed = frozenset(one.topic for one in timed if one.after != LOG_APPEND_TIME) - self.untimed

@@ -26,9 +26,8 @@ from mirror.journal.positions import joined
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
 from mirror.observability.status import has_reports
-from mirror.policy.selection import selects
+from mirror.policy.selection import progress_topic, selects
 from mirror.replication.assignment import POSSIBLE, WAY_BACK, Loss
-from mirror.topics.rekeyed import progress_topic
 
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
 _ANY: Final = journal_topic("any-other-flow")
@@ -124,6 +123,9 @@ class History:
     def chains(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return the chain of each of these topics."""
         return {topic: self.chain(topic) for topic in topics}
+
+
+NO_HISTORY: Final = History()
 
 
 def gone_topics(

@@ -29,8 +29,10 @@ from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in
 from mirror.topics.adoption import Gate
-from mirror.topics.apply import NO_TOPICS, TopicPlan, begun_as, own_creations
+from mirror.topics.apply import own_creations
 from mirror.topics.history import History, gone_topics, read_history, read_own
+from mirror.topics.reconcile import NO_TOPICS, TopicPlan
+from mirror.topics.state import begun_as
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
 
