@@ -29,7 +29,7 @@ from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, look_again, never
 from mirror.topics.adoption import CopyStanding, Gate, tails
 from mirror.topics.apply import ensure_flow_topic
-from mirror.topics.history import History, read_history, read_others, read_own
+from mirror.topics.history import History, history_of, read_others, read_own
 from mirror.topics.reconcile import TopicPlan, plan_topics
 from mirror.topics.same_cluster import loop_finding
 from mirror.verify.report import DifferenceKind, VerifyReport
@@ -67,7 +67,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     source, target = Admin(settings.source), Admin(settings.target)
     own = asyncio.run(read_own(settings))
     refuse_failed_over(settings.flow, own.newest)
-    history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+    history = history_of(settings, own, source, target)
     plan = plan_topics(source, target, settings, history)
     if whole := [finding for finding in plan.refusals if not finding.topic]:
         raise PreflightError("\n".join(map(str, whole)))

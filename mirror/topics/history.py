@@ -284,10 +284,14 @@ async def _topic_ids(where: Endpoint, names: Collection[str]) -> frozenset[str]:
         return frozenset(str(cluster.topic_id(name)) for name in names)
 
 
-def read_others(settings: Settings, source: Admin, target: Admin) -> History:
-    """What the journals of other flows say at this moment, on both clusters. Raises ClusterError, MalformedBatch."""
-    own = Own({}, target.cluster_id())
+def history_of(settings: Settings, own: Own, source: Admin, target: Admin) -> History:
+    """Return what `own` and the journals of other flows say now. Raises ClusterError, MalformedBatch."""
     return asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+
+
+def read_others(settings: Settings, source: Admin, target: Admin) -> History:
+    """Return what the journals of other flows say now, on both clusters. Raises ClusterError, MalformedBatch."""
+    return history_of(settings, Own({}, target.cluster_id()), source, target)
 
 
 async def losses_on_the_way_back(

@@ -187,7 +187,7 @@ def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class TopicsObservation:
     """Both states of a flow's topics, and what the target takes of what makes the one the other."""
 
     desired: DesiredTopics
@@ -206,7 +206,7 @@ class Observation:
 
 def observe(
     source: Admin, target: Admin, settings: Settings, history: History = NO_HISTORY, *, keeps: bool = False
-) -> Observation:
+) -> TopicsObservation:
     """Ask both clusters about a flow's topics. `keeps`: no copy gets a setting by which it would keep less. Writes
     nothing; raises ClusterError when a cluster cannot be read.
     """
@@ -234,7 +234,7 @@ def observe(
         configs = observed.configs[pair.target], desired.configs[pair.source]
         unfollowed += unknown(pair.target, *configs, settings.sync)
     rekeyed = plan_rekeyed(desired, observed, [pair for pair in readable if pair.rekeying is not None])
-    return Observation(
+    return TopicsObservation(
         desired=desired,
         observed=observed,
         rekeyed=rekeyed,
@@ -316,7 +316,7 @@ def _cluster_findings(
 # --- Decide (pure) ----------------------------------------------------------------------------------------------------
 
 
-def decide(seen: Observation, leave: Collection[str] = ()) -> TopicPlan:
+def decide(seen: TopicsObservation, leave: Collection[str] = ()) -> TopicPlan:
     """Return what is to be done. Nothing is changed of the target topics to `leave`.
 
     Source topics that the flow mirrored under another id into the target topics of now may have another number of
@@ -372,7 +372,7 @@ def _selection_findings(desired: DesiredTopics, observed: ObservedTopics) -> Ite
     yield from unanswered(observed.unread, desired.settings.target, observed.denied)
 
 
-def _fitting_findings(plan: TopicPlan, pairs: Iterable[TopicPair], seen: Observation) -> Iterator[Finding]:
+def _fitting_findings(plan: TopicPlan, pairs: Iterable[TopicPair], seen: TopicsObservation) -> Iterator[Finding]:
     """Say how these copies will fit their sources, once the plan is carried out. Of a copy whose source was recreated
     nothing is said: it might be emptied to fit another topic's settings.
     """
