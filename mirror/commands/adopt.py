@@ -72,7 +72,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     if whole := [finding for finding in plan.refusals if not finding.topic]:
         raise PreflightError("\n".join(map(str, whole)))
     pairs = _chosen(settings, plan, topics, every=every)
-    verdicts = Gate(source, target).verdicts(plan, history)
+    verdicts = Gate(source, target).verdicts(plan)
     stops = stops_in(own.newest, {topic: one.topic_id for topic, one in plan.target_topics.items()})
     found: list[Adopted] = []
     to_compare: list[TopicPair] = []

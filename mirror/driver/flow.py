@@ -128,16 +128,16 @@ def prepare(
     """
     settings, own = _opened(settings)
     source, target = Admin(settings.source), Admin(settings.target)
-    history = history_of(settings, own, source, target)
     gate = Gate(source, target, partial(_log_held, settings.flow), keeps, live=take_over and not once)
     on_refusal = refused or partial(_log_refusal, settings.flow)
-    whole, ownership = gate.plan(settings, history), OwnershipCheck(place=own.place)
+    whole = gate.plan(settings, history_of(settings, own, source, target))
+    ownership = OwnershipCheck(place=own.place)
 
     def check() -> None:  # the flow may have been failed over while both clusters were compared
         asyncio.run(ownership.refuse_lost(settings))
 
     reconciler = Reconciler(gate, check, unfollowed_in(own.newest))
-    reconciler.record_compaction(whole, settings, history)
+    reconciler.record_compaction(whole, settings)
     if refused is None and (not whole.allowed().has_topics or any(not one.topic for one in whole.refusals)):
         whole.raise_refusals()
     log_advice(settings.flow, whole.advice)
@@ -145,15 +145,15 @@ def prepare(
         planned = sum(len(whole.source_topics[pair.source].partitions) for pair in whole.allowed().pairs)
         start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
     ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
-    done, made = reconciler.carry_out(whole, settings, history), frozenset[str]()
+    done, made = reconciler.carry_out(whole, settings), frozenset[str]()
     if any(isinstance(problem, PreflightError) for problem in done.failures.values()):  # a topic appeared meanwhile
-        history, made = history_of(settings, own, source, target), done.made
-        done = reconciler.carry_out(gate.plan(settings, history), settings, history)
+        made, whole = done.made, gate.plan(settings, history_of(settings, own, source, target))
+        done = reconciler.carry_out(whole, settings)
     if refused is None and done.failures and not done.plan.has_topics:
         raise next(iter(done.failures.values()))
     for finding in done.findings:
         on_refusal(finding)
-    flow = _ready(settings, target, done, history, once=once)
+    flow = _ready(settings, target, done, once=once)
     return replace(flow, made=made | done.made, until_caught_up=until_caught_up, take_over=take_over)
 
 
@@ -171,7 +171,7 @@ def _opened(settings: Settings) -> tuple[Settings, Own]:
     return settings, own
 
 
-def _ready(settings: Settings, target: Admin, done: CarriedOut, history: History, *, once: bool) -> Flow:
+def _ready(settings: Settings, target: Admin, done: CarriedOut, *, once: bool) -> Flow:
     """Return the flow whose plan was carried out."""
     assignments, replicas = assignments_of(target, done.plan, settings), settings.topics.replication_factor
     tasks = task_count(settings.spark.tasks, len(assignments) if once else MOST_TASKS)
@@ -189,7 +189,7 @@ def _ready(settings: Settings, target: Admin, done: CarriedOut, history: History
         heartbeats=ensure_heartbeats(target, settings.flow, replicas),
         rekeyed=done.plan.rekeyed,
         refused=done.refused,
-        origins=history.chains(done.plan.sources),
+        origins=done.plan.history.chains(done.plan.sources),
     )
     return with_settings(flow, settings)
 

@@ -33,7 +33,7 @@ from mirror.replication.assignment import COMPACTION, Assignment, Loss, assign, 
 from mirror.topics.adoption import Gate
 from mirror.topics.apply import Applied, apply, keep_progress, log_setting, rules_from, rules_of
 from mirror.topics.configs import follows
-from mirror.topics.history import History, read_own, write_own
+from mirror.topics.history import read_own, write_own
 from mirror.topics.reconcile import TopicPlan
 
 
@@ -94,13 +94,13 @@ class Reconciler:
     #: Partitions of copies that are compacted while their sources are not, and that the journal names.
     _on_record: set[TopicPartition] = field(default_factory=set)
 
-    def carry_out(self, whole: TopicPlan, settings: Settings, history: History) -> CarriedOut:
+    def carry_out(self, whole: TopicPlan, settings: Settings) -> CarriedOut:
         """Make what a plan says on the target. Raises as `apply` does, but for refusals, and as `check` does."""
         source, target, allowed = self.gate.source, self.gate.target, whole.allowed()
 
         def check() -> None:
             self.check()
-            record_making(source, target, allowed, settings, history)
+            record_making(source, target, allowed, settings)
 
         keep_progress(target, whole.rekeyed)
         applied = apply(target, allowed, check, source)
@@ -129,12 +129,12 @@ class Reconciler:
             asyncio.run(write_own(settings, entries))
         self.unfollowed, self._logged = now, unfollowed
 
-    def record_compaction(self, plan: TopicPlan, settings: Settings, history: History) -> None:
+    def record_compaction(self, plan: TopicPlan, settings: Settings) -> None:
         """Put copies on record that are compacted while their sources are not: once for each partition while it lasts,
         and once more when it is over, since it may have been accepted in between. So are copies that were compacted at
         the last plan, as their sources were, and neither is now.
         """
-        alone, known = compacted_alone(plan, history.seen, self._compacted), plan.target_configs
+        alone, known = compacted_alone(plan, self._compacted), plan.target_configs
         unread = self._compacted - known.keys()
         compacted = unread.union(copy for copy in known if is_compacted(plain_values(known[copy])))
         lasts = alone & compacted | unread
@@ -161,14 +161,14 @@ def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tup
     return (*found, *(Refusal(topic, topic, 0, text) for topic, text in sorted(why.items()) if topic not in reported))
 
 
-def compacted_alone(plan: TopicPlan, seen: Mapping[str, FirstSeen], before: Collection[str] = ()) -> frozenset[str]:
+def compacted_alone(plan: TopicPlan, before: Collection[str]) -> frozenset[str]:
     """The flow's copies that are compacted, or were `before`, and whose sources are not: their cleaner may remove, or
     have removed, what that of their source keeps, whoever sets them back.
     """
     return frozenset(
         pair.target
         for pair in plan.pairs
-        if (known := seen.get(pair.target)) is not None
+        if (known := plan.history.seen.get(pair.target)) is not None
         and (theirs := plan.target_configs.get(pair.target)) is not None
         and (ours := plan.source_configs.get(pair.source)) is not None
         and known.source_topic == pair.source
@@ -228,7 +228,7 @@ def record_compaction(
     return frozenset(held)
 
 
-def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Settings, history: History) -> None:
+def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Settings) -> None:
     """Put on record what is about to be created, so that a flow back knows from the first moment on where it comes
     from. Nothing is begun while there is no journal. Raises ClusterError.
     """
@@ -243,7 +243,7 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
             topic_id=None,
             target_topic_id=None,
             cluster_id=source_id,
-            origins=(source_id, *history.chain(sources[copy])),
+            origins=(source_id, *plan.history.chain(sources[copy])),
         )
         for copy in made
     }

@@ -373,21 +373,23 @@ class Replanner:
     def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
         self._gate.stamped = frozenset(one.target.topic for one in current if one.rules.target_append_time)
-        whole, history = self._planned(seen, {one.target.topic for one in current})
+        whole = self._planned(seen, {one.target.topic for one in current})
         current = [one for one in current if one.target.topic not in self._gate.foreign]
         due = self._deletions.due(self.settings, whole, current, seen, sound)
         if due and (gone := self._deletions.delete(self.settings, due)):
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
-            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=history.chains(whole.sources))
+            return NewPlan(
+                left, refused=_left_out(refused_by(whole), left), origins=whole.history.chains(whole.sources)
+            )
         if self._settled is not None and whole is self._settled[0] and (tuple(current), seen) == self._settled[1:3]:
             return self._settled[3]
-        anew = self._begun_anew(whole, history, current)
+        anew = self._begun_anew(whole, current)
         self._log_advice(whole.advice)
-        self._reconciler.record_compaction(whole, self.settings, history)
+        self._reconciler.record_compaction(whole, self.settings)
         self._made -= {one.target.topic for one in current}
-        done = self._reconciler.carry_out(whole, self.settings, history)
+        done = self._reconciler.carry_out(whole, self.settings)
         self._made |= done.made
         for text in self._refused.new(map(str, done.findings)):
             _log.error("not_mirrored", flow=self.settings.flow, reason=text)
@@ -395,11 +397,11 @@ class Replanner:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             try:
-                self._sync_acls(done.plan, history, self._made)
+                self._sync_acls(done.plan, self._made)
             except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
                 self._log_acls([str(problem)])
         self._rekeyed |= {rule.source for rule in done.plan.rekeyed}
-        found = self._new_plan(whole, done, history, current, anew)
+        found = self._new_plan(whole, done, current, anew)
         self._settled, before = None, tuple(current)
         if self._plan is whole and not found.anew and found.assignments == before and not self.settings.sync.acls:
             found = replace(found, assignments=before)  # compared by identity from now on
@@ -410,7 +412,6 @@ class Replanner:
         self,
         whole: TopicPlan,
         done: CarriedOut,
-        history: History,
         current: Sequence[Assignment],
         anew: frozenset[str],
     ) -> NewPlan:
@@ -436,7 +437,7 @@ class Replanner:
             tuple(rule for rule in whole.rekeyed if rule.source in self._rekeyed),  # a query goes by what holds now
             anew,
             _left_out(done.refused, mirrored),
-            history.chains(whole.sources),
+            whole.history.chains(whole.sources),
         )
 
     def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
@@ -471,7 +472,7 @@ class Replanner:
             if not selects(topic, after) or before.naming.target_of(topic) != after.naming.target_of(topic)
         ]
 
-    def _planned(self, seen: Mapping[str, FirstSeen], begun: Collection[str]) -> tuple[TopicPlan, History]:
+    def _planned(self, seen: Mapping[str, FirstSeen], begun: Collection[str]) -> TopicPlan:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one.
         What is in it that is not `begun`, by the target's names, is planned by what other flows' journals say now (N4).
         """
@@ -483,8 +484,8 @@ class Replanner:
         plan = self._plan_by(history)
         is_new = self._read_at > before or not self._is_to_ask(plan, begun)
         if is_new or (now := replace(self._read_elsewhere(), seen=seen)) == history:
-            return plan, history
-        return self._plan_by(now), now
+            return plan
+        return self._plan_by(now)
 
     def _is_to_ask(self, plan: TopicPlan, begun: Collection[str]) -> bool:
         """Whether something of a plan begins, or is not allowed to by what other flows' journals said long ago."""
@@ -514,14 +515,14 @@ class Replanner:
     def _hold(self, topic: str, why: str) -> None:
         self._held[topic] = why
 
-    def _begun_anew(self, plan: TopicPlan, history: History, current: Sequence[Assignment]) -> frozenset[str]:
+    def _begun_anew(self, plan: TopicPlan, current: Sequence[Assignment]) -> frozenset[str]:
         """Target topics that are there, and are to be filled, under another id than the journal knows, or that it names
         by other ids than they are mirrored by: somebody adopted them.
         """
         mirrored = {one.target.topic: (one.topic_id, one.target_topic_id) for one in current}
 
         def begins(topic: str, topic_id: UUID | None) -> bool:
-            if (seen := history.seen.get(topic)) is None:
+            if (seen := plan.history.seen.get(topic)) is None:
                 return False
             source_id, target_id = mirrored.get(topic, (None, None))
             named = same_id(seen.topic_id, source_id) and same_id(seen.target_topic_id, target_id)
@@ -552,12 +553,12 @@ class Replanner:
             log_advice(self.settings.flow, sorted(now - self._advised, key=str))
         self._advised = now
 
-    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
+    def _sync_acls(self, plan: TopicPlan, made: Collection[str]) -> None:
         settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
         groups, failures = followed_groups(settings, self._source), dict[str, MirrorError]()
-        acls, held = self._gate.acls(plan, history, settings, groups, self._given, made)
+        acls, held = self._gate.acls(plan, settings, groups, self._given, made)
         if acls.missing or acls.revoked:
             with asking(self._target, self._refuse_lost) as ask:
                 ask()

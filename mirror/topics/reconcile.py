@@ -16,7 +16,7 @@ from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import MirrorError, PreflightError
-from mirror.journal.entries import Unfollowed, same_id
+from mirror.journal.entries import FirstSeen, Unfollowed, same_id
 from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
 from mirror.kafka.topic_configs import ConfigChange, ConfigValue, TopicConfigs, by_topic, plain_values
 from mirror.names import first_of
@@ -64,6 +64,8 @@ class TopicPlan:
     #: The selected topics as they were, with ids, leaders and replicas; and those of their copies that exist.
     source_topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     target_topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    #: What journals said.
+    history: History = NO_HISTORY
     #: The settings by which it was planned.
     source_configs: TopicConfigs = field(default_factory=dict)
     target_configs: TopicConfigs = field(default_factory=dict)
@@ -111,6 +113,12 @@ class TopicPlan:
     def advice(self) -> tuple[Finding, ...]:
         """The other findings."""
         return tuple(finding for finding in self.findings if finding.severity is not Severity.REFUSE)
+
+    def begun_as(self, pair: TopicPair) -> FirstSeen | None:
+        """Return as what the source topic was first seen, if it was recreated since and its copy is still that of the
+        first; else None.
+        """
+        return begun_as(pair, self.source_topics, self.target_topics, self.history)
 
     def shortened(self, topic: str) -> str:
         """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
@@ -342,6 +350,7 @@ def decide(seen: TopicsObservation, leave: Collection[str] = ()) -> TopicPlan:
         creations=seen.fit.made,
         growths=growths,
         changes=tuple(change for change in seen.changes if change.topic not in frozen),
+        history=observed.history,
         source_topics={pair.source: desired.topics[pair.source] for pair in pairs},
         target_topics=copies,
         source_configs=desired.configs,
