@@ -165,8 +165,9 @@ def target_cluster(_pair: tuple[Shared, Shared]) -> Shared:
 @pytest.fixture(scope="session")
 def _own_pair() -> Iterator[tuple[Cluster, Cluster]]:
     with ExitStack() as stack:
-        # a broker that was killed is not registered again before this is over; Kafka's own
-        config = {**SETTINGS, "broker.session.timeout.ms": 9_000}
+        # a broker that was killed is not registered again before this is over; one that is suspended for as long as a
+        # request waits (`CALL_TIMEOUT`) is not fenced
+        config = {**SETTINGS, "broker.session.timeout.ms": 15_000}
         specs = [Spec(name=name, config=config) for name in ("source", "target")]
         source, target = (stack.enter_context(cluster) for cluster in start_many(specs))
         yield source, target

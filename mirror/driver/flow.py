@@ -183,8 +183,8 @@ def _ready(settings: Settings, target: Admin, done: CarriedOut, *, once: bool) -
         tasks=tasks,
         epoch_seconds=epoch_length(settings.spark.epoch_s, len(assignments), tasks),
         once=once,
-        make_journal=lambda: ensure_flow_topic(Admin(settings.target), settings.flow, replicas),
-        elsewhere=lambda: read_others(settings, Admin(settings.source), Admin(settings.target)),
+        make_journal=partial(_make_journal, settings),
+        elsewhere=partial(_elsewhere, settings),
         start=moment(settings.topics.start),
         heartbeats=ensure_heartbeats(target, settings.flow, replicas),
         rekeyed=done.plan.rekeyed,
@@ -218,6 +218,14 @@ def _log_held(flow: str, topic: str, why: str) -> None:
 
 def _follows(settings: Settings, source: str, target: str) -> bool:
     return selects(source, settings.topics) and settings.topics.naming.target_of(source) == target
+
+
+def _make_journal(settings: Settings) -> None:
+    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
+
+
+def _elsewhere(settings: Settings) -> History:
+    return read_others(settings, Admin(settings.source), Admin(settings.target))
 
 
 def with_settings(flow: Flow, settings: Settings) -> Flow:

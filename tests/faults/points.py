@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirror.kafka.connection import Connection
+from mirror.kafka.protocol import HotRequest
 
 #: NAME:COUNT, or NAME:COUNT:FILE to strike only where FILE does not exist yet, and to make it.
 VARIABLE: Final = "MIRROR_KILL_POINT"
@@ -38,7 +39,7 @@ MOMENTS: Final = ("sending", "sent", "answered")
 
 #: Step of the mirror -> where it is: module, name inside it. Each gives two points, `before-` and `after-`.
 STEPS: Final[dict[str, tuple[str, str]]] = {
-    "crc": ("mirror.replication.fetcher", "plain"),
+    "crc": ("mirror.replication.fetcher", "Fetcher._cut"),
     "arrival": ("mirror.replication.fetcher", "Fetcher._take"),
     "verdict": ("mirror.replication.pipeline", "classify"),
     "restamp": ("mirror.replication.partition_writer", "restamp"),
@@ -172,7 +173,8 @@ def _wrap_requests(key: int, moment: str, strikes: Callable[[], None]) -> None:
     inner = Connection._put
 
     def put(self: Connection, request: Any, future: Any, decoder: Callable[[memoryview], Any], *more: Any) -> Any:
-        if request.__api_key__ != key:
+        made_by_hand = isinstance(request, HotRequest)
+        if (request.api.key if made_by_hand else request.__api_key__) != key:
             return inner(self, request, future, decoder, *more)
         if moment == "sending":
             strikes()

@@ -13,6 +13,7 @@ from mirror.commands.failover import _FailoverRun
 from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.groups.gap import GROUPS_STAY
 from mirror.journal.ownership import KEY, ending
+from mirror.kafka.produce import ProduceRequest
 from mirror.lab.embedded import Cluster
 
 
@@ -57,12 +58,16 @@ def test_a_failover_whose_record_gets_no_answer_says_so(
 ) -> None:
     """The target freezes as the record is on its way, and takes it as it goes on: the flow is failed over then."""
 
-    def freezing(*args: Any) -> Any:
+    def freezing(*args: Any) -> ProduceRequest:
         own_target.suspend(0)
+        return ProduceRequest(*args)
+
+    def recording(*args: Any) -> Any:
+        patch.setattr("mirror.kafka.produce.ProduceRequest", freezing)
         return ending(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mirror.commands.failover.record.ending", freezing)
+        patch.setattr("mirror.commands.failover.record.ending", recording)
         try:
             with pytest.raises(ClusterUnreachable, match="Nobody knows whether the flow is failed over now"):
                 flow.fail_over()
