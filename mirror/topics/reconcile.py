@@ -10,7 +10,7 @@ says what may be changed of the target's topics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -126,31 +126,25 @@ class TopicPlan:
         return shortened(plain_values(configs), _changed(configs, (one for one in self.changes if one.topic == topic)))
 
     def allowed(self) -> TopicPlan:
-        """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
+        """Return the plan without the topics that preflight refuses; of no topic where it refuses the whole flow."""
         refused = {finding.topic for finding in self.refusals}
-        pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
-        rekeyed = tuple(
-            one for one in self.rekeyed if "" not in refused and not {one.source, *one.own_topics} & refused
-        )
-        left = {pair.target for pair in pairs}.union(*(one.own_topics for one in rekeyed))
-        return replace(
-            self,
-            pairs=pairs,
-            rekeyed=rekeyed,
-            creations=tuple(one for one in self.creations if one.topic in left),
-            growths=tuple(one for one in self.growths if one.topic in left),
-            changes=tuple(one for one in self.changes if one.topic in left),
-            findings=self.advice,
-            unfollowed=tuple(one for one in self.unfollowed if one.topic in left),
-        )
+        pairs = tuple(pair for pair in self.pairs if not {"", pair.source, pair.target} & refused)
+        rekeyed = tuple(rule for rule in self.rekeyed if not {"", rule.source, *rule.own_topics} & refused)
+        left = {pair.target for pair in pairs}.union(*(rule.own_topics for rule in rekeyed))
+        creations = tuple(creation for creation in self.creations if creation.topic in left)
+        plan = replace(self, pairs=pairs, rekeyed=rekeyed, creations=creations, findings=self.advice)
+        return plan._changing(left.__contains__)
 
     def leaving(self, topics: Collection[str]) -> TopicPlan:
-        """The plan without changes to these existing target topics."""
+        """Return the plan without changes to these existing target topics."""
+        return self._changing(lambda topic: topic not in topics)
+
+    def _changing(self, may_change: Callable[[str], bool]) -> TopicPlan:
         return replace(
             self,
-            growths=tuple(one for one in self.growths if one.topic not in topics),
-            changes=tuple(one for one in self.changes if one.topic not in topics),
-            unfollowed=tuple(one for one in self.unfollowed if one.topic not in topics),
+            growths=tuple(growth for growth in self.growths if may_change(growth.topic)),
+            changes=tuple(change for change in self.changes if may_change(change.topic)),
+            unfollowed=tuple(setting for setting in self.unfollowed if may_change(setting.topic)),
         )
 
     def unfollowed_with(self, unchanged: Mapping[str, MirrorError]) -> dict[str, tuple[Unfollowed, ...]]:
