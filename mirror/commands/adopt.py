@@ -28,8 +28,9 @@ from mirror.rendering import count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, look_again, never
 from mirror.topics.adoption import CopyStanding, Gate, tails
-from mirror.topics.apply import TopicPlan, ensure_flow_topic, plan_topics
-from mirror.topics.history import History, read_history, read_others, read_own
+from mirror.topics.apply import ensure_flow_topic
+from mirror.topics.history import History, history_of, read_others, read_own
+from mirror.topics.reconcile import TopicPlan, plan_topics
 from mirror.topics.same_cluster import loop_finding
 from mirror.verify.report import DifferenceKind, VerifyReport
 
@@ -66,12 +67,12 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     source, target = Admin(settings.source), Admin(settings.target)
     own = asyncio.run(read_own(settings))
     refuse_failed_over(settings.flow, own.newest)
-    history = asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+    history = history_of(settings, own, source, target)
     plan = plan_topics(source, target, settings, history)
     if whole := [finding for finding in plan.refusals if not finding.topic]:
         raise PreflightError("\n".join(map(str, whole)))
     pairs = _chosen(settings, plan, topics, every=every)
-    verdicts = Gate(source, target).verdicts(plan, history)
+    verdicts = Gate(source, target).verdicts(plan)
     stops = stops_in(own.newest, {topic: one.topic_id for topic, one in plan.target_topics.items()})
     found: list[Adopted] = []
     to_compare: list[TopicPair] = []

@@ -66,12 +66,11 @@ from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
-from mirror.policy.selection import Rekeying, is_rekeyed
+from mirror.policy.selection import Rekeying, is_rekeyed, progress_topic
 from mirror.rendering import console, print_json
 from mirror.states import State
 from mirror.suspension import Clearance, SuspensionDetector, always, beating
 from mirror.topics.history import check_flows_back
-from mirror.topics.rekeyed import progress_topic
 
 if TYPE_CHECKING:
     from mirror.spark.rekey.plan_log import PlanLog

@@ -17,8 +17,8 @@ from mirror.policy.remedies import set_configs
 from mirror.policy.rules import Finding, Severity
 from mirror.rendering import Field, console, count, json_rows, keys, number, plain, state_text, table_of
 from mirror.segments.restore import UNLIMITED, GroupsReport, Restored
-from mirror.topics.apply import TopicPlan
 from mirror.topics.configs import SettingsPlan
+from mirror.topics.reconcile import TopicPlan
 
 #: Groups of which each is named, to a person.
 _NAMED: Final = 50

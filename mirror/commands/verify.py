@@ -38,8 +38,8 @@ from mirror.rendering import console, count, print_json
 from mirror.replication.assignment import KnownStop
 from mirror.replication.open_transactions import held_from
 from mirror.replication.topic_identity import made_anew
-from mirror.topics.apply import plan_topics
 from mirror.topics.history import GRANT_READ, GRANT_WRITE, gone_topics, hidden_topics
+from mirror.topics.reconcile import plan_topics
 from mirror.topics.same_cluster import refuse_same
 from mirror.verify.compare import LogBounds
 from mirror.verify.flow import SHARES_AT_ONCE, Known, Moves, Proof, Proved, Waiting, Watch, plan_proof, prove, run_proof

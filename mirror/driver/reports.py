@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirror import clock
-from mirror.driver.flow import Refusal
+from mirror.driver.reconciler import Refusal
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs

@@ -33,7 +33,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -42,16 +41,9 @@ from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reading import reloaded
 from mirror.driver.flow import (
-    Refusal,
-    assignments_of,
-    compacted_alone,
     log_advice,
-    places_of,
-    record_compaction,
-    record_making,
-    record_unfollowed,
-    refused_by,
 )
+from mirror.driver.reconciler import CarriedOut, Reconciler, Refusal, assignments_of, refused_by
 from mirror.driver.scheduling import renewed
 from mirror.errors import (
     ClusterError,
@@ -61,28 +53,28 @@ from mirror.errors import (
     PreflightError,
     Throttled,
 )
-from mirror.journal.entries import COPIES, FirstSeen, Unfollowed, same_id, unfollowed_in
+from mirror.journal.entries import COPIES, FirstSeen, same_id
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, Endpoint
 from mirror.kafka.remembering_admin import RememberingAdmin
-from mirror.kafka.topic_configs import plain_values
 from mirror.names import OWN_PREFIX, first_of
 from mirror.observability import logs
 from mirror.observability.logs import Lasting
 from mirror.observability.status import NOT_OURS
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import Finding, is_compacted
+from mirror.policy.rules import Finding
 from mirror.policy.selection import Rekeying, is_rekeyed, selects
 from mirror.replication.assignment import Assignment
 from mirror.replication.topic_identity import MISSING_TRIES
 from mirror.suspension import Clearance, SuspensionDetector, never
 from mirror.topics.acls import Acl, AclPlan, create_acls, delete_acls, given_in, record_given
 from mirror.topics.adoption import Gate, source_lost, unacknowledged
-from mirror.topics.apply import TopicPlan, apply, asking, keep_progress, log_setting
+from mirror.topics.apply import asking
 from mirror.topics.history import History, gone_topics, read_others, read_own
 from mirror.topics.plan import followed_groups
+from mirror.topics.reconcile import TopicPlan
 
 # --- Which copies a running mirror deletes, since their source topics were --------------------------------------------
 
@@ -342,6 +334,7 @@ class Replanner:
         self._ownership = OwnershipCheck()
         self._source, self._target = RememberingAdmin(settings.source), RememberingAdmin(settings.target)
         self._gate = Gate(self._source, self._target, self._hold, live=True)
+        self._reconciler = Reconciler(self._gate, self._refuse_lost)
         self._deletions = Deletions(self._source, self._target)
         self._names, self._history = frozenset[tuple[int, str]](), History()
         self._read_at = float("-inf")  # when these journals were read last
@@ -352,10 +345,7 @@ class Replanner:
         self._rekeyed = set[str]()  # source topics that were in a plan
         self._refused = Lasting[str]()
         self._advised: set[Finding] | None = None  # none before the first round
-        self._unfollowed: dict[str, tuple[Unfollowed, ...]] | None = None  # once the journal was read
         self._acls_held = Lasting[str]()
-        self._compacted = frozenset[str]()  # copies, at the last round
-        self._on_record = set[TopicPartition]()  # of copies that are compacted, and their sources not
         self._given: set[Acl] | None = None  # what the flow gave, once its journal was read
         self._took = 0.0
         #: Plan, assignments and first sights of the last round, where it found nothing to do, and what it returned.
@@ -383,68 +373,72 @@ class Replanner:
     def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
         self._gate.stamped = frozenset(one.target.topic for one in current if one.rules.target_append_time)
-        whole, history = self._planned(seen, {one.target.topic for one in current})
+        whole = self._planned(seen, {one.target.topic for one in current})
         current = [one for one in current if one.target.topic not in self._gate.foreign]
         due = self._deletions.due(self.settings, whole, current, seen, sound)
         if due and (gone := self._deletions.delete(self.settings, due)):
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
             left = tuple(one for one in current if one.target.topic not in gone)
-            return NewPlan(left, refused=_left_out(refused_by(whole), left), origins=history.chains(whole.sources))
-        before = tuple(current)
-        if self._settled is not None and whole is self._settled[0] and (before, seen) == self._settled[1:3]:
+            return NewPlan(
+                left, refused=_left_out(refused_by(whole), left), origins=whole.history.chains(whole.sources)
+            )
+        if self._settled is not None and whole is self._settled[0] and (tuple(current), seen) == self._settled[1:3]:
             return self._settled[3]
-        anew = self._begun_anew(whole, history, current)
-
-        def check() -> None:
-            self._refuse_lost()
-            record_making(self._source, target, whole.allowed(), self.settings, history)
-
+        anew = self._begun_anew(whole, current)
         self._log_advice(whole.advice)
-        self._record_compaction(whole, history)
-        keep_progress(target, whole.rekeyed)
+        self._reconciler.record_compaction(whole, self.settings)
         self._made -= {one.target.topic for one in current}
-        done = apply(target, whole.allowed(), check, self._source)
+        done = self._reconciler.carry_out(whole, self.settings)
         self._made |= done.made
-        failures = done.failures
-        self._log_settings(whole.allowed().unfollowed_with(done.unchanged))
-        self._gate.untimed |= whole.retimed & done.unchanged.keys()
-        refusals = (*whole.refusals, *whole.withheld.values())
-        for text in self._refused.new((*map(str, refusals), *(f"{topic}: {why}" for topic, why in failures.items()))):
+        for text in self._refused.new(map(str, done.findings)):
             _log.error("not_mirrored", flow=self.settings.flow, reason=text)
-        plan = whole.allowed().without(failures)
-        if failures or done.unchanged:
+        if done.failures or done.applied.unchanged:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             try:
-                self._sync_acls(plan, history, self._made)
+                self._sync_acls(done.plan, self._made)
             except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
                 self._log_acls([str(problem)])
-        planned, topics = assignments_of(target, plan, self.settings), self.settings.topics
-        made = self._made.intersection(one.target.topic for one in planned)
-        self._rekeyed |= {one.source for one in plan.rekeyed}
-        refused = refused_by(whole, failures)
-        ours, theirs = self._source.topics(), target.topics()  # with neither there is nothing left to report
-        current = [one for one in current if one.source.topic in ours or one.target.topic in theirs]
-        lost = {one.target for one in refused if one.target not in theirs}  # nor can their copies be made anew
-        lost.difference_update(topic for topic, why in failures.items() if isinstance(why, PreflightError))
-        lost -= target.denied(lost)  # of these their tasks report
-        current = [one for one in current if one.target.topic not in lost]
-        anew = anew.intersection(one.target.topic for one in planned)
-        mirrored = renewed(current, planned, lambda topic: selects(topic, topics), anew | made)
-        found = NewPlan(
-            mirrored,
-            made,
-            tuple(one for one in whole.rekeyed if one.source in self._rekeyed),  # a query goes by what holds now
-            anew | made,
-            _left_out(refused, mirrored),
-            history.chains(whole.sources),
-        )
-        self._settled = None
+        self._rekeyed |= {rule.source for rule in done.plan.rekeyed}
+        found = self._new_plan(whole, done, current, anew)
+        self._settled, before = None, tuple(current)
         if self._plan is whole and not found.anew and found.assignments == before and not self.settings.sync.acls:
             found = replace(found, assignments=before)  # compared by identity from now on
             self._settled = whole, before, seen, found
         return found
+
+    def _new_plan(
+        self,
+        whole: TopicPlan,
+        done: CarriedOut,
+        current: Sequence[Assignment],
+        anew: frozenset[str],
+    ) -> NewPlan:
+        """Return what is to be mirrored once a plan was carried out."""
+        planned, topics = assignments_of(self._target, done.plan, self.settings), self.settings.topics
+        names = {assignment.target.topic for assignment in planned}
+        source_topics, target_topics = self._source.topics(), self._target.topics()
+        lost = {refusal.target for refusal in done.refused if refusal.target not in target_topics}
+        lost.difference_update(topic for topic, why in done.failures.items() if isinstance(why, PreflightError))
+        lost -= self._target.denied(lost)  # of these their tasks report
+        left = [  # of what neither cluster has, or cannot be made anew, there is nothing left to report
+            assignment
+            for assignment in current
+            if assignment.source.topic in source_topics or assignment.target.topic in target_topics
+            if assignment.target.topic not in lost
+        ]
+        made = self._made & names
+        anew = anew & names | made
+        mirrored = renewed(left, planned, lambda topic: selects(topic, topics), anew)
+        return NewPlan(
+            mirrored,
+            made,
+            tuple(rule for rule in whole.rekeyed if rule.source in self._rekeyed),  # a query goes by what holds now
+            anew,
+            _left_out(done.refused, mirrored),
+            whole.history.chains(whole.sources),
+        )
 
     def refusals_of(self, settings: Settings, seen: Mapping[str, FirstSeen]) -> list[str]:
         """What preflight refuses with these settings, and does not with those of now. Writes nothing. Raises as
@@ -478,7 +472,7 @@ class Replanner:
             if not selects(topic, after) or before.naming.target_of(topic) != after.naming.target_of(topic)
         ]
 
-    def _planned(self, seen: Mapping[str, FirstSeen], begun: Collection[str]) -> tuple[TopicPlan, History]:
+    def _planned(self, seen: Mapping[str, FirstSeen], begun: Collection[str]) -> TopicPlan:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one.
         What is in it that is not `begun`, by the target's names, is planned by what other flows' journals say now (N4).
         """
@@ -490,8 +484,8 @@ class Replanner:
         plan = self._plan_by(history)
         is_new = self._read_at > before or not self._is_to_ask(plan, begun)
         if is_new or (now := replace(self._read_elsewhere(), seen=seen)) == history:
-            return plan, history
-        return self._plan_by(now), now
+            return plan
+        return self._plan_by(now)
 
     def _is_to_ask(self, plan: TopicPlan, begun: Collection[str]) -> bool:
         """Whether something of a plan begins, or is not allowed to by what other flows' journals said long ago."""
@@ -514,19 +508,6 @@ class Replanner:
         self._plan, self._basis = plan if plan.is_empty and not plan.unread else None, basis
         return plan
 
-    def _record_compaction(self, plan: TopicPlan, history: History) -> None:
-        """Once for each partition, while it lasts, and once more when it is over, since it may have been accepted in
-        between; also where both sides were compacted at the last round, and neither is now.
-        """
-        alone, known = compacted_alone(plan, history.seen, self._compacted), plan.target_configs
-        unread = self._compacted - known.keys()
-        compacted = unread.union(copy for copy in known if is_compacted(plain_values(known[copy])))
-        lasts = alone & compacted | unread
-        self._on_record = {at for at in self._on_record if at.topic in lasts}
-        if new := places_of(plan, alone) - self._on_record:
-            self._on_record |= record_compaction(self._target, plan, self.settings, new, self._refuse_lost)
-        self._compacted = compacted
-
     def _refuse_lost(self) -> None:
         self._ownership = OwnershipCheck.of(self.owner, self._ownership.place)
         asyncio.run(self._ownership.refuse_lost(self.settings))
@@ -534,14 +515,14 @@ class Replanner:
     def _hold(self, topic: str, why: str) -> None:
         self._held[topic] = why
 
-    def _begun_anew(self, plan: TopicPlan, history: History, current: Sequence[Assignment]) -> frozenset[str]:
+    def _begun_anew(self, plan: TopicPlan, current: Sequence[Assignment]) -> frozenset[str]:
         """Target topics that are there, and are to be filled, under another id than the journal knows, or that it names
         by other ids than they are mirrored by: somebody adopted them.
         """
         mirrored = {one.target.topic: (one.topic_id, one.target_topic_id) for one in current}
 
         def begins(topic: str, topic_id: UUID | None) -> bool:
-            if (seen := history.seen.get(topic)) is None:
+            if (seen := plan.history.seen.get(topic)) is None:
                 return False
             source_id, target_id = mirrored.get(topic, (None, None))
             named = same_id(seen.topic_id, source_id) and same_id(seen.target_topic_id, target_id)
@@ -572,22 +553,12 @@ class Replanner:
             log_advice(self.settings.flow, sorted(now - self._advised, key=str))
         self._advised = now
 
-    def _log_settings(self, now: dict[str, tuple[Unfollowed, ...]]) -> None:
-        """Each setting that does not follow once, while that lasts; the journal says which these are."""
-        if self._unfollowed is None:
-            self._unfollowed = unfollowed_in(asyncio.run(read_own(self.settings)).newest)
-        before = set(chain.from_iterable(self._unfollowed.values()))
-        for one in sorted(set(chain.from_iterable(now.values())) - before):
-            log_setting(self.settings.flow, one)
-        record_unfollowed(self.settings, self._unfollowed, now, self._refuse_lost)
-        self._unfollowed = now
-
-    def _sync_acls(self, plan: TopicPlan, history: History, made: Collection[str]) -> None:
+    def _sync_acls(self, plan: TopicPlan, made: Collection[str]) -> None:
         settings = self.settings
         if self._given is None:
             self._given = given_in(asyncio.run(read_own(settings)).newest)
         groups, failures = followed_groups(settings, self._source), dict[str, MirrorError]()
-        acls, held = self._gate.acls(plan, history, settings, groups, self._given, made)
+        acls, held = self._gate.acls(plan, settings, groups, self._given, made)
         if acls.missing or acls.revoked:
             with asking(self._target, self._refuse_lost) as ask:
                 ask()

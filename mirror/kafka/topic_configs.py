@@ -114,6 +114,10 @@ class ConfigValue:
     is_disputed: bool = False
 
 
+#: The settings of topics, by topic and name.
+TopicConfigs = Mapping[str, Mapping[str, ConfigValue]]
+
+
 def plain_values(configs: Mapping[str, ConfigValue]) -> dict[str, str]:
     """What is in effect, wherever it was set."""
     return {name: found.value for name, found in configs.items()}

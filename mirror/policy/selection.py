@@ -14,8 +14,8 @@ keep for themselves (`mirror.<flow>.offsets`, ...): the copy of a journal would 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from mirror import names
@@ -223,3 +223,15 @@ def _names_nothing(pattern: re.Pattern[str], topics: Mapping[str, int], exclude:
     if not names.is_plain(name) or any(one.fullmatch(name) for one in exclude):
         return False
     return not any(pattern.fullmatch(topic) for topic in topics)
+
+
+def progress_topic(flow: str, target: str) -> str:
+    """Return the name of the topic that holds where the re-key query into `target` stands (`spark/rekey/`)."""
+    return f"mirror.{flow}.rekey.{target}"
+
+
+def rekeyed_pairs(flow: str, pairs: Iterable[TopicPair]) -> Iterator[TopicPair]:
+    """Yield those of the pairs that are re-keyed, with the topics that hold where the queries stand."""
+    for pair in pairs:
+        if (rekeying := pair.rekeying) is not None:
+            yield replace(pair, rekeying=replace(rekeying, progress=progress_topic(flow, pair.target)))

@@ -28,9 +28,10 @@ from pyspark import SparkContext
 
 from mirror import clock
 from mirror.config import Settings
-from mirror.driver.flow import Flow, Refusal, RunOutcome, not_begun, with_settings
+from mirror.driver.flow import Flow, RunOutcome, not_begun, with_settings
 from mirror.driver.gone_topics import GoneTopics
 from mirror.driver.journal_state import JournalState
+from mirror.driver.reconciler import Refusal
 from mirror.driver.reports import (
     Headway,
     StopLog,

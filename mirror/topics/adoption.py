@@ -50,9 +50,9 @@ from mirror.replication.position import located, resume
 from mirror.replication.topic_identity import made_anew
 from mirror.states import State
 from mirror.topics.acls import Acl, AclPlan, plan_acls
-from mirror.topics.apply import TopicPlan, begun_as, plan_topics
 from mirror.topics.configs import LOG_APPEND_TIME, TIMESTAMP_TYPE
 from mirror.topics.history import Claim, History, copies_of_others
+from mirror.topics.reconcile import TopicPlan, decide, observe
 
 #: Partitions whose logs are compared at a time.
 _AT_ONCE: Final = 16
@@ -165,25 +165,26 @@ class Gate:
 
         Raises ClusterError.
         """
-        held: dict[str, str] = {}
+        observation, held = observe(self.source, self.target, settings, history, keeps=self.keeps), dict[str, str]()
+        plan = decide(observation)
+        verdicts = self.verdicts(plan)
+        findings = tuple(self._refusals(plan, verdicts, settings))
         for _ in range(_PLANS):
-            plan = plan_topics(self.source, self.target, settings, history, leave=held, keeps=self.keeps)
+            plan = decide(observation, held) if held else plan
             timed = [one for one in plan.changes if self._is_timed(one, settings)]
             late = [one for one in timed if self._is_written_by(one)]
             retimed = frozenset(one.topic for one in timed if one.after != LOG_APPEND_TIME) - self.untimed
             plan = replace(plan, changes=tuple(one for one in plan.changes if one not in late), retimed=retimed)
-            verdicts = self.verdicts(plan, history)
-            findings = tuple(self._refusals(plan, verdicts, history, settings))
             changing = {one.topic for one in plan.changes} | {one.topic for one in plan.growths}
             changing -= {topic for topic, one in verdicts.items() if one.is_refused}
-            more = self.held(changing, plan, history, settings, verdicts)
+            more = self.held(changing, plan, settings, verdicts)
             held |= more
             if not more.keys() & changing:
                 break
         for topic, why in sorted(({one.topic: _TIMED for one in late if one.after == LOG_APPEND_TIME} | held).items()):
             self.on_held(topic, why)
         self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is CopyStanding.FOREIGN)
-        return _without_growth(plan, held, history).leaving(held).refusing(findings)
+        return _without_growth(plan, held).leaving(held).refusing(findings)
 
     def _is_timed(self, change: ConfigChange, settings: Settings) -> bool:
         """Whether tasks that run write by what it changes."""
@@ -195,28 +196,24 @@ class Gate:
             return True
         return self.stamped is None or change.topic in self.stamped
 
-    def verdicts(self, plan: TopicPlan, history: History) -> dict[str, CopyVerdict]:
-        """What each target topic of a plan is to the flow. Raises ClusterError."""
+    def verdicts(self, plan: TopicPlan) -> dict[str, CopyVerdict]:
+        """Return what each target topic of a plan is to the flow. Raises ClusterError."""
         source_id = self.source.cluster_id()
-        theirs = plan.target_topics
-        unclaimed = [
-            theirs[pair.target]
-            for pair in plan.pairs
-            if pair.target in theirs
-            and _standing(pair, plan, history, source_id, has_records=True).standing is CopyStanding.FOREIGN
-        ]
-        spans = self.target.spans(unclaimed)
-        empty = {topic.name for topic in unclaimed if is_empty(topic, spans)}
-        return {
-            pair.target: _standing(pair, plan, history, source_id, has_records=pair.target not in empty)
-            for pair in plan.pairs
-        }
 
-    def _refusals(
-        self, plan: TopicPlan, verdicts: Mapping[str, CopyVerdict], history: History, settings: Settings
-    ) -> Iterable[Finding]:
-        for one in plan.rekeyed:
-            yield from claimed_of(one, history, self._is_claimed)
+        def verdict(pair: TopicPair, *, has_records: bool) -> CopyVerdict:
+            source_topic, copy = plan.source_topics[pair.source], plan.target_topics.get(pair.target)
+            seen, claim = plan.history.seen.get(pair.target), plan.history.claims.get(pair.target)
+            return standing_of(pair, source_topic, copy, seen, claim, source_id, has_records=has_records)
+
+        found = {pair.target: verdict(pair, has_records=True) for pair in plan.pairs}
+        foreign = [pair for pair in plan.pairs if found[pair.target].standing is CopyStanding.FOREIGN]
+        spans = self.target.spans(plan.target_topics[pair.target] for pair in foreign)
+        empty = [pair for pair in foreign if is_empty(plan.target_topics[pair.target], spans)]
+        return found | {pair.target: verdict(pair, has_records=False) for pair in empty}
+
+    def _refusals(self, plan: TopicPlan, verdicts: Mapping[str, CopyVerdict], settings: Settings) -> Iterable[Finding]:
+        for rule in plan.rekeyed:
+            yield from claimed_of(rule, plan.history, self._is_claimed)
         wrong = [pair for pair in plan.pairs if verdicts[pair.target].is_refused]
         if not wrong:
             return
@@ -225,7 +222,7 @@ class Gate:
         for pair in wrong:
             verdict = verdicts[pair.target]
             if verdict.standing is CopyStanding.CLAIMED:
-                yield claimed(pair.source, pair.target, history.claims[pair.target].flow)
+                yield claimed(pair.source, pair.target, plan.history.claims[pair.target].flow)
                 continue
             here, there = settings.source.alias, settings.target.alias
             yield refused(
@@ -240,7 +237,6 @@ class Gate:
         self,
         topics: Collection[str],
         plan: TopicPlan,
-        history: History,
         settings: Settings,
         verdicts: Mapping[str, CopyVerdict] | None = None,
     ) -> dict[str, str]:
@@ -251,7 +247,7 @@ class Gate:
         pairs = [pair for pair in plan.pairs if pair.target in topics and pair.target in plan.target_topics]
         if not pairs:
             return {}
-        verdicts = verdicts or self.verdicts(plan, history)
+        verdicts = verdicts or self.verdicts(plan)
         now = self.source.describe({pair.source for pair in pairs}), self.target.describe({p.target for p in pairs})
         found: dict[str, str] = {}
         to_check: list[TopicPair] = []
@@ -270,13 +266,12 @@ class Gate:
                 else:
                     to_check.append(pair)
         if to_check:
-            found |= self._compared(to_check, plan, history, settings)
+            found |= self._compared(to_check, plan, settings)
         return found
 
     def acls(
         self,
         plan: TopicPlan,
-        history: History,
         settings: Settings,
         groups: Collection[str],
         given: Collection[Acl],
@@ -288,18 +283,17 @@ class Gate:
         found = plan_acls(self.source, self.target, plan.pairs, groups, given, settings.sync.acl_principals)
         if found.revoked:
             source_id = self.source.cluster_id()
-            found = found.giving_alone({*copies_of_others(settings, history.seen, source_id).values()}, source_id)
-        held = self.held(found.topics - {*made}, plan, history, settings)
+            others = copies_of_others(settings, plan.history.seen, source_id)
+            found = found.giving_alone({*others.values()}, source_id)
+        held = self.held(found.topics - {*made}, plan, settings)
         return found.leaving(held, self.unreadable), held
 
     def _is_claimed(self, topic: str, claim: Claim) -> bool:
         there = self.target.describe([topic]).get(topic)
         return there is not None and same_id(claim.topic_id, there.topic_id)
 
-    def _compared(
-        self, pairs: Collection[TopicPair], plan: TopicPlan, history: History, settings: Settings
-    ) -> dict[str, str]:
-        wrong = asyncio.run(tails(settings, pairs, plan, history.seen))
+    def _compared(self, pairs: Collection[TopicPair], plan: TopicPlan, settings: Settings) -> dict[str, str]:
+        wrong = asyncio.run(tails(settings, pairs, plan, plan.history.seen))
         again = clock.monotonic() + _AGAIN_SECONDS
         self.unreadable -= {pair.target for pair in pairs}
         self.unreadable |= {topic for topic, one in wrong.items() if one.is_denied}
@@ -471,18 +465,6 @@ async def _journal(target: Cluster, flow: str) -> list[Entry]:
     return (await journal.read())[0] if journal.partition.topic in target.topics else []
 
 
-def _standing(pair: TopicPair, plan: TopicPlan, history: History, source_id: str, *, has_records: bool) -> CopyVerdict:
-    return standing_of(
-        pair,
-        plan.source_topics[pair.source],
-        plan.target_topics.get(pair.target),
-        history.seen.get(pair.target),
-        history.claims.get(pair.target),
-        source_id,
-        has_records=has_records,
-    )
-
-
 def claimed(source: str, topic: str, flow: str) -> Finding:
     """The refusal of a target topic that another flow writes to, or is about to."""
     what = f"flow {flow} writes to it, and two flows into one topic would spoil it"
@@ -501,7 +483,7 @@ def claimed_of(rule: Rekeying, history: History, is_claimed: Callable[[str, Clai
         yield refused(letters, what, Fix.OTHER_LETTERS)
 
 
-def _without_growth(plan: TopicPlan, held: Mapping[str, str], history: History) -> TopicPlan:
+def _without_growth(plan: TopicPlan, held: Mapping[str, str]) -> TopicPlan:
     """The plan whose pairs have the partitions of the copies that are `held`, with what these lack of their sources."""
     pairs, withheld = list(plan.pairs), dict[str, Finding]()
     for index, pair in enumerate(pairs):
@@ -510,7 +492,7 @@ def _without_growth(plan: TopicPlan, held: Mapping[str, str], history: History) 
         if copy is None or name not in held or (many := len(copy.partitions)) >= every:
             continue
         pairs[index] = replace(pair, partitions=many)
-        if begun_as(pair, plan.source_topics, plan.target_topics, history) is None:  # else it is RECREATED as a whole
+        if plan.begun_as(pair) is None:  # else it is RECREATED as a whole
             what = f"has {many} of the {every} partitions of {pair.source}, and gets the others when it may be changed"
             withheld[name] = refused(name, f"{what}: {held[name]}", Fix.SELF_EXPLANATORY)
     return replace(plan, pairs=tuple(pairs), withheld=withheld)

@@ -1,7 +1,6 @@
-"""The topics of a flow on the target: what is missing, what does not fit, and making it so.
+"""Carries out plans of topics, and makes and keeps the topics of a flow's own.
 
-`plan_topics` looks and writes nothing; `apply` makes what the plan says: topics, partitions and settings of topics
-(`topics/configs.py`), and refuses a plan with refusals.
+`apply` makes what a plan of `reconcile.py` says: topics, partitions and settings; it refuses a plan with refusals.
 """
 
 from __future__ import annotations
@@ -22,53 +21,22 @@ from mirror.errors import (
     MirrorError,
     PreflightError,
 )
-from mirror.journal.entries import FirstSeen, Unfollowed, same_id
+from mirror.journal.entries import Unfollowed, same_id
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
-from mirror.kafka.admin import Admin, Creation, Growth, TopicInfo
+from mirror.kafka.admin import Admin, Creation
 from mirror.kafka.cluster import Endpoint
-from mirror.kafka.topic_configs import MAX_REQUEST, ConfigChange, ConfigValue, by_topic, plain_values
+from mirror.kafka.topic_configs import ConfigChange, ConfigValue, by_topic, plain_values
 from mirror.names import first_of
 from mirror.observability import logs
-from mirror.policy.remedies import Fix, allow, set_configs
-from mirror.policy.rules import (
-    AFTER_MAX,
-    BEFORE_MAX,
-    NEEDS_ALTER,
-    NO_LIMIT,
-    Finding,
-    Rules,
-    Severity,
-    advised,
-    is_stamped,
-    preflight,
-    refused,
-    shortened,
-    tombstones_kept_ms,
-)
-from mirror.policy.selection import Rekeying, TopicPair, select, selects
-from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time, ask_all, changes_to, configs_for, unknown
-from mirror.topics.fitting import (
-    DEFAULT_REPLICAS,
-    Creations,
-    fit_changes,
-    fit_creations,
-    own_replicas,
-    replicas_of,
-)
-from mirror.topics.history import History, copies_of_others
-from mirror.topics.naming import hidden_findings, moved_findings, name_findings, selection_findings
-from mirror.topics.rekeyed import Clusters, RekeyPlan, missing, plan_rekeyed, rekeyed_pairs, unanswered
-from mirror.topics.same_cluster import circle_findings, same_cluster
-
-_BROKER_NAMES: Mapping[str, str] = {
-    AFTER_MAX: "log.message.timestamp.after.max.ms",
-    BEFORE_MAX: "log.message.timestamp.before.max.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "segment.bytes": "log.segment.bytes",
-    MAX_REQUEST: MAX_REQUEST,
-    DEFAULT_REPLICAS: DEFAULT_REPLICAS,
-}
+from mirror.policy.remedies import allow, set_configs
+from mirror.policy.rules import NO_LIMIT, Rules
+from mirror.policy.selection import Rekeying, TopicPair, selects
+from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time
+from mirror.topics.fitting import Creations, fit_changes, fit_creations, own_replicas
+from mirror.topics.fitting import broker_defaults as broker_defaults  # noqa: PLC0414 -- others take it from here
+from mirror.topics.history import NO_HISTORY as NO_HISTORY  # noqa: PLC0414 -- others take it from here
+from mirror.topics.reconcile import TopicPlan as TopicPlan  # noqa: PLC0414 -- others take it from here
 
 #: A day of heartbeats is some megabytes.
 HEARTBEAT_CONFIGS: Mapping[str, str] = {
@@ -77,299 +45,10 @@ HEARTBEAT_CONFIGS: Mapping[str, str] = {
     "segment.ms": "3600000",
     "compression.type": "producer",
 }
-NO_HISTORY = History()
-_UNFILLED = f"a topic with transactions will stop at the first of them: to fill the offsets of markers {NEEDS_ALTER}"
 _VISIBLE_WITHIN_S = 30.0
 _POLL_S = 0.05
 
 log = logs.get(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPlan:
-    """Says what a flow copies, what it must make for that, and what preflight found."""
-
-    #: What is copied.
-    pairs: tuple[TopicPair, ...] = ()
-    #: What is re-keyed: those of `rekeyed_pairs` that can be planned.
-    rekeyed: tuple[Rekeying, ...] = ()
-    rekeyed_pairs: tuple[TopicPair, ...] = ()
-    creations: tuple[Creation, ...] = ()
-    growths: tuple[Growth, ...] = ()
-    changes: tuple[ConfigChange, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    #: The selected topics as they were, with ids, leaders and replicas; and those of their copies that exist.
-    source_topics: Mapping[str, TopicInfo] = field(default_factory=dict)
-    target_topics: Mapping[str, TopicInfo] = field(default_factory=dict)
-    #: The settings by which it was planned.
-    source_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
-    target_configs: Mapping[str, Mapping[str, ConfigValue]] = field(default_factory=dict)
-    #: Topics that were listed, and whose settings no broker had an answer for: they are refused, and worth another try.
-    unread: frozenset[str] = frozenset()
-    #: By target topic, why a copy that is left as it is lacks the last partitions of its source.
-    withheld: Mapping[str, Finding] = field(default_factory=dict)
-    #: Copies that are about to be set to stamp records no more.
-    retimed: frozenset[str] = frozenset()
-    #: Settings that the target does not take, or not with the value that was asked for.
-    unfollowed: tuple[Unfollowed, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """There is nothing to make."""
-        return not (self.creations or self.growths or self.changes)
-
-    @property
-    def has_topics(self) -> bool:
-        """There is something to copy or to re-key."""
-        return bool(self.pairs or self.rekeyed)
-
-    @property
-    def sources(self) -> list[str]:
-        """The source topics that are copied or re-keyed."""
-        return [*(pair.source for pair in self.pairs), *(one.source for one in self.rekeyed)]
-
-    @property
-    def compacted(self) -> Mapping[str, int]:
-        """Compacted source topics, and for how many ms they keep tombstones."""
-        kept = {topic: tombstones_kept_ms(plain_values(configs)) for topic, configs in self.source_configs.items()}
-        return {topic: kept_ms for topic, kept_ms in kept.items() if kept_ms is not None}
-
-    @property
-    def stamped(self) -> frozenset[str]:
-        """Source topics to whose records the source's brokers give a time."""
-        return frozenset(topic for topic, found in self.source_configs.items() if is_stamped(plain_values(found)))
-
-    @property
-    def refusals(self) -> tuple[Finding, ...]:
-        """The findings that forbid to start."""
-        return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
-
-    @property
-    def advice(self) -> tuple[Finding, ...]:
-        """The other findings."""
-        return tuple(finding for finding in self.findings if finding.severity is not Severity.REFUSE)
-
-    def shortened(self, topic: str) -> str:
-        """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
-        configs = self.target_configs.get(topic, {})
-        return shortened(plain_values(configs), _changed(configs, (one for one in self.changes if one.topic == topic)))
-
-    def allowed(self) -> TopicPlan:
-        """The plan without the topics that preflight refuses; of no topic at all where it refuses the whole flow."""
-        refused = {finding.topic for finding in self.refusals}
-        pairs = tuple(pair for pair in self.pairs if "" not in refused and not {pair.source, pair.target} & refused)
-        rekeyed = tuple(
-            one for one in self.rekeyed if "" not in refused and not {one.source, *one.own_topics} & refused
-        )
-        left = {pair.target for pair in pairs}.union(*(one.own_topics for one in rekeyed))
-        return replace(
-            self,
-            pairs=pairs,
-            rekeyed=rekeyed,
-            creations=tuple(one for one in self.creations if one.topic in left),
-            growths=tuple(one for one in self.growths if one.topic in left),
-            changes=tuple(one for one in self.changes if one.topic in left),
-            findings=self.advice,
-            unfollowed=tuple(one for one in self.unfollowed if one.topic in left),
-        )
-
-    def leaving(self, topics: Collection[str]) -> TopicPlan:
-        """The plan without changes to these existing target topics."""
-        return replace(
-            self,
-            growths=tuple(one for one in self.growths if one.topic not in topics),
-            changes=tuple(one for one in self.changes if one.topic not in topics),
-            unfollowed=tuple(one for one in self.unfollowed if one.topic not in topics),
-        )
-
-    def unfollowed_with(self, unchanged: Mapping[str, MirrorError]) -> dict[str, tuple[Unfollowed, ...]]:
-        """By target topic, the settings that do not follow once this was carried out, and left topics `unchanged`."""
-        found: dict[str, tuple[Unfollowed, ...]] = {}
-        for one in self.unfollowed:
-            found[one.topic] = (*found.get(one.topic, ()), one)
-        for topic, every in by_topic(self.changes).items():
-            if (why := unchanged.get(topic)) is not None:
-                more = (Unfollowed(topic, one.name, one.after or "", one.before or "", str(why)) for one in every)
-                found[topic] = (*found.get(topic, ()), *more)
-        return found
-
-    def refusing(self, findings: Iterable[Finding]) -> TopicPlan:
-        """The plan with more findings; changes to topics that one of them refuses are none of it."""
-        more = tuple(findings)
-        topics = {one.topic for one in more if one.severity is Severity.REFUSE}
-        return replace(self.leaving(topics), findings=(*self.findings, *more))
-
-    def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
-        """The plan without the target topics that could not be made as it says."""
-        return self.refusing(
-            refused(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items()
-        ).allowed()
-
-    def raise_refusals(self) -> None:
-        """`PreflightError` that lists every refusal, if there is one."""
-        if self.refusals:
-            lines = "\n".join(f"  {finding}" for finding in self.refusals)
-            raise PreflightError(f"preflight refused the plan:\n{lines}")
-
-
-NO_TOPICS: Final = TopicPlan()
-
-
-def plan_topics(
-    source: Admin,
-    target: Admin,
-    settings: Settings,
-    history: History = NO_HISTORY,
-    *,
-    leave: Collection[str] = (),
-    keeps: bool = False,
-) -> TopicPlan:
-    """Compare both clusters with the settings. Writes nothing; `ClusterError` when a cluster cannot be read. What may
-    be changed of the target's topics is for `adoption.Gate` to say.
-
-    Source topics that the flow mirrored under another id into the target topics of now may have another number of
-    partitions: their pairs have the target's, so that each of these stops by name. The same holds for the target topics
-    to `leave` as they are, by which nothing is changed. `keeps`: no copy gets a setting by which it would keep less.
-    """
-    source_topics, target_topics, source_id = source.topics(), target.topics(), source.cluster_id()
-    selection = select({name: len(info.partitions) for name, info in source_topics.items()}, settings.topics)
-    offsets, sync, barred = settings.topics.offsets, settings.sync, (dict[str, MirrorError](), dict[str, MirrorError]())
-    may_fill = offsets == "translate" or target.may_write_markers()
-    findings = [
-        *_source_findings(source_id, target, settings, history, target_topics),
-        *selection_findings(selection, source_topics, settings),
-        *circle_findings(selection, settings, history, same_cluster(source, target, source_topics, target_topics)),
-        *([] if may_fill else [advised("", Fix.GRANT_MARKERS.text(_UNFILLED, {}))]),
-        *name_findings(selection, target_topics),
-        *moved_findings(selection, settings, history, source_id, target_topics),
-    ]
-    copied = [pair for pair in selection.pairs if pair.rekeying is None]
-    computed = tuple(rekeyed_pairs(settings.flow, selection.pairs))
-    frozen = {pair.target for pair in copied if begun_as(pair, source_topics, target_topics, history)} | {*leave}
-    pairs = tuple(_left_alone(pair, target_topics) if pair.target in frozen else pair for pair in copied)
-    copies = {pair.target: target_topics[pair.target] for pair in pairs if pair.target in target_topics}
-    source_configs = source.topic_configs((pair.source for pair in (*pairs, *computed)), barred[0])
-    target_configs = target.topic_configs(copies, barred[1])
-    written = set[str]().union(*(pair.own_topics for pair in (*pairs, *computed)))
-    hidden = target.denied(written - target_topics.keys())
-    unread = {pair.source for pair in (*pairs, *computed)} - source_configs.keys()
-    lost = copies.keys() - target_configs.keys()
-    findings += (*unanswered(unread, settings.source, barred[0]), *unanswered(lost, settings.target, barred[1]))
-    seen = [pair for pair in pairs if pair.target not in hidden | lost and pair.source not in unread]
-    rekeyed = [pair for pair in computed if pair.source not in unread and not pair.own_topics & hidden]
-    may_create = bool(rekeyed) or (sync.topics and any(pair.target not in copies for pair in seen))
-    brokers, defaults = target.brokers(), broker_defaults(target) if may_create else {}
-    following = [pair for pair in seen if pair.target in copies.keys() - frozen]
-
-    def changes_of(pair: TopicPair) -> Iterator[ConfigChange]:
-        configs = target_configs[pair.target], source_configs[pair.source]
-        return changes_to(pair.target, *configs, sync, settings.topics.append_time, keeps=keeps)
-
-    changing = [pair for pair in (*seen, *rekeyed) if pair.target not in target_topics]
-    changing += (pair for pair in following if any(changes_of(pair)))
-    findings += ask_all(source, target, changing, source_configs, target_configs, settings)
-    changes, unfollowed = fit_changes(target, (change for pair in following for change in changes_of(pair)))
-    for pair in following:
-        unfollowed += unknown(pair.target, target_configs[pair.target], source_configs[pair.source], sync)
-    growths = tuple(
-        Growth(topic=pair.target, before=many, partitions=pair.partitions)
-        for pair in following
-        if sync.topics and (many := len(copies[pair.target].partitions)) < pair.partitions
-    )
-    known = Clusters(source_topics, target_topics, source_configs, defaults, brokers)
-    rekey_plan = plan_rekeyed(target, settings, rekeyed, known) if rekeyed else RekeyPlan()
-    fit = fit_creations(
-        target,
-        [*_creations(seen, settings, known), *rekey_plan.creations],
-        settings.topics.replication_factor,
-        {pair.target for pair in (*seen, *rekeyed)},
-    )
-    created, changed = {one.topic: one for one in fit.made}, by_topic(changes)
-    grown = {one.topic: one.partitions for one in growths}
-    for pair in seen:
-        if (existing := copies.get(pair.target)) is not None:
-            fitting = _changed(target_configs[pair.target], changed.get(pair.target, ()))
-            shape = grown.get(pair.target, len(existing.partitions)), existing.replication_factor
-        elif (creation := created.get(pair.target)) is not None:
-            fitting, shape = {**defaults, **creation.configs}, (pair.partitions, creation.replication_factor)
-        else:
-            findings.append(missing(pair.target))
-            continue
-        if begun_as(pair, source_topics, target_topics, history):
-            continue  # RECREATED: advice on how the copy could fit another topic's settings might empty it
-        source_values = plain_values(source_configs[pair.source])
-        findings += preflight(source_values, fitting, pair, *shape, offsets=offsets, may_fill=may_fill)
-        findings += _on_change(pair.target, target_configs.get(pair.target), fitting)
-    return TopicPlan(
-        pairs=pairs,
-        rekeyed=tuple(_as_created(one, created) for one in rekey_plan.rekeyings),
-        rekeyed_pairs=computed,
-        creations=fit.made,
-        growths=growths,
-        changes=tuple(changes),
-        findings=(
-            *findings,
-            *fit.findings,
-            *hidden_findings(selection, source, source_topics, settings, target_topics, history, hidden),
-            *rekey_plan.findings,
-        ),
-        source_topics={pair.source: source_topics[pair.source] for pair in pairs},
-        target_topics=copies,
-        source_configs=source_configs,
-        target_configs=target_configs,
-        unread=frozenset(unread | lost | rekey_plan.unread),
-        unfollowed=(*unfollowed, *fit.unfollowed),
-    )
-
-
-def _creations(pairs: Iterable[TopicPair], settings: Settings, known: Clusters) -> Iterator[Creation]:
-    """The copies that are to be created, as they should be."""
-    topics, sync = settings.topics, settings.sync
-    for pair in pairs:
-        if sync.topics and pair.target not in known.target_topics:
-            replicas = known.source_topics[pair.source].replication_factor
-            yield Creation(
-                topic=pair.target,
-                partitions=pair.partitions,
-                replication_factor=replicas_of(topics.replication_factor, replicas, known.defaults, known.brokers),
-                configs=configs_for(known.source_configs[pair.source], known.defaults, sync, topics.append_time),
-            )
-
-
-def _as_created(rekeying: Rekeying, created: Mapping[str, Creation]) -> Rekeying:
-    """The rule as it fits those of its topics that are to be created."""
-    made = (created[one].configs for one in rekeying.record_topics if one in created)
-    limits = (Rules.from_configs(one).max_message_bytes for one in made)
-    return replace(rekeying, max_bytes=min((rekeying.max_bytes, *limits)))
-
-
-def _on_change(topic: str, before: Mapping[str, ConfigValue] | None, after: Mapping[str, str]) -> Iterator[Finding]:
-    if before is not None and (warning := shortened(plain_values(before), after)):
-        yield advised(topic, warning)
-
-
-def _left_alone(pair: TopicPair, target_topics: Mapping[str, TopicInfo]) -> TopicPair:
-    """The pair with the partitions of its copy, which is not to be changed."""
-    copy = target_topics.get(pair.target)
-    return pair if copy is None else replace(pair, partitions=len(copy.partitions))
-
-
-def begun_as(
-    pair: TopicPair, source_topics: Mapping[str, TopicInfo], target_topics: Mapping[str, TopicInfo], history: History
-) -> FirstSeen | None:
-    """As what the source topic was first seen, where it is another one by now and its copy is still that of the first;
-    else None.
-    """
-    seen, copy = history.seen.get(pair.target), target_topics.get(pair.target)
-    if seen is None or copy is None or seen.source_topic != pair.source:
-        return None
-    is_its_copy = same_id(seen.target_topic_id, copy.topic_id)
-    return seen if is_its_copy and not same_id(seen.topic_id, source_topics[pair.source].topic_id) else None
-
-
-def _changed(configs: Mapping[str, ConfigValue], changes: Iterable[ConfigChange]) -> dict[str, str]:
-    """A topic's configs after changes; what goes back to a default that is not known here is left as it is."""
-    return plain_values(configs) | {one.name: one.after for one in changes if one.after is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -660,35 +339,6 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[
             failures |= dict.fromkeys(waiting, problem)
             return
         time.sleep(_POLL_S if waiting else 0)
-
-
-def broker_defaults(target: Admin) -> dict[str, str]:
-    """What a new topic gets on this cluster unless set otherwise, as topic configs."""
-    try:
-        broker = plain_values(target.broker_configs())
-    except AccessDenied as error:  # preflight then knows less; the broker still refuses what does not fit
-        log.warning("broker_configs_hidden", cluster=target.settings.alias, reason=str(error))
-        return dict.fromkeys((AFTER_MAX, BEFORE_MAX), str(NO_LIMIT))
-    return {topic: broker[name] for topic, name in _BROKER_NAMES.items() if name in broker}
-
-
-def _source_findings(
-    source_id: str, target: Admin, settings: Settings, history: History, topics: Mapping[str, TopicInfo]
-) -> Iterator[Finding]:
-    """The flow's copies of another cluster's topics: this one says nothing of what became of those."""
-    for seen, made, fix in (
-        (history.seen, "mirrored", Fix.OTHER_SOURCE),
-        (history.rekeyed, "re-keyed", Fix.OTHER_REKEYED),
-    ):
-        others = copies_of_others(settings, seen, source_id)
-        there = [topics[name] for name in others if name in topics]
-        there = [one for one in there if same_id(seen[one.name].target_topic_id, one.topic_id)]
-        spans = target.spans(there) if there else {}
-        held = sorted({topic for (topic, _), span in spans.items() if span.end > 0})
-        if held:
-            clusters = first_of(sorted({others[name] for name in held}))
-            text = f"{first_of(held)}: {made} from cluster {clusters}, and the source is cluster {source_id}"
-            yield refused("", text, fix)
 
 
 # --- By whose rules batches of a source topic are judged where nothing is mirrored ------------------------------------

@@ -28,14 +28,21 @@ L4  what names the lost cluster's brokers, or its tier of remote storage, means 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from mirror.config import Settings, SyncSettings
 from mirror.journal.entries import Unfollowed
-from mirror.kafka.admin import Admin
-from mirror.kafka.topic_configs import COMPACTION, KEEPING, MAX_REQUEST, RETENTION, ConfigChange, ConfigValue
+from mirror.kafka.topic_configs import (
+    COMPACTION,
+    KEEPING,
+    MAX_REQUEST,
+    RETENTION,
+    ConfigChange,
+    ConfigValue,
+    TopicConfigs,
+)
 from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, MAX_BYTES, NO_LIMIT, Finding, advised
 from mirror.policy.selection import TopicPair
 
@@ -183,29 +190,16 @@ def unknown(
             yield Unfollowed(topic, name, source[name].value, "", "its brokers do not know it")
 
 
-def ask_all(
-    source: Admin,
-    target: Admin,
-    changing: Sequence[TopicPair],
-    source_configs: dict[str, dict[str, ConfigValue]],
-    target_configs: dict[str, dict[str, ConfigValue]],
-    settings: Settings,
-) -> list[Finding]:
-    """Learn from all brokers what is in effect for topics that are to be made or changed; what is to be said where the
-    source's do not agree.
-    """
-    source_configs |= source.topic_configs_now([pair.source for pair in changing])
-    target_configs |= target.topic_configs_now([pair.target for pair in changing if pair.target in target_configs])
-    findings = []
-    for pair in changing:
-        found = source_configs[pair.source]
-        if names := [one for one, value in found.items() if value.is_disputed and follows(one, settings.sync)]:
+def disputes(pairs: Iterable[TopicPair], configs: TopicConfigs, settings: Settings) -> Iterator[Finding]:
+    """Advise about settings of these source topics that their brokers do not agree on."""
+    for pair in pairs:
+        values = configs[pair.source].items()
+        if names := [name for name, value in values if value.is_disputed and follows(name, settings.sync)]:
             problem = (
                 f"brokers of cluster {settings.source.alias} do not agree on {', '.join(names)} of topic {pair.source}:"
                 " not followed until they do; set it on the topic, or let all brokers have one default"
             )
-            findings.append(advised(pair.target, problem))
-    return findings
+            yield advised(pair.target, problem)
 
 
 # --- Settings that topics had on a lost cluster -----------------------------------------------------------------------

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror.config import Replicas
+from mirror.errors import AccessDenied
 from mirror.journal.entries import Unfollowed
 from mirror.kafka.admin import Admin, Creation
-from mirror.kafka.topic_configs import KEEPING, ConfigChange, by_topic, keeps
+from mirror.kafka.topic_configs import KEEPING, MAX_REQUEST, ConfigChange, by_topic, keeps, plain_values
 from mirror.names import first_of
+from mirror.observability import logs
 from mirror.policy.remedies import Fix
-from mirror.policy.rules import Finding, refused
+from mirror.policy.rules import AFTER_MAX, BEFORE_MAX, NO_LIMIT, Finding, refused
 
 #: The number of replicas among settings, as Connect names it.
 REPLICAS: Final = "replication.factor"
@@ -36,6 +38,8 @@ _MOST_VALUES: Final = 4
 #: What a controller says that sees no broker alive, as right behind a start.
 _NO_BROKER: Final = "fenced"
 _PASSES: Final = 2
+
+_log = logs.get(__name__)
 
 #: Settings by name; None asks for the default.
 Asked = Mapping[str, str | None]
@@ -222,3 +226,24 @@ def own_replicas(asked: Replicas, defaults: Mapping[str, str], brokers: int) -> 
     if isinstance(asked, int):
         return asked
     return max(replicas_of("target", 1, defaults, brokers), min(_OWN_REPLICAS, brokers))
+
+
+#: By the name of a topic's setting, that of the brokers' setting which is its default.
+_BROKER_NAMES: Mapping[str, str] = {
+    AFTER_MAX: "log.message.timestamp.after.max.ms",
+    BEFORE_MAX: "log.message.timestamp.before.max.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "segment.bytes": "log.segment.bytes",
+    MAX_REQUEST: MAX_REQUEST,
+    DEFAULT_REPLICAS: DEFAULT_REPLICAS,
+}
+
+
+def broker_defaults(target: Admin) -> dict[str, str]:
+    """Return what a new topic gets on this cluster unless set otherwise, as topic configs."""
+    try:
+        broker = plain_values(target.broker_configs())
+    except AccessDenied as error:  # preflight then knows less; the broker still refuses what does not fit
+        _log.warning("broker_configs_hidden", cluster=target.settings.alias, reason=str(error))
+        return dict.fromkeys((AFTER_MAX, BEFORE_MAX), str(NO_LIMIT))
+    return {topic: broker[name] for topic, name in _BROKER_NAMES.items() if name in broker}

@@ -26,9 +26,8 @@ from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, partition_counts
 from mirror.names import first_of
 from mirror.observability.status import has_reports
-from mirror.policy.selection import selects
+from mirror.policy.selection import progress_topic, selects
 from mirror.replication.topic_identity import what_became_of
-from mirror.topics.rekeyed import progress_topic
 
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
 _ANY: Final = journal_topic("any-other-flow")
@@ -117,6 +116,9 @@ class History:
     def chains(self, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Return the chain of each of these topics."""
         return {topic: self.chain(topic) for topic in topics}
+
+
+NO_HISTORY: Final = History()
 
 
 def gone_topics(
@@ -275,10 +277,14 @@ async def _topic_ids(where: Endpoint, names: Collection[str]) -> frozenset[str]:
         return frozenset(str(cluster.topic_id(name)) for name in names)
 
 
-def read_others(settings: Settings, source: Admin, target: Admin) -> History:
-    """What the journals of other flows say at this moment, on both clusters. Raises ClusterError, MalformedBatch."""
-    own = Own({}, target.cluster_id())
+def history_of(settings: Settings, own: Own, source: Admin, target: Admin) -> History:
+    """Return what `own` and the journals of other flows say now. Raises ClusterError, MalformedBatch."""
     return asyncio.run(read_history(settings, own, source.topic_names(), target.topic_names()))
+
+
+def read_others(settings: Settings, source: Admin, target: Admin) -> History:
+    """Return what the journals of other flows say now, on both clusters. Raises ClusterError, MalformedBatch."""
+    return history_of(settings, Own({}, target.cluster_id()), source, target)
 
 
 async def check_flows_back(

@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mirror.config import Settings
 from mirror.journal.entries import same_id
-from mirror.kafka.admin import Admin, TopicInfo
+from mirror.kafka.admin import TopicInfo
 from mirror.kafka.cluster import Endpoint
 from mirror.names import INTERNAL_PREFIX, OWN_PREFIX, did_you_mean
 from mirror.policy.remedies import DENIAL_FIRST, Fix, allow
 from mirror.policy.rules import Finding, advised, refused
 from mirror.policy.selection import Selection
-from mirror.topics.history import GRANT_WRITE, History, hidden_topics
+from mirror.topics.history import GRANT_WRITE
+from mirror.topics.state import DesiredTopics, ObservedTopics
 
 
 def selection_findings(
@@ -39,42 +40,34 @@ def selection_findings(
         yield refused("", what, Fix.SELECT_TOPICS)
 
 
-def hidden_findings(
-    selection: Selection,
-    source: Admin,
-    source_topics: Collection[str],
-    settings: Settings,
-    target_topics: Collection[str],
-    history: History,
-    copies: Iterable[str],
-) -> Iterator[Finding]:
-    """The refusals of topics that were mirrored and that the source does not let us see any more, and of `copies`, and
-    other topics that re-keying writes, that the target does not: they look as if they were to be made.
+def hidden_findings(desired: DesiredTopics, observed: ObservedTopics) -> Iterator[Finding]:
+    """Refuse topics that were mirrored and that the source hides now, and topics that the flow writes to and the target
+    hides: these look as if they were to be made.
     """
-    for topic in hidden_topics(settings, source, history.seen, source_topics, target_topics).values():
-        if topic not in selection.missing:
+    settings = desired.settings
+    for topic in observed.hidden_sources:
+        if topic not in desired.selection.missing:
             what = f"was mirrored, and cluster {settings.source.alias} hides it now: no right to READ or DESCRIBE it"
             grant = allow(Endpoint.of(settings.source), "READ", "DESCRIBE_CONFIGS", topic=topic)
             yield refused(topic, what, Fix.GRANT_SOURCE, grant=grant)
-    for name in sorted(copies):
+    for name in sorted(observed.hidden):
         what = f"may be there, and cluster {settings.target.alias} hides it: no right to DESCRIBE it"
         yield refused(name, what, Fix.NAME_SOURCE, hint=f"{GRANT_WRITE}; {DENIAL_FIRST}")
 
 
-def moved_findings(
-    selection: Selection, settings: Settings, history: History, source_id: str, existing: Mapping[str, TopicInfo]
-) -> Iterator[Finding]:
-    """The refusals of topics that would be copied again, by names that nobody gave to each of them: one word in
-    `topics.naming`, and a running mirror would leave all its copies.
+def moved_findings(desired: DesiredTopics, observed: ObservedTopics) -> Iterator[Finding]:
+    """Refuse topics that would be copied again, by names that nobody gave to each of them: one word in `topics.naming`,
+    and a running mirror would leave all its copies.
     """
-    copies: dict[str, list[str]] = {}
+    copies, history = dict[str, list[str]](), observed.history
     for name, seen in sorted({**history.rekeyed, **history.seen}.items()):
-        is_there = name in existing and same_id(seen.target_topic_id, existing[name].topic_id)
-        if is_there and not seen.is_letters and same_id(seen.cluster_id or None, source_id or None):
+        copy = observed.topics.get(name)
+        is_there = copy is not None and same_id(seen.target_topic_id, copy.topic_id)
+        if is_there and not seen.is_letters and same_id(seen.cluster_id or None, desired.cluster_id or None):
             copies.setdefault(seen.source_topic, []).append(name)
-    for pair in selection.pairs:
+    for pair in desired.selection.pairs:
         names = copies.get(pair.source, [pair.target])
-        if pair.target not in names and pair.source not in settings.topics.naming.rename:
+        if pair.target not in names and pair.source not in desired.settings.topics.naming.rename:
             what = f"this flow mirrors it into {' and '.join(names)}, and topics.naming says {pair.target} now"
             yield refused(pair.source, what, Fix.KEEP_NAME)
 

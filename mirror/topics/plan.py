@@ -29,8 +29,9 @@ from mirror.replication.topic_identity import DELETED, made_anew, remedies_for
 from mirror.states import Remedy, State
 from mirror.topics.acls import AclPlan, given_in
 from mirror.topics.adoption import Gate
-from mirror.topics.apply import NO_TOPICS, TopicPlan, begun_as, own_creations
+from mirror.topics.apply import own_creations
 from mirror.topics.history import History, gone_topics, read_history, read_own
+from mirror.topics.reconcile import NO_TOPICS, TopicPlan
 
 # --- Where a start of the flow would begin in its source (`topics.start`), for the plan -------------------------------
 
@@ -51,7 +52,7 @@ async def planned_starts(settings: Settings, plan: TopicPlan, history: History) 
         return {
             TopicPartition(pair.source, number): offset
             for pair in plan.pairs
-            for number, offset in enumerate(_recorded(pair, plan, history))
+            for number, offset in enumerate(_recorded(pair, plan))
         }
     if (when := moment(settings.topics.start)) == EARLIEST:
         return {}
@@ -71,8 +72,8 @@ def beginnings(starts: Mapping[TopicPartition, int]) -> Iterator[Beginning]:
             yield Beginning(topic, offsets)
 
 
-def _recorded(pair: TopicPair, plan: TopicPlan, history: History) -> tuple[int, ...]:
-    seen, copy = history.seen.get(pair.target), plan.target_topics.get(pair.target)
+def _recorded(pair: TopicPair, plan: TopicPlan) -> tuple[int, ...]:
+    seen, copy = plan.history.seen.get(pair.target), plan.target_topics.get(pair.target)
     if seen is None or copy is None or (seen.source_topic, seen.target_topic_id) != (pair.source, copy.topic_id):
         return ()
     return seen.since
@@ -215,7 +216,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
     extents = tuple(_extents(*spans, topics, is_equal=preserves))
     if settings.sync.acls and topics is not NO_TOPICS:
         groups, given = followed_groups(settings, source), given_in(own.newest)
-        acls, withheld = gate.acls(topics.allowed(), history, settings, groups, given)
+        acls, withheld = gate.acls(topics.allowed(), settings, groups, given)
         held = withheld | held
     rights += _target_rights(settings, target, topics, acls, padding)
     is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
@@ -241,7 +242,7 @@ def plan_flow(settings: Settings) -> FlowPlan:
         refusals=(
             *_failed_over(own.newest),
             *map(str, (*topics.refusals, *topics.withheld.values(), *own_fit.findings)),
-            *_recreated(Endpoint.of(settings.target), topics, history),
+            *_recreated(Endpoint.of(settings.target), topics),
             *_stops(topics, settings, own.newest),
             *lost,
             *map(str, rights),
@@ -285,12 +286,12 @@ def _gone(settings: Settings, source: Admin, target: Admin, history: History, na
         yield f"{topic}: {DELETED}, and its copy {copy} on cluster {settings.target.alias} is left as it is"
 
 
-def _recreated(target: Endpoint, plan: TopicPlan, history: History) -> Iterator[str]:
+def _recreated(target: Endpoint, plan: TopicPlan) -> Iterator[str]:
     refused = {finding.topic for finding in plan.refusals}  # of another cluster's topic the copy is not to be deleted
     for pair in plan.pairs:
         if pair.target in refused:
             continue
-        if seen := begun_as(pair, plan.source_topics, plan.target_topics, history):
+        if seen := plan.begun_as(pair):
             what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
             values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
             advice = ". ".join(one.text(values) for one in remedies_for(what))

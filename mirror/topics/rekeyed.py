@@ -12,9 +12,9 @@ from typing import Final
 from mirror import names
 from mirror.config import ClusterSettings, Settings
 from mirror.errors import MirrorError
-from mirror.kafka.admin import Admin, Creation, TopicInfo
+from mirror.kafka.admin import Creation, TopicInfo
 from mirror.kafka.cluster import Endpoint
-from mirror.kafka.topic_configs import ConfigValue, plain_values
+from mirror.kafka.topic_configs import plain_values
 from mirror.policy.remedies import DENIAL_FIRST, Fix, allow
 from mirror.policy.rules import (
     Finding,
@@ -28,22 +28,11 @@ from mirror.policy.rules import (
 from mirror.policy.selection import Rekeying, TopicPair
 from mirror.topics.configs import OWN_COMPACTED, TIMESTAMP_TYPE, any_time, configs_for
 from mirror.topics.fitting import own_replicas, replicas_of
+from mirror.topics.state import DesiredTopics, ObservedTopics
 
 _FEWEST_SLOTS: Final = 2
 #: A topic for records that somebody is to look at, however long that takes.
 _DEAD_LETTER: Final = {"compression.type": "producer", "retention.ms": "-1", TIMESTAMP_TYPE: "CreateTime"}
-
-
-def progress_topic(flow: str, target: str) -> str:
-    """The topic that holds where the re-key query into `target` stands (`spark/rekey/`)."""
-    return f"mirror.{flow}.rekey.{target}"
-
-
-def rekeyed_pairs(flow: str, pairs: Iterable[TopicPair]) -> Iterator[TopicPair]:
-    """Those of the pairs that are re-keyed, with the topics that hold where the queries stand."""
-    for pair in pairs:
-        if (rekeying := pair.rekeying) is not None:
-            yield replace(pair, rekeying=replace(rekeying, progress=progress_topic(flow, pair.target)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,88 +42,80 @@ class RekeyPlan:
     rekeyings: tuple[Rekeying, ...] = ()
     creations: tuple[Creation, ...] = ()
     findings: tuple[Finding, ...] = ()
-    unread: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Clusters:
-    """Holds what is known of both clusters."""
-
-    #: All topics, by name.
-    source_topics: Mapping[str, TopicInfo]
-    target_topics: Mapping[str, TopicInfo]
-    #: Of the topics that matter.
-    source_configs: Mapping[str, Mapping[str, ConfigValue]]
-    #: What a new topic gets on the target unless set otherwise, and how many of its brokers are alive.
-    defaults: Mapping[str, str]
-    brokers: int
-
-
-def plan_rekeyed(target: Admin, settings: Settings, pairs: Sequence[TopicPair], known: Clusters) -> RekeyPlan:
-    """Plan `pairs`, which are `rekeyed_pairs`. Writes nothing; raises ClusterError."""
-    copies = [known.target_topics[pair.target] for pair in pairs if pair.target in known.target_topics]
-    dead = {pair.rekeying.dead_letter for pair in pairs if pair.rekeying} & known.target_topics.keys()
-    barred: dict[str, MirrorError] = {}
-    target_configs = {
-        topic: plain_values(found)
-        for topic, found in target.topic_configs({*dead, *(copy.name for copy in copies)}, barred).items()
-    }
-    unread = frozenset({*dead, *(copy.name for copy in copies)} - target_configs.keys())
-    filled = {topic for (topic, _), span in target.spans(copies).items() if span.end}
-    creations = list[Creation]()
-    findings: list[Finding] = [*unanswered(unread, settings.target, barred)]
+def plan_rekeyed(desired: DesiredTopics, observed: ObservedTopics, pairs: Sequence[TopicPair]) -> RekeyPlan:
+    """Plan those of `desired.rekeyed` of which all is known."""
+    creations, findings = list[Creation](), list[Finding]()
     rekeyings, new_letters = list[Rekeying](), dict[str, int]()
-    own = own_replicas(asked := settings.topics.replication_factor, known.defaults, known.brokers)
-    may_create = settings.sync.topics  # what the flow keeps for itself is made all the same, as its journal is
-    for pair in (one for one in pairs if not unread & {one.target, one.rekeying and one.rekeying.dead_letter}):
+    for pair in pairs:
         assert pair.rekeying is not None
-        of_source = plain_values(source_configs := known.source_configs[pair.source])
+        of_source = plain_values(desired.configs[pair.source])
         rekeying = replace(pair.rekeying, tombstones_ms=tombstones_kept_ms(of_source))
-        replicas = replicas_of(
-            asked, known.source_topics[pair.source].replication_factor, known.defaults, known.brokers
-        )
-        copy, progress = known.target_topics.get(pair.target), rekeying.progress
-        if copy is None and may_create:
-            followed = configs_for(source_configs, known.defaults, settings.sync, settings.topics.append_time)
-            configs: Mapping[str, str] = followed | _keeping(rekeying, {**known.defaults, **followed})
-            creations.append(_creation(pair.target, rekeying.partitions, replicas, configs))
-            configs = {**known.defaults, **configs}
-        elif copy is None:
-            configs = known.defaults
-            findings.append(missing(pair.target))
-        else:
-            configs = target_configs[pair.target]
-            findings += preflight_rekeyed(of_source, configs, copy.name, copy.replication_factor)
-            if not _sets_partitions(settings, pair.source):
-                rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
-        if progress not in known.target_topics:
-            slots = min(rekeying.partitions, settings.spark.tasks or max(_FEWEST_SLOTS, os.cpu_count() or 1))
-            configs_of_own = {**OWN_COMPACTED, **any_time(known.defaults)}
-            creations.append(_creation(progress, 1 + slots, own, configs_of_own))
+        rekeying, configs = _copy_of(rekeying, desired, observed, creations, findings)
+        if rekeying.progress not in observed.topics:
+            creations.append(_progress_of(rekeying, desired.settings, observed))
         compacted, max_bytes = is_compacted(configs), Rules.from_configs(configs).max_message_bytes
-        if (letters := rekeying.dead_letter) in dead:
-            max_bytes = min(max_bytes, Rules.from_configs(target_configs[letters]).max_message_bytes)
-            findings += _dead_letter_findings(of_source, target_configs[letters], known.target_topics[letters])
-        elif letters in new_letters:
-            max_bytes = min(max_bytes, new_letters[letters])
-        elif letters and not may_create:
-            findings.append(missing(letters))
-        elif letters:
-            new_letters[letters] = max_bytes
-            of_letters = {**_DEAD_LETTER, **any_time(known.defaults), "max.message.bytes": str(max_bytes)}
-            creations.append(_creation(letters, 1, replicas, of_letters))
-        is_foreign = pair.target in filled and progress not in known.target_topics
-        findings += _refusals(rekeying, copy, is_compacted=compacted, is_foreign=is_foreign)
+        if letters := rekeying.dead_letter:
+            if (existing := observed.topics.get(letters)) is not None:
+                of_letters = plain_values(observed.configs[letters])
+                max_bytes = min(max_bytes, Rules.from_configs(of_letters).max_message_bytes)
+                findings += _dead_letter_findings(of_source, of_letters, existing)
+            elif letters in new_letters:
+                max_bytes = min(max_bytes, new_letters[letters])
+            elif not desired.settings.sync.topics:
+                findings.append(missing(letters))
+            else:
+                new_letters[letters] = max_bytes
+                of_letters = {**_DEAD_LETTER, **any_time(observed.defaults), "max.message.bytes": str(max_bytes)}
+                creations.append(_creation(letters, 1, _replicas(pair.source, desired, observed), of_letters))
+        findings += _refusals(rekeying, observed, is_compacted=compacted)
         rekeyings.append(
             replace(
                 rekeying,
                 compacted=compacted,
                 max_bytes=max_bytes,
-                continues_on_loss=settings.topics.on_data_loss == "continue",
-                may_stamp=settings.topics.append_time == "target" or is_stamped(of_source),
+                continues_on_loss=desired.settings.topics.on_data_loss == "continue",
+                may_stamp=desired.settings.topics.append_time == "target" or is_stamped(of_source),
             )
         )
-    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)), unread)
+    return RekeyPlan(tuple(rekeyings), tuple(creations), tuple(dict.fromkeys(findings)))
+
+
+def _copy_of(
+    rekeying: Rekeying,
+    desired: DesiredTopics,
+    observed: ObservedTopics,
+    creations: list[Creation],
+    findings: list[Finding],
+) -> tuple[Rekeying, Mapping[str, str]]:
+    """Return the rule as it fits its copy, and the copy's settings, as they are or are to be."""
+    settings, source_configs = desired.settings, desired.configs[rekeying.source]
+    if (copy := observed.topics.get(rekeying.target)) is not None:
+        configs = plain_values(observed.configs[copy.name])
+        findings += preflight_rekeyed(plain_values(source_configs), configs, copy.name, copy.replication_factor)
+        if not _sets_partitions(settings, rekeying.source):
+            rekeying = replace(rekeying, partitions=len(copy.partitions))  # its source may have grown since
+        return rekeying, configs
+    if not settings.sync.topics:  # what the flow keeps for itself is made all the same, as its journal is
+        findings.append(missing(rekeying.target))
+        return rekeying, observed.defaults
+    followed = configs_for(source_configs, observed.defaults, settings.sync, settings.topics.append_time)
+    made = followed | _keeping(rekeying, {**observed.defaults, **followed})
+    replicas = _replicas(rekeying.source, desired, observed)
+    creations.append(_creation(rekeying.target, rekeying.partitions, replicas, made))
+    return rekeying, {**observed.defaults, **made}
+
+
+def _progress_of(rekeying: Rekeying, settings: Settings, observed: ObservedTopics) -> Creation:
+    slots = min(rekeying.partitions, settings.spark.tasks or max(_FEWEST_SLOTS, os.cpu_count() or 1))
+    replicas = own_replicas(settings.topics.replication_factor, observed.defaults, observed.brokers)
+    return _creation(rekeying.progress, 1 + slots, replicas, {**OWN_COMPACTED, **any_time(observed.defaults)})
+
+
+def _replicas(source: str, desired: DesiredTopics, observed: ObservedTopics) -> int:
+    asked, of_source = desired.settings.topics.replication_factor, desired.topics[source].replication_factor
+    return replicas_of(asked, of_source, observed.defaults, observed.brokers)
 
 
 def _keeping(rekeying: Rekeying, configs: Mapping[str, str]) -> dict[str, str]:
@@ -183,8 +164,8 @@ def _sets_partitions(settings: Settings, source: str) -> bool:
     return rule.partitions is not None
 
 
-def _refusals(rekeying: Rekeying, copy: TopicInfo | None, *, is_compacted: bool, is_foreign: bool) -> Iterator[Finding]:
-    topic, progress = rekeying.target, rekeying.progress
+def _refusals(rekeying: Rekeying, observed: ObservedTopics, *, is_compacted: bool) -> Iterator[Finding]:
+    topic, progress, copy = rekeying.target, rekeying.progress, observed.topics.get(rekeying.target)
     if copy is not None and is_compacted and not rekeying.fits_compaction:
         why = "its source is not" if rekeying.tombstones_ms is None else "its source is by other keys"
         what = f"is compacted and {why}: its cleaner removes records that the source keeps"
@@ -192,7 +173,7 @@ def _refusals(rekeying: Rekeying, copy: TopicInfo | None, *, is_compacted: bool,
     if copy is not None and len(copy.partitions) != rekeying.partitions:
         many = f"{len(copy.partitions)} partitions and its rule says {rekeying.partitions}"
         yield refused(topic, f"has {many}: keys would change their partition", Fix.CHANGE_RULE)
-    if is_foreign:
+    if topic in observed.filled and progress not in observed.topics:
         what = f"holds records that were not re-keyed by this flow, which has no {progress}"
         yield refused(topic, what, Fix.NAME_COPY)
     if not names.is_legal(progress):

@@ -103,12 +103,8 @@ def loop_finding(source: str, target_alias: str, history: History) -> Finding | 
     )
 
 
-def circle_findings(
-    selection: Selection, settings: Settings, history: History, same: Finding | None
-) -> Iterator[Finding]:
-    """Refuse one cluster as both ends, and topics whose records came through the target."""
-    if same is not None:
-        yield same
+def circle_findings(selection: Selection, settings: Settings, history: History) -> Iterator[Finding]:
+    """Refuse topics whose records came through the target, and say which journals may hide such."""
     for pair in selection.pairs:
         if (finding := loop_finding(pair.source, settings.target.alias, history)) is not None:
             yield finding

@@ -150,7 +150,7 @@ MENDS: Final = (
         plays="produce(a, amount=6); run; recreate(a, kind=week); run",
         replaced={
             "mirror.topics.adoption.standing_of": _never_frozen,
-            "mirror.topics.apply.begun_as": always(None),
+            "mirror.topics.reconcile.begun_as": always(None),
             "mirror.topics.adoption.tails": eventually({}),
         },
     ),
@@ -296,7 +296,7 @@ MENDS: Final = (
         timeout_s=30.0,
         replaced={
             "mirror.kafka.admin._each": _all_together,
-            "mirror.topics.apply.name_findings": always(()),
+            "mirror.topics.reconcile.name_findings": always(()),
         },
     ),
     Mend(

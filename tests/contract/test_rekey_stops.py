@@ -33,6 +33,7 @@ from mirror.kafka.queries import delete_records
 from mirror.kafka.topic_configs import ConfigChange
 from mirror.kafka.transactions import Transaction
 from mirror.observability.status import PREFIX, PartitionStatus
+from mirror.policy.selection import progress_topic
 from mirror.records.header import ProducerState, restamp
 from mirror.records.rewrite import padding
 from mirror.replication.observe import producer_id
@@ -40,7 +41,6 @@ from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.microbatch import Reached, RekeyStop, last_plan, number_at, numbered, transactional_id
 from mirror.states import Remedy, State
 from mirror.topics.history import Claim, History
-from mirror.topics.rekeyed import progress_topic
 
 __all__ = ["story"]
 

@@ -214,7 +214,7 @@ def test_a_start_changes_what_it_planned_only_where_that_holds_still(
         else:
             configure(flow.source, flow.name, retention_ms="99999999999999")
 
-    monkeypatch.setattr("mirror.driver.flow.record_making", suspended)
+    monkeypatch.setattr("mirror.driver.reconciler.record_making", suspended)
     flow.once()
     retention = configs_of(flow.target, flow.name)["retention.ms"]
     if meanwhile == "source configured":

@@ -141,8 +141,8 @@ def test_what_the_flow_gives_is_on_record_before_it_is_given(fails_at: str, monk
     nothing: Any = None
     if fails_at:
         with pytest.raises(ClusterUnreachable):
-            replanner._sync_acls(nothing, nothing, ())
+            replanner._sync_acls(nothing, ())
     else:
-        replanner._sync_acls(nothing, nothing, ())
+        replanner._sync_acls(nothing, ())
     answer = ["asked", "recorded", "User:less", "User:more", "created", "deleted", "recorded", "User:more"]
     assert done == {"recorded": answer[:1], "created": answer[:4], "": answer}[fails_at]

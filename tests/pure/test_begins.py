@@ -25,8 +25,8 @@ from mirror.observability.metrics import Metrics
 from mirror.policy.rules import Rules
 from mirror.policy.selection import Rekeying
 from mirror.replication.assignment import Assignment
-from mirror.topics.apply import plan_topics
 from mirror.topics.history import Claim, History, Origin
+from mirror.topics.reconcile import plan_topics
 
 IDS = {name: uuid4() for name in ("old", "new", "letters")}
 

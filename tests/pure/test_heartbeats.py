@@ -13,7 +13,8 @@ from scraped import report
 from sparkless import InThisProcess
 from waiting import MovableClock
 
-from mirror.driver.flow import Flow, Refusal
+from mirror.driver.flow import Flow
+from mirror.driver.reconciler import Refusal
 from mirror.journal import heartbeats
 from mirror.journal.heartbeats import STALE_SECONDS, Heart, Heartbeat
 from mirror.kafka.cluster import Endpoint, TopicPartition

@@ -12,7 +12,9 @@ from mirror.kafka.admin import PartitionInfo, TopicInfo
 from mirror.kafka.topic_configs import ConfigValue
 from mirror.policy.remedies import Fix
 from mirror.policy.selection import select
-from mirror.topics.rekeyed import Clusters, RekeyPlan, plan_rekeyed, rekeyed_pairs
+from mirror.topics.history import History
+from mirror.topics.rekeyed import RekeyPlan, plan_rekeyed
+from mirror.topics.state import DesiredTopics, ObservedTopics
 
 BY_OWNER = "split(string(key), '-')[0]"
 WEEK = "604800000"
@@ -24,32 +26,23 @@ def values(configs: Mapping[str, str]) -> dict[str, ConfigValue]:
     return {name: ConfigValue(value=value, is_default=False) for name, value in configs.items()}
 
 
-class Target:
-    """The administration of a cluster with this copy."""
-
-    def __init__(self, copy: Mapping[str, str] | None) -> None:
-        self._copies = {} if copy is None else {"orders": values(copy)}
-
-    def topic_configs(self, *_: object) -> dict[str, dict[str, ConfigValue]]:
-        return self._copies
-
-    def spans(self, _: object) -> dict[tuple[str, int], Any]:
-        return {}
-
-
 def planned(source: Mapping[str, str], copy: Mapping[str, str] | None = None, **rule: object) -> RekeyPlan:
     settings = settings_between("a:1", "b:2", ["orders"], rules=[{"match": "orders", **rule}])
-    pairs = list(rekeyed_pairs(settings.flow, select({"orders": 1}, settings.topics).pairs))
     topic = TopicInfo(name="orders", topic_id=None, partitions=(PartitionInfo(partition=0, leader=1, replicas=(1,)),))
-    known = Clusters(
-        source_topics={"orders": topic},
-        target_topics={} if copy is None else {"orders": topic},
-        source_configs={"orders": values(source)},
-        defaults={},
+    desired = DesiredTopics(
+        settings=settings,
+        cluster_id="source",
+        topics={"orders": topic},
+        selection=select({"orders": 1}, settings.topics),
+        configs={"orders": values(source)},
+    )
+    observed = ObservedTopics(
+        history=History(),
+        topics={} if copy is None else {"orders": topic},
+        configs={} if copy is None else {"orders": values(copy)},
         brokers=1,
     )
-    target: Any = Target(copy)
-    return plan_rekeyed(target, settings, pairs, known)
+    return plan_rekeyed(desired, observed, desired.rekeyed)
 
 
 @pytest.mark.parametrize(

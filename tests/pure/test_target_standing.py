@@ -15,6 +15,7 @@ from mirror.policy.selection import TopicPair
 from mirror.topics import adoption
 from mirror.topics.adoption import CopyStanding, CopyVerdict, Gate, standing_of
 from mirror.topics.history import Claim
+from mirror.topics.reconcile import TopicPlan
 
 SOURCE, TARGET = (TopicInfo(name=name, topic_id=uuid4(), partitions=()) for name in ("orders", "eu.orders"))
 PAIR = TopicPair(source="orders", target="eu.orders", partitions=1)
@@ -61,12 +62,12 @@ def test_a_topic_made_anew_since_its_settings_were_read_is_not_changed(
 ) -> None:
     now = {one.name: replace(one, topic_id=uuid4()) if one.name == anew else one for one in (SOURCE, TARGET)}
     asked: Any = SimpleNamespace(describe=lambda names: {name: now[name] for name in names})
-    plan: Any = SimpleNamespace(pairs=(PAIR,), source_topics={"orders": SOURCE}, target_topics={"eu.orders": TARGET})
-    nothing: Any = SimpleNamespace(seen={})
+    plan = TopicPlan(pairs=(PAIR,), source_topics={"orders": SOURCE}, target_topics={"eu.orders": TARGET})
+    nothing: Any = None
 
     async def none_differs(*_: Any) -> dict[str, Any]:
         return {}
 
     monkeypatch.setattr(adoption, "tails", none_differs)
-    held = Gate(asked, asked).held(["eu.orders"], plan, nothing, nothing, {"eu.orders": CopyVerdict(CopyStanding.OURS)})
+    held = Gate(asked, asked).held(["eu.orders"], plan, nothing, {"eu.orders": CopyVerdict(CopyStanding.OURS)})
     assert held == ({"eu.orders": why} if why else {})

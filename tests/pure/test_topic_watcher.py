@@ -16,8 +16,8 @@ from waiting import MovableClock, until_true
 from mirror import clock as clocks
 from mirror.config import Settings
 from mirror.config.reading import reloaded
-from mirror.driver.flow import Refusal
 from mirror.driver.journal_state import JournalState
+from mirror.driver.reconciler import Refusal
 from mirror.driver.scheduling import renewed
 from mirror.driver.topic_watcher import Deletions, NewPlan, Replanner, TopicWatcher
 from mirror.errors import ConfigError

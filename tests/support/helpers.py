@@ -29,7 +29,8 @@ from mirror.observability.status import PartitionStatus
 from mirror.records.header import RawBatch, split
 from mirror.replication.assignment import Assignment, Loss, assign
 from mirror.replication.pipeline import Pipeline
-from mirror.topics.apply import apply, ensure_flow_topic, plan_topics, rules_of
+from mirror.topics.apply import apply, ensure_flow_topic, rules_of
+from mirror.topics.reconcile import plan_topics
 
 MEMORY_BYTES = 64 * 1024 * 1024
 #: An hour ago: one clock for all records of a session, and young enough for any retention.

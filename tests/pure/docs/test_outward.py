@@ -24,12 +24,12 @@ from mirror.kafka.produce import markers_request
 from mirror.kafka.protocol import WRITE_TXN_MARKERS, encode
 from mirror.observability.metrics import Metrics
 from mirror.observability.status import GroupFigures, PartitionStatus, TaskStatus
+from mirror.policy.selection import progress_topic
 from mirror.records.rewrite import padding
 from mirror.replication.assignment import KnownStop, LastBatch, LastPosition, Loss
 from mirror.replication.observe import producer_id
 from mirror.spark.rekey.microbatch import Reached, numbered
 from mirror.states import Remedy, State
-from mirror.topics.rekeyed import progress_topic
 
 PACKAGE: Final = Path(__file__).parents[3] / "mirror"
 KEPT: Final = Path(__file__).with_name("outward.json")
