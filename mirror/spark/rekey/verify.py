@@ -46,6 +46,7 @@ from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import outside
 from mirror.replication.open_transactions import held_from
 from mirror.spark.compat import map_in_arrow
+from mirror.spark.datasource.rows import record_batch, schema_of
 from mirror.spark.rekey.driver import slices_of
 from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import (
@@ -74,20 +75,7 @@ _DDL: Final = (
     "place int, origin int, at bigint, number int, key binary, is_tombstone boolean, digest binary, is_required boolean"
     ", timestamp bigint, is_stamped boolean"
 )
-_SCHEMA: Final = pa.schema(
-    [
-        ("place", pa.int32()),
-        ("origin", pa.int32()),
-        ("at", pa.int64()),
-        ("number", pa.int32()),
-        ("key", pa.binary()),
-        ("is_tombstone", pa.bool_()),
-        ("digest", pa.binary()),
-        ("is_required", pa.bool_()),
-        ("timestamp", pa.int64()),
-        ("is_stamped", pa.bool_()),
-    ]
-)
+_SCHEMA: Final = schema_of(_DDL)
 #: No batch is too large for a computation.
 _ANY_SIZE: Final = 2**31 - 1
 #: Seconds between two polls of how far the query has come.
@@ -610,17 +598,7 @@ def _rows(
         digests.append(digest.digest())
         keys.append(None if key is None else hashlib.blake2b(key, digest_size=16).digest())
         tombstones.append(value_size < 0)
-    values = (
-        [place] * count,
-        [origin] * count,
-        at,
-        list(range(count)),
-        keys,
-        tombstones,
-        digests,
-        [is_required] * count,
-        records.timestamps,
-        [is_stamped] * count,
-    )
-    arrays = [pa.array(column, one.type) for column, one in zip(values, _SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    places, origins, numbers = [place] * count, [origin] * count, range(count)
+    required, stamped = [is_required] * count, [is_stamped] * count
+    columns_made = (places, origins, at, numbers, keys, tombstones, digests, required, records.timestamps, stamped)
+    return record_batch(_SCHEMA, columns_made)
