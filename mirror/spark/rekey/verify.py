@@ -26,12 +26,12 @@ import asyncio
 import hashlib
 import struct
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 
 from mirror import clock
 from mirror.config import Settings
@@ -367,30 +367,9 @@ def _judged(
         unknown.append(subject.lacks(Lack.NOT_VERIFIED, reason, offsets=old))
     missing = sum(many for place, (many, _) in sums.items() if place not in expired)
     extra = 0 if source_deleted else sum(many for _, many in sums.values())
-    names = {BURIED: rule.dead_letter}
-    differences: list[Difference] = []
-    for row in examples:
-        where = names.get(row.place, f"{rule.target}-{row.place}")
-        if row.missing and row.place not in expired:
-            what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
-            differences.append(
-                Difference(
-                    rule.source, row.first.origin, row.first.at, DifferenceKind.MISSING, what, f"none in {where}"
-                )
-            )
-        if row.extra and not source_deleted:
-            what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
-            differences.append(Difference(rule.source, -1, -1, DifferenceKind.EXTRA, "no record", what))
-    differences += [
-        Difference(
-            rule.source,
-            row.origin,
-            row.at,
-            DifferenceKind.ORDER,
-            "",
-            f"a record of the same key that comes before it is behind it in {rule.target}-{row.place}, at {row.before}",
-        )
-        for row in late[:KEPT]
+    differences = [
+        *_misplaced(rule, examples, expired, source_deleted=source_deleted),
+        *(_reordered(rule, row) for row in late[:KEPT]),
     ]
     report = RekeyedReport(
         topic=rule.source,
@@ -404,6 +383,29 @@ def _judged(
         own_timestamps=own_timestamps or 0,
     )
     return report, unknown
+
+
+def _misplaced(
+    rule: Rekeying, examples: Iterable[Row], expired: Collection[int], *, source_deleted: bool
+) -> Iterator[Difference]:
+    """Yield the differences of records that are missing or extra, where deletions do not explain them."""
+    from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
+
+    for row in examples:
+        where = rule.dead_letter if row.place == BURIED else f"{rule.target}-{row.place}"
+        if row.missing and row.place not in expired:
+            what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
+            kind, origin = DifferenceKind.MISSING, row.first
+            yield Difference(rule.source, origin.origin, origin.at, kind, what, f"none in {where}")
+        if row.extra and not source_deleted:
+            what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
+            yield Difference(rule.source, -1, -1, DifferenceKind.EXTRA, "no record", what)
+
+
+def _reordered(rule: Rekeying, row: Row) -> Difference:
+    """Return the difference of a record that stands before an earlier record of its key."""
+    what = f"a record of the same key that comes before it is behind it in {rule.target}-{row.place}, at {row.before}"
+    return Difference(rule.source, row.origin, row.at, DifferenceKind.ORDER, "", what)
 
 
 def _matched(rule: Rekeying, wanted: DataFrame, found: DataFrame, *, is_stamped: bool) -> DataFrame:
