@@ -5,7 +5,7 @@ An Arrow UDF and not `mapInArrow`, which asks for pandas.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,6 +69,21 @@ _TIMES: Final = (("base_time", "base_timestamp"), ("max_time", "max_timestamp"))
 _GIVEN: Final = COLUMNS[: -len(_TIMES)]
 SCHEMA: Final = pa.schema([(name, kind) for name, _, kind in COLUMNS])
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
+
+_ARROW_TYPES: Final = {name: kind for _, name, kind in COLUMNS} | {"bigint": pa.int64()}
+
+
+def schema_of(ddl: str) -> pa.Schema:
+    """Return Arrow's schema of columns that are declared in Spark's DDL."""
+    return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in map(str.split, ddl.split(","))])
+
+
+def record_batch(schema: pa.Schema, columns: Iterable[Any]) -> pa.RecordBatch:
+    """Return a record batch of these columns; all columns are empty where none is given."""
+    values = list(columns) or [()] * len(schema)
+    arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
 
 #: Rows, and bytes of data, of one record batch of Arrow.
 MOST_ROWS: Final = 4096

@@ -21,6 +21,7 @@ from mirror.errors import BadRecords, TooManyBytes
 from mirror.records.columns import Records, encode, encode_headers, headers, joined, partitions_of
 from mirror.records.header import APPEND_TIME, RawBatch
 from mirror.records.rewrite import build, portions
+from mirror.spark.datasource.rows import record_batch, schema_of
 from mirror.spark.rekey.expressions import IT
 from mirror.spark.rekey.microbatch import RekeyStop, Work, slot_of
 from mirror.states import Remedy, State
@@ -52,26 +53,11 @@ class SliceKind(IntEnum):
     DEAD = 3
 
 
-SLICE: Final = pa.schema(
-    [
-        ("slot", pa.int32()),
-        ("kind", pa.int32()),
-        ("target_partition", pa.int32()),
-        ("source_partition", pa.int32()),
-        ("first_offset", pa.int64()),
-        ("records", pa.int32()),
-        ("codec", pa.int32()),
-        ("base_timestamp", pa.int64()),
-        ("max_timestamp", pa.int64()),
-        ("reason", pa.string()),
-        ("is_stamped", pa.bool_()),
-        ("data", pa.binary()),
-    ]
-)
 SLICE_DDL: Final = (
     "slot int, kind int, target_partition int, source_partition int, first_offset bigint, records int, codec int,"
     " base_timestamp bigint, max_timestamp bigint, reason string, is_stamped boolean, data binary"
 )
+SLICE: Final = schema_of(SLICE_DDL)
 
 
 @dataclass(slots=True)
@@ -159,10 +145,8 @@ class Packer:
                 self._row(SliceKind.COUNTERS, NOWHERE, self._begin, count, 0, -1, -1, reason, False, b"")
             self._left_out.clear()
         if self._rows and (all_of_it or len(self._rows) >= _MOST_ROWS or self._bytes >= _MOST_BYTES):
-            columns = zip(*self._rows, strict=True)
-            arrays = [pa.array(values, one.type) for values, one in zip(columns, SLICE, strict=True)]
-            self._rows, self._bytes = [], 0
-            yield pa.RecordBatch.from_arrays(arrays, schema=SLICE)
+            rows, self._rows, self._bytes = self._rows, [], 0
+            yield record_batch(SLICE, zip(*rows, strict=True))
 
     def _is_whole(self, raw: RawBatch, count: int, codec: int) -> bool:
         """Nothing of the batch changes, and a broker takes it as it is."""

@@ -26,12 +26,12 @@ import asyncio
 import hashlib
 import struct
 import uuid
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 
 from mirror import clock
 from mirror.config import Settings
@@ -46,6 +46,7 @@ from mirror.records.recipe import LARGEST_RECORD
 from mirror.replication.assignment import outside
 from mirror.replication.open_transactions import held_from
 from mirror.spark.compat import map_in_arrow
+from mirror.spark.datasource.rows import record_batch, schema_of
 from mirror.spark.rekey.driver import slices_of
 from mirror.spark.rekey.expressions import used_by
 from mirror.spark.rekey.microbatch import (
@@ -74,20 +75,7 @@ _DDL: Final = (
     "place int, origin int, at bigint, number int, key binary, is_tombstone boolean, digest binary, is_required boolean"
     ", timestamp bigint, is_stamped boolean"
 )
-_SCHEMA: Final = pa.schema(
-    [
-        ("place", pa.int32()),
-        ("origin", pa.int32()),
-        ("at", pa.int64()),
-        ("number", pa.int32()),
-        ("key", pa.binary()),
-        ("is_tombstone", pa.bool_()),
-        ("digest", pa.binary()),
-        ("is_required", pa.bool_()),
-        ("timestamp", pa.int64()),
-        ("is_stamped", pa.bool_()),
-    ]
-)
+_SCHEMA: Final = schema_of(_DDL)
 #: No batch is too large for a computation.
 _ANY_SIZE: Final = 2**31 - 1
 #: Seconds between two polls of how far the query has come.
@@ -379,30 +367,9 @@ def _judged(
         unknown.append(subject.lacks(Lack.NOT_VERIFIED, reason, offsets=old))
     missing = sum(many for place, (many, _) in sums.items() if place not in expired)
     extra = 0 if source_deleted else sum(many for _, many in sums.values())
-    names = {BURIED: rule.dead_letter}
-    differences: list[Difference] = []
-    for row in examples:
-        where = names.get(row.place, f"{rule.target}-{row.place}")
-        if row.missing and row.place not in expired:
-            what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
-            differences.append(
-                Difference(
-                    rule.source, row.first.origin, row.first.at, DifferenceKind.MISSING, what, f"none in {where}"
-                )
-            )
-        if row.extra and not source_deleted:
-            what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
-            differences.append(Difference(rule.source, -1, -1, DifferenceKind.EXTRA, "no record", what))
-    differences += [
-        Difference(
-            rule.source,
-            row.origin,
-            row.at,
-            DifferenceKind.ORDER,
-            "",
-            f"a record of the same key that comes before it is behind it in {rule.target}-{row.place}, at {row.before}",
-        )
-        for row in late[:KEPT]
+    differences = [
+        *_misplaced(rule, examples, expired, source_deleted=source_deleted),
+        *(_reordered(rule, row) for row in late[:KEPT]),
     ]
     report = RekeyedReport(
         topic=rule.source,
@@ -416,6 +383,29 @@ def _judged(
         own_timestamps=own_timestamps or 0,
     )
     return report, unknown
+
+
+def _misplaced(
+    rule: Rekeying, examples: Iterable[Row], expired: Collection[int], *, source_deleted: bool
+) -> Iterator[Difference]:
+    """Yield the differences of records that are missing or extra, where deletions do not explain them."""
+    from mirror.spark.rekey.packing import BURIED  # noqa: PLC0415 -- loads the compiler
+
+    for row in examples:
+        where = rule.dead_letter if row.place == BURIED else f"{rule.target}-{row.place}"
+        if row.missing and row.place not in expired:
+            what = f"{row.missing} record{'s' if row.missing > 1 else ''}"
+            kind, origin = DifferenceKind.MISSING, row.first
+            yield Difference(rule.source, origin.origin, origin.at, kind, what, f"none in {where}")
+        if row.extra and not source_deleted:
+            what = f"{row.extra} in {where} at offset {row.held} that the rule does not put there"
+            yield Difference(rule.source, -1, -1, DifferenceKind.EXTRA, "no record", what)
+
+
+def _reordered(rule: Rekeying, row: Row) -> Difference:
+    """Return the difference of a record that stands before an earlier record of its key."""
+    what = f"a record of the same key that comes before it is behind it in {rule.target}-{row.place}, at {row.before}"
+    return Difference(rule.source, row.origin, row.at, DifferenceKind.ORDER, "", what)
 
 
 def _matched(rule: Rekeying, wanted: DataFrame, found: DataFrame, *, is_stamped: bool) -> DataFrame:
@@ -610,17 +600,7 @@ def _rows(
         digests.append(digest.digest())
         keys.append(None if key is None else hashlib.blake2b(key, digest_size=16).digest())
         tombstones.append(value_size < 0)
-    values = (
-        [place] * count,
-        [origin] * count,
-        at,
-        list(range(count)),
-        keys,
-        tombstones,
-        digests,
-        [is_required] * count,
-        records.timestamps,
-        [is_stamped] * count,
-    )
-    arrays = [pa.array(column, one.type) for column, one in zip(values, _SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    places, origins, numbers = [place] * count, [origin] * count, range(count)
+    required, stamped = [is_required] * count, [is_stamped] * count
+    columns_made = (places, origins, at, numbers, keys, tombstones, digests, required, records.timestamps, stamped)
+    return record_batch(_SCHEMA, columns_made)

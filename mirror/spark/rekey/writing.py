@@ -17,6 +17,7 @@ from mirror.kafka.log_reader import last_committed
 from mirror.kafka.queries import LATEST, epoch_end, list_offset
 from mirror.kafka.transactions import Transaction
 from mirror.records.header import RawBatch, parse_header
+from mirror.spark.datasource.rows import record_batch, schema_of
 from mirror.spark.rekey.microbatch import (
     Reached,
     RekeyStop,
@@ -49,10 +50,7 @@ RESULT_DDL: Final = (
     "source_partition int, verdict string, records bigint, batches bigint, bytes bigint, max_timestamp bigint,"
     " committed_ms bigint"
 )
-_RESULT: Final = pa.schema(
-    [("source_partition", pa.int32()), ("verdict", pa.string())]
-    + [(name, pa.int64()) for name in ("records", "batches", "bytes", "max_timestamp", "committed_ms")]
-)
+_RESULT: Final = schema_of(RESULT_DDL)
 
 
 @dataclass(slots=True)
@@ -252,10 +250,7 @@ def _check_lost(lost: str) -> None:
 def _results(counts: dict[tuple[int, str], _Count]) -> pa.RecordBatch:
     now = clock.now_ms()
     rows = [
-        (partition, verdict, one.records, one.batches, one.bytes, one.newest, now)
-        for (partition, verdict), one in counts.items()
+        (partition, verdict, count.records, count.batches, count.bytes, count.newest, now)
+        for (partition, verdict), count in counts.items()
     ]
-    columns = list(zip(*rows, strict=True)) or [()] * len(_RESULT)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(values, one.type) for values, one in zip(columns, _RESULT, strict=True)], schema=_RESULT
-    )
+    return record_batch(_RESULT, zip(*rows, strict=True))
