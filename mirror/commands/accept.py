@@ -3,7 +3,7 @@
 What is accepted is looked at in both logs now, as a mirror that starts would, and named; nothing is written to the
 topics themselves. What keeps a partition stopped all the same is shown, and then nothing is accepted of it.
 
-Decision: nothing of a topic is accepted that the journal does not name as the source's copy (G1 in `adoption.py`): what
+Decision: nothing of a topic is accepted that the journal does not name as the source's copy: what
 nobody compared would count as confirmed, and what is advised there might delete the only records of a stranger.
 
 Decision: a copy that nothing confirms is taken for whole only where a person says so by name. Somebody who goes on

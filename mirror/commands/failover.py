@@ -264,7 +264,7 @@ class _FailoverRun:
     _own: bytes = b""  # the record that this failover writes
     _former: list[Owner] = field(default_factory=list)
     _silent: list[str] = field(default_factory=list)
-    _doubts: Doubts = field(default_factory=dict)  # of nothing before all was checked (X2)
+    _doubts: Doubts = field(default_factory=dict)  # of nothing before all was checked
     _synced: SyncResult | None = None
     _gaps: tuple[OffsetGap, ...] = ()
     _warnings: list[str] = field(default_factory=list)

@@ -1,17 +1,17 @@
 """`mirror restore`: topics out of the data folders of brokers that are gone: same bytes, same offsets.
 
-D1  a folder whose topic id the metadata log says was removed is of a deleted topic, and is left out; so is one of
-    another id than its topic has there, whether some of that id are here or all of these are missing
-D2  folders of two clusters are refused: neither topics nor groups of one name are the same in both. So are those of
-    another cluster than the configuration or the flow's journal names
-D3  a topic whose name the metadata log does not know is restored all the same: the log may end before it was made
-D4  which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
-    metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted
-D5  a replica that had fallen behind does not show what it lacks: of those in the folders one is taken that was in sync
-    by the metadata log, and none where none was, or where nobody knows of which broker they are; unless they saw a
-    later leader than the log. A partition is not whole if its other replicas may have gone on without those in the
-    folders, of which logs of too few controllers say nothing, or if its cluster's metadata log is there and cannot be
-    read. Without any, as of ZooKeeper's clusters, that others may have had more is said once
+- A folder whose topic id the metadata log says was removed is of a deleted topic, and is left out; so is one of another
+  id than its topic has there, whether some of that id are here or all of these are missing.
+- Folders of two clusters are refused: neither topics nor groups of one name are the same in both. So are those of
+  another cluster than the configuration or the flow's journal names.
+- A topic whose name the metadata log does not know is restored all the same: the log may end before it was made.
+- Which topics and partitions there were, folders do not say, since those of a disk that is lost are not there: the
+  metadata log does, and brokers' checkpoints do, which may be newer; but of a topic that the log knows as deleted.
+- A replica that had fallen behind does not show what it lacks: of those in the folders one is taken that was in sync by
+  the metadata log, and none where none was, or where nobody knows of which broker they are; unless they saw a later
+  leader than the log. A partition is not whole if its other replicas may have gone on without those in the folders, of
+  which logs of too few controllers say nothing, or if its cluster's metadata log is there and cannot be read. Without
+  any, as of ZooKeeper's clusters, that others may have had more is said once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from mirror.topics.history import read_history, read_own
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Which replicas of each partition may be taken (D5)."""
+    """Which replicas of each partition may be taken."""
 
     #: The folders of those that were in sync; all where nobody knows it, or none of them was.
     folders: dict[TopicPartition, Sequence[Path]] = field(default_factory=dict)
@@ -98,14 +98,14 @@ class Disks:
     notes: Sequence[str]
     #: By topic, what is to be said of folders that were left out.
     left: Mapping[str, Sequence[str]]
-    #: Topics of which no folder is here, with how many partitions they had (D4).
+    #: Topics of which no folder is here, with how many partitions they had.
     lacking: Mapping[str, int]
     replicas: Replicas
 
 
 def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
     """Scan all folders, without the records of topics. Raises ConfigError as `partitions_in` does, and for
-    folders of two clusters (D2).
+    folders of two clusters.
     """
     found: dict[TopicPartition, Sequence[Path]] = {**partitions_in(folders)}
     cluster_id = _cluster_id(path for paths in found.values() for path in paths)
@@ -178,7 +178,7 @@ def _offsets(
 def _replicas(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
 ) -> Replicas:
-    """Return which replicas may be taken by the metadata log (D5). `controllers`: the nodes whose metadata logs are in
+    """Return which replicas may be taken by the metadata log. `controllers`: the nodes whose metadata logs are in
     the folders.
     """
     may_be_old = known.may_lack({node for node in controllers if node is not None})
@@ -219,7 +219,7 @@ def _refusal(in_sync: Collection[int], brokers: Mapping[Path, int | None]) -> st
 
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:
-    """Raises ConfigError for folders of two clusters (D2)."""
+    """Raises ConfigError for folders of two clusters."""
     ids: dict[str, Path] = {}
     for data in dict.fromkeys(folder.parent for folder in folders):
         if (cluster_id := cluster_id_of(data)) is not None:
@@ -233,7 +233,7 @@ def _cluster_id(folders: Iterable[Path]) -> str | None:
 def _of_now(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics
 ) -> tuple[dict[TopicPartition, Sequence[Path]], dict[str, list[str]]]:
-    """The folders of topics as they were in the end, and by topic what is to be said of the others (D1)."""
+    """The folders of topics as they were in the end, and by topic what is to be said of the others."""
     kept: dict[TopicPartition, Sequence[Path]] = {}
     left: dict[str, list[str]] = {}
     for at, paths in found.items():
@@ -257,7 +257,7 @@ def _of_now(
 
 
 def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[str]:
-    """What is to be said of topics that the metadata log does not know (D3)."""
+    """What is to be said of topics that the metadata log does not know."""
     for name in sorted({at.topic for at in found} - known.topics.keys()):
         if not name.startswith(INTERNAL_PREFIX):
             yield (
@@ -345,7 +345,7 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
 
 
 def _plan(settings: Settings, target: Admin, disks: Disks) -> TopicPlan:
-    """Raises ConfigError for disks of another cluster than the flow copies (D2)."""
+    """Raises ConfigError for disks of another cluster than the flow copies."""
     own = asyncio.run(read_own(settings))
     wanted = settings.source.cluster_id or mirrored_cluster(own.newest)
     if not same_id(disks.cluster_id, wanted):

@@ -1,16 +1,16 @@
 """What a mirror settles before its first epoch: which topics it means, and how far a bounded copy goes.
 
-V1  a topic of the target belongs to one flow. Two that begin at once both find it free, so whoever named it in its
-    journal looks at the others' once more before the first record: at least one of the two sees the other, takes
-    the name back and is refused. Both may; neither has written anything. It is so of what is re-keyed as well, but for
-    dead letters of several flows, and of what a running mirror begins
-V2  every topic of the target that gets records is named in the journal before its first record, what is re-keyed as
-    well: by that a flow back knows a loop, and a start with another source that these topics are not of it
-V3  the same look shows whether a flow towards the source names the source topic by now as one that came through the
-    target: that is a loop, and is not begun. A flow names what it creates before it does, as what it is about to make
-V4  a topic that cannot be begun is left out, and the others begin
-V5  both clusters are asked for the ids of topics behind the journal, right before these go on record: whoever waited
-    for the flow may have asked long ago, and would put topics that are gone in the place of those of now
+- A topic of the target belongs to one flow. Two that begin at once both find it free, so whoever named it in its
+  journal looks at the others' once more before the first record: at least one of the two sees the other, takes the name
+  back and is refused. Both may; neither has written anything. It is so of what is re-keyed as well, but for dead
+  letters of several flows, and of what a running mirror begins.
+- Every topic of the target that gets records is named in the journal before its first record, what is re-keyed as well:
+  by that a flow back knows a loop, and a start with another source that these topics are not of it.
+- The same look shows whether a flow towards the source names the source topic by now as one that came through the
+  target: that is a loop, and is not begun. A flow names what it creates before it does, as what it is about to make.
+- A topic that cannot be begun is left out, and the others begin.
+- Both clusters are asked for the ids of topics behind the journal, right before these go on record: whoever waited for
+  the flow may have asked long ago, and would put topics that are gone in the place of those of now.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ async def recorded(
     """The assignments with what the source topics were first seen as, their ids and where mirroring began, as the
     journal's newest records `known` have it; unseen ones are recorded now, there and in `known`, and which target
     topics the flow `made`. At the flow's first start, and then alone, `start` says where they begin
-    (`journal/entries.py`, B1 to B3): whoever knows by its reports that the flow has run gives none. `origins`: by
+    (`journal/entries.py`): whoever knows by its reports that the flow has run gives none. `origins`: by
     source topic, the ids of the clusters that its records came through before they were on the source. `elsewhere`:
     asks for what other flows' journals say now.
 
     A topic that a cluster does not know at this moment has no id to record: what the journal says of it stays.
     `failures` learns by target topic which cannot be begun, and the others are: ClusterUnreachable where the target has
-    no such topic and the journal does not name it, PreflightError where another flow names it by now (V1), or its
-    source for a loop (V3). Raises as `Cluster.refresh`, `start_offsets`, `elsewhere` and `Journal.append` do.
+    no such topic and the journal does not name it, PreflightError where another flow names it by now, or its
+    source for a loop. Raises as `Cluster.refresh`, `start_offsets`, `elsewhere` and `Journal.append` do.
     """
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
@@ -123,7 +123,7 @@ async def recorded(
     if changed:
         over = [*former, *map(MAKING.key, fresh)]
         entries = [*changed.items(), *((key, None) for key in over)]
-        if since:  # all topics begin later, or none does: one batch (B1)
+        if since:  # all topics begin later, or none does: one batch
             await journal.append(entries)
         else:
             await journal.append_all(entries)
@@ -163,7 +163,7 @@ async def record_starts(
     start: int,
     follows: Callable[[str, str], bool],
 ) -> dict[str, PendingStart]:
-    """By target topic, where re-keyed topics without a plan begin, as the flow's first start decided it (B1): at
+    """By target topic, where re-keyed topics without a plan begin, as the flow's first start decided it: at
     `start`, which is EARLIEST at any other start. On record before anything is reported, until a plan is; those that
     the flow no longer `follows` are forgotten. Raises as `Journal.append` does.
     """
@@ -211,8 +211,8 @@ async def record_rekeyed(
     """Have the journal name a topic that is re-keyed before its first record, as `recorded` does with copies; `origins`
     are those of its source, `elsewhere` as there. A flow of before has it from its next start on.
 
-    Raises ClusterUnreachable where the target does not know the topic, PreflightError where it is another flow's by now
-    (V1), or its source for a loop (V3), and as `elsewhere` and `Journal.append` do.
+    Raises ClusterUnreachable where the target does not know the topic, PreflightError where it is another flow's by
+    now, or its source for a loop, and as `elsewhere` and `Journal.append` do.
     """
     target = journal.cluster
     await _all_known(source, [rule.source])
@@ -281,7 +281,7 @@ async def _take_back(journal: Journal, keys: Iterable[bytes], known: MutableMapp
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
-    """Learn what these topics are now (V5), and ask again for those that the metadata lacks: a broker that has not
+    """Learn what these topics are now, and ask again for those that the metadata lacks: a broker that has not
     heard of one yet denies it for a moment.
     """
     backoff, asked = Backoff(), topics

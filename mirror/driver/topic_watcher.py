@@ -1,27 +1,27 @@
 """Follows both clusters while a mirror runs: what is new there becomes its next plan.
 
-D1  a copy goes where the flow made it (its journal says so, by the copy's id) and was not failed over since, and where
-    its source is the same cluster as then and denies several times that a topic of that name exists: one with another
-    id is a topic made anew, whose copy stays as it is (RECREATED)
-D2  none goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
-    what was lost in a day, or while no mirror ran, is counted against all topics that the flow mirrors, those included
-    that were lost in that time. Nor does one, for as long as this process runs, whose source was found gone while the
-    source showed that it lost records of topics that are there, as one does that was put back to what it was once: one
-    of them is recreated, or its log was cut back (TRUNCATED) or ends before what was copied
-D3  none goes that no task of this process copied to, or compared with its source, that is paused, so that none looks
-    at it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody
-    else has these records
-D4  the journal is read again right before: a copy is not for a mirror to delete that has lost the flow
+- A copy goes where the flow made it (its journal says so, by the copy's id) and was not failed over since, and where
+  its source is the same cluster as then and denies several times that a topic of that name exists: one with another id
+  is a topic made anew, whose copy stays as it is (RECREATED).
+- None goes where what is gone rather looks like a source that lost its data, or like a flow that is set up wrongly:
+  what was lost in a day, or while no mirror ran, is counted against all topics that the flow mirrors, those included
+  that were lost in that time. Nor does one, for as long as this process runs, whose source was found gone while the
+  source showed that it lost records of topics that are there, as one does that was put back to what it was once: one of
+  them is recreated, or its log was cut back (TRUNCATED) or ends before what was copied.
+- None goes that no task of this process copied to, or compared with its source, that is paused, so that none looks at
+  it, or whose log ends further than the flow's tasks acknowledged: somebody else wrote to it since, and nobody else has
+  these records.
+- The journal is read again right before: a copy is not for a mirror to delete that has lost the flow.
 
-N1  a topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the round says, as
-    long as its copy is there. One that no plan sees at a start, hidden or gone, is reported as stopped all the same:
-    its last report would say for good that it has caught up
-N2  a copy is deleted where `sync.deletions` asks for it and that is safe
-N3  nothing is changed on the target for a flow that was failed over, or that somebody else has: the journal is read
-    right before each kind of change. A round runs in a thread that nobody waits for, and may come back long after it
-    began, as where the process was suspended; the source may have been emptied meanwhile
-N4  a topic begins by what other flows' journals say right before, not when its name was new: they may have named it
-    since, as theirs or as one whose records came through the target. So does one that was refused for that
+- A topic that preflight refuses is left out, and the others go on; what was begun goes on whatever the round says, as
+  long as its copy is there. One that no plan sees at a start, hidden or gone, is reported as stopped all the same: its
+  last report would say for good that it has caught up.
+- A copy is deleted where `sync.deletions` asks for it and that is safe.
+- Nothing is changed on the target for a flow that was failed over, or that somebody else has: the journal is read right
+  before each kind of change. A round runs in a thread that nobody waits for, and may come back long after it began, as
+  where the process was suspended; the source may have been emptied meanwhile.
+- A topic begins by what other flows' journals say right before, not when its name was new: they may have named it
+  since, as theirs or as one whose records came through the target. So does one that was refused for that.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Deletions:
         sound: Collection[str] = (),
     ) -> Copies:
         """The copies to delete now, as far as that is known before the journal is asked (`delete`); why none is, is
-        logged once while that lasts (D2). `sound` are those that tasks of this process copied to, or found to be their
-        sources' (D3).
+        logged once while that lasts. `sound` are those that tasks of this process copied to, or found to be their
+        sources'.
 
         Raises ClusterError, and MalformedBatch where the journal cannot be read.
         """
@@ -143,7 +143,7 @@ class Deletions:
     def _held_back(
         self, settings: Settings, plan: TopicPlan, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
     ) -> dict[str, str]:
-        """Of the copies whose sources are gone, those whose source went as the cluster lost records of others (D2)."""
+        """Of the copies whose sources are gone, those whose source went as the cluster lost records of others."""
         self._held = {topic: why for topic, why in self._held.items() if topic in gone}
         if not (new := gone.keys() - self._held.keys()):
             return {**self._held}
@@ -168,7 +168,7 @@ class Deletions:
     def _lost(
         self, plan: TopicPlan, settings: Settings, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
     ) -> tuple[int, int]:
-        """How many source topics were lost in the time that counts, and of how many that there were then (D2): a copy
+        """How many source topics were lost in the time that counts, and of how many that there were then: a copy
         that the journal names by another name than now, or whose source was deleted earlier, is none of them.
         """
         since = clock.now_ms() - _WINDOW_MS
@@ -184,7 +184,7 @@ class Deletions:
         return len(lost), len(lost | {one.source.topic for one in copies.values()})
 
     def delete(self, settings: Settings, copies: Copies) -> Collection[str]:
-        """Delete those of the copies that are `due` which the journal of now lets go (D4); the names of those that
+        """Delete those of the copies that are `due` which the journal of now lets go; the names of those that
         went, which the journal has then. The target takes no order behind a suspension since it was asked. One that the
         target refuses to delete stays, and is logged once while that lasts. Raises as `due`.
         """
@@ -218,7 +218,7 @@ class Deletions:
         return gone
 
     def _made(self, copies: Copies, seen: Mapping[str, FirstSeen]) -> Copies:
-        """Those that the flow made, of topics of the cluster that the source is now (D1)."""
+        """Those that the flow made, of topics of the cluster that the source is now."""
         made = {topic: known for topic in copies if (known := seen.get(topic)) is not None and known.made}
         if not made:
             return {}
@@ -244,7 +244,7 @@ class Deletions:
 
 
 def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
-    """Why what is gone is no reason to delete copies; empty where it is (D2). `lost`: how many source topics were lost
+    """Why what is gone is no reason to delete copies; empty where it is. `lost`: how many source topics were lost
     in the time that counts, and of how many.
     """
     if not plan.pairs:
@@ -266,7 +266,7 @@ def _as_lost(settings: Settings, why: str) -> str:
 
 def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mapping[str, FirstSeen]) -> tuple[str, bool]:
     """What shows that the source lost records of topics that are there, and whether that is certain; empty where
-    nothing does (D2).
+    nothing does.
     """
     left = {copy: one.source.topic for copy, one in copies.items() if one.source.topic in plan.source_topics}
     for copy, topic in sorted(left.items()):
@@ -276,7 +276,7 @@ def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mappin
 
 
 def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
-    """Whether the newest records of the journal name this process as the flow's owner, and no failover (D4)."""
+    """Whether the newest records of the journal name this process as the flow's owner, and no failover."""
     try:
         owner = Owner.from_json(journal.get(OWNER, b""))
     except NOT_OURS:  # there is none, or somebody else's record, which `mirror status` names
@@ -327,7 +327,7 @@ class Replanner:
 
     def __init__(self, settings: Settings) -> None:
         """Nothing is asked before the first round. `settings` may be replaced between two rounds. `owner`: the claim
-        for which it looks, once there is one (N3).
+        for which it looks, once there is one.
         """
         self.settings = settings
         self.owner: Owner | None = None
@@ -474,7 +474,7 @@ class Replanner:
 
     def _planned(self, seen: Mapping[str, FirstSeen], begun: Collection[str]) -> TopicPlan:
         """The last plan, if there was nothing to do and nothing is known to be other than it was then; or a new one.
-        What is in it that is not `begun`, by the target's names, is planned by what other flows' journals say now (N4).
+        What is in it that is not `begun`, by the target's names, is planned by what other flows' journals say now.
         """
         for cluster in (self._source, self._target):
             if cluster.refresh(self.settings.sync.interval_s * _AGAIN):

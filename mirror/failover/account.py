@@ -1,9 +1,9 @@
 """What a failover finds: how far each partition and each group got on the target, and what is missing.
 
-X1  every copy is compared with its source here, whatever its task reported: a task that hangs, or whose log was cut
-    after its last fetch, has reported what no longer is so
-X2  a copy that could not be compared, for whatever reason, is in doubt; one that may not be described costs no other
-    one its check
+- Every copy is compared with its source here, whatever its task reported: a task that hangs, or whose log was cut after
+  its last fetch, has reported what no longer is so.
+- A copy that could not be compared, for whatever reason, is in doubt; one that may not be described costs no other one
+  its check.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Doubt(NamedTuple):
 
 #: What the checks of the copies came to, by source partition: None where nothing speaks against it.
 Doubts = Mapping[TopicPartition, Doubt | None]
-#: Of a partition that no check came to an end of (X2).
+#: Of a partition that no check came to an end of.
 UNCHECKED: Final = Doubt("its copy was not compared with its source")
 
 

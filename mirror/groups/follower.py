@@ -76,7 +76,7 @@ class GroupFollower:
     async def finish(self, stopping: asyncio.Event) -> str:
         """One more complete round, when nothing is mirrored any more: `run` may be under way, or cancelled. What keeps
         groups from following, and which ones stay behind; empty where nothing does. Once `stopping` is set, the latter
-        is not asked, and so not known; else a round follows that commits again what did not move (G10).
+        is not asked, and so not known; else a round follows that commits again what did not move.
 
         Takes at most `LAST_SYNC_SECONDS` for each round, and at most `STOP_SECONDS` more once `stopping` is set.
         """

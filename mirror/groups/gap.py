@@ -8,7 +8,7 @@ from typing import Final
 
 from mirror.kafka.cluster import TopicPartition
 
-#: Of all groups, where their source is away (G10).
+#: Of all groups, where their source is away.
 GROUPS_STAY: Final = (
     "groups stay where the mirror last put them, since the source cannot be asked: one that the target's brokers forgot"
     " since (offsets.retention.minutes) is not there"
@@ -25,7 +25,7 @@ BEHIND_END: Final = (
     "it stands behind the end of the copy, which lost what it had read: before anybody writes there, put it to offset"
     " {end} (kafka-consumer-groups.sh --reset-offsets --to-offset)"
 )
-#: Why a group stands elsewhere that nobody follows (G9 in `groups/sync.py`).
+#: Why a group stands elsewhere that nobody follows.
 UNFOLLOWED_SHARE: Final = (
     "share groups are not followed: put it where it is to go on (kafka-share-groups.sh --reset-offsets) before it"
     " begins there"

@@ -4,27 +4,27 @@ One round reads the offsets of every chosen group on the source. Those that diff
 are compared with the target, and what `groups.decide` says is committed. The others cost nothing at the target, but
 for a round over everything once a minute: offsets expire there, and operators move them.
 
-    G1  a group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
-        without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`)
-    G2  a partition is followed while the mirror has verified its records: not before its first check, not while padding
-        stands in for them, and not in a state in which the two logs are different ones; a group that stands there is
-        held back
-    G3  an offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
-        topics are asked for between the read of the source and each commit: a topic may be made anew, or an address
-        lead to another cluster, long before a task that waits for its broker says so
-    G4  nothing is deleted on the target
-    G5  what stands in the way is reported and tried again; the groups that it does not concern are followed
-    G6  a group that stands below where the mirror began gets no offset there, and is held back: what it would read
-        next is not on the target, and to go on behind that would pass over it in silence
-    G7  no group is put below the target's log start; which records it passes over is said
-    G8  a group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
-        are not listed on the source, are asked for by name at each round over everything
-    G9  share groups and streams groups are not followed: a failover names those that do not stand on the target where
-        they do on the source
-    G10  a broker forgets an offset some days after its commit where the group has no members, as on the target: what
-        did not move is committed again, now and then, and all of it at the end of a bounded copy and by a failover
-    G11  a bounded copy does not end as done while a group would read again on the target, of what both sides hold, what
-        it had read on the source: with members there, or on a copy that is not verified
+    - A group with members on the target is left alone: by its listed state, and by the broker, which refuses a commit
+      without a member id (Kafka `ClassicGroup.validateOffsetCommit`, `ConsumerGroup.validateOffsetCommit`).
+    - A partition is followed while the mirror has verified its records: not before its first check, not while padding
+      stands in for them, and not in a state in which the two logs are different ones; a group that stands there is held
+      back.
+    - An offset means records of one topic of one cluster, and nothing by the topic's name alone. So the ids of both
+      topics are asked for between the read of the source and each commit: a topic may be made anew, or an address lead
+      to another cluster, long before a task that waits for its broker says so.
+    - Nothing is deleted on the target.
+    - What stands in the way is reported and tried again; the groups that it does not concern are followed.
+    - A group that stands below where the mirror began gets no offset there, and is held back: what it would read next
+      is not on the target, and to go on behind that would pass over it in silence.
+    - No group is put below the target's log start; which records it passes over is said.
+    - A group that may not be described is not listed, as if it were not there: those that have offsets on copies, and
+      are not listed on the source, are asked for by name at each round over everything.
+    - Share groups and streams groups are not followed: a failover names those that do not stand on the target where
+      they do on the source.
+    - A broker forgets an offset some days after its commit where the group has no members, as on the target: what did
+      not move is committed again, now and then, and all of it at the end of a bounded copy and by a failover.
+    - A bounded copy does not end as done while a group would read again on the target, of what both sides hold, what it
+      had read on the source: with members there, or on a copy that is not verified.
 
 `gaps` reads both sides anew, whatever was committed, and names every partition of a group that does not go on at the
 target where it stands on the source.
@@ -67,11 +67,11 @@ from mirror.replication.offset_map import Cut
 from mirror.suspension import SuspensionDetector
 
 WHOLE_SECONDS: Final = 60.0
-#: So often offsets that did not move are committed again (G10).
+#: So often offsets that did not move are committed again.
 RENEWED_SECONDS: Final = 3600.0
 #: Groups remembered beyond those that exist: one deleted on the source may come again, with lower offsets.
 MOST_REMEMBERED: Final = 100_000
-#: Kafka `Errors` by which a coordinator says that a group has members (G1): ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
+#: Kafka `Errors` by which a coordinator says that a group has members: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
 #: REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH.
 HAS_MEMBERS: Final = frozenset({22, 25, 27, 82, 110, 113})
 METADATA_TOO_LARGE: Final = 12
@@ -81,12 +81,12 @@ _BY_WEIGHT: Final = (
     *(GroupStanding.HELD_BACK, GroupStanding.BLOCKED, GroupStanding.ACTIVE),
 )
 _SETTLED: Final = frozenset({GroupStanding.SYNCED, GroupStanding.AHEAD, GroupStanding.EXPIRED})
-#: How groups stand that may be behind with nothing in the way (G1, G2).
+#: How groups stand that may be behind with nothing in the way.
 _LEFT: Final = frozenset({GroupStanding.HELD_BACK, GroupStanding.ACTIVE})
 
 
 class Skip(NamedTuple):
-    """Records that a group passes over on the target, since they are deleted there (G7): as many, at source partition
+    """Records that a group passes over on the target, since they are deleted there: as many, at source partition
     `at`, of which the source still has `kept`; None where that is not known.
     """
 
@@ -188,7 +188,7 @@ class GroupSync:
         """`include` must match a group's whole name.
 
         `origins`: by target topic, the source topic and the id under which it is mirrored. `verified` says of a source
-        partition whether its target holds its records (G2). `known_until`: of a target partition, the offset up to
+        partition whether its target holds its records. `known_until`: of a target partition, the offset up to
         which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
         `copies`: by target topic, the id under which it is written to. `cut_of`: what a target partition lost of its
         tail, where that may matter to groups still.
@@ -215,10 +215,10 @@ class GroupSync:
     async def sync_once(
         self, *, rehearsing: bool = False, renewing: bool = False, may_go: Callable[[], bool] | None = None
     ) -> SyncResult:
-        """Read every group once, and commit what has changed, or all where it is `renewing` (G10); where that is only
+        """Read every group once, and commit what has changed, or all where it is `renewing`; where that is only
         rehearsed, report what a round would have come to, and serve no further one. Nothing is committed once `may_go`
         says no, which is asked at the last moment; without it, once the process was suspended in this round (Z1).
-        Raises nothing that a cluster can cause (G5).
+        Raises nothing that a cluster can cause.
         """
         self._may_go = may_go or self.detector.since()
         beating = asyncio.create_task(self.detector.keep_beating())
@@ -271,7 +271,7 @@ class GroupSync:
         return found
 
     def _all_standings(self) -> dict[str, GroupStanding]:
-        """How groups stand, those of which an offset is not followed (G2, G6) being held back at least."""
+        """How groups stand, those of which an offset is not followed being held back at least."""
         early = {group: _weightiest(GroupStanding.HELD_BACK, self._standings.get(group)) for group in self._held_back}
         return self._standings | early
 
@@ -313,7 +313,7 @@ class GroupSync:
         return any(pattern.fullmatch(group) for pattern in self.include)
 
     async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
-        """The chosen groups that stand on copies, and that the source does not let us see (G8)."""
+        """The chosen groups that stand on copies, and that the source does not let us see."""
         return await self._source.denied((await self._on_copies(listed)).keys())
 
     async def _on_copies(self, listed: Collection[str] = ()) -> dict[str, Offsets]:
@@ -375,7 +375,7 @@ class GroupSync:
         return work
 
     async def _locate(self, work: _Work) -> None:
-        """Who coordinates each group, but for those with members (G1) and those that take no offsets."""
+        """Who coordinates each group, but for those with members and those that take no offsets."""
         known: set[str] = set()
         for node, groups in (await self._target.listed()).items():
             for one in groups:
@@ -444,7 +444,7 @@ class GroupSync:
         return cut.is_shifted or not is_shifted
 
     async def _add_skips(self, work: _Work, starts: Mapping[TopicPartition, int]) -> None:
-        """Take down what groups are about to pass over (G7)."""
+        """Take down what groups are about to pass over."""
         expired = [
             (group, there, work.sources[group][there].offset)
             for group, decisions in work.decisions.items()
@@ -473,7 +473,7 @@ class GroupSync:
         return {at: there[1].offset for at, there in translated if there is not None}
 
     async def _keep_to_their_topics(self, work: _Work) -> None:
-        """Take out what is about other topics than are mirrored, on either side (G3)."""
+        """Take out what is about other topics than are mirrored, on either side."""
         if not (topics := {at.topic for offsets in work.commits().values() for at in offsets}):
             return
         ids, copies = dict(self._origins[one] for one in topics), {one: self._copies.get(one) for one in topics}
@@ -546,8 +546,8 @@ class GroupSync:
 
     async def left_behind(self) -> list[str]:
         """The groups that read again on the target what they had read on the source by the last round, though nothing
-        stood in the way: with members on the target (G1), or on copies that are not verified (G2), and how they stand.
-        One that is as far as its copy goes is none, nor one that stands below where the mirror began (G6). Raises
+        stood in the way: with members on the target, or on copies that are not verified, and how they stand.
+        One that is as far as its copy goes is none, nor one that stands below where the mirror began. Raises
         nothing that a cluster can cause.
         """
         standings = self._all_standings()
@@ -653,7 +653,7 @@ class GroupSync:
     async def _gaps_of_unfollowed(
         self, groups: Mapping[str, Offsets], targets: Mapping[str, Offsets], cause: str, copies: _Copies
     ) -> list[OffsetGap]:
-        """Return the gaps of groups that nobody puts anywhere (G9), for a `cause`."""
+        """Return the gaps of groups that nobody puts anywhere, for a `cause`."""
         stands = self._stands(groups, targets, copies)
         gaps = [gap for stand in stands if (gap := replace(stand, holds=NO_LIMIT, unfollowed=cause).gap()) is not None]
         return gaps + await self._left_alone(groups, targets, copies)

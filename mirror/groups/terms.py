@@ -15,8 +15,8 @@ from mirror.replication.assignment import Assignment
 from mirror.replication.offset_map import Cut
 from mirror.states import State
 
-#: States in which an offset may mean other records on the target than on the source, or padding (G2 in
-#: `groups/sync.py`): nobody reads the source of a paused one.
+#: States in which an offset may mean other records on the target than on the source, or padding:
+#: nobody reads the source of a paused one.
 _UNLIKE: Final = frozenset(
     {State.STARTING, State.PADDING, State.TRUNCATED, State.RECREATED, State.DIVERGED, State.FENCED}
     | {State.TARGET_LOST, State.PAUSED}
@@ -87,7 +87,7 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
 
 
 def is_verified(*reports: PartitionStatus | None) -> bool:
-    """Whether the newest report of a partition says that its target holds the source's records (G2)."""
+    """Whether the newest report of a partition says that its target holds the source's records."""
     known = [report for report in reports if report]
     newest = max(known, key=lambda report: report.at_ms, default=None)
     if newest is None or newest.state in _UNLIKE:

@@ -3,12 +3,12 @@
 The position is the target's log end, and says nothing about a source topic that was deleted and created again; its id
 does (KIP-516). A target topic that was created anew begins anew, whatever the source was.
 
-B1  it is decided once, at the flow's first start and before any task runs or anything is reported, and kept with what
-    the topic was first seen as, or by itself for one that is re-keyed: who dies before the first append begins at the
-    same offset
-B2  a target that holds anything already, or did, says itself where to go on
-B3  what the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is
-    written before a mirror has noticed a topic may be missed
+- It is decided once, at the flow's first start and before any task runs or anything is reported, and kept with what the
+  topic was first seen as, or by itself for one that is re-keyed: who dies before the first append begins at the same
+  offset.
+- A target that holds anything already, or did, says itself where to go on.
+- What the flow sees later, topics and partitions alike, is mirrored from its first record: nothing that is written
+  before a mirror has noticed a topic may be missed.
 
 loss/<target topic>/<partition>/<offset>   what was lost, of a source topic by its id: kept for ever, of no account for
                                            another topic by that name; of a re-keyed topic the partition is the source's
@@ -23,7 +23,7 @@ rekeyed/<target topic>                     as what the source of a re-keyed topi
 making/<target topic>                      the same, without ids of topics, before the flow creates the target topic:
                                            from its first moment on a flow back knows it for a copy. It says nothing of
                                            whose the topic is
-start/<target topic>                       where a re-keyed topic begins (B1), until its first plan is on record
+start/<target topic>                       where a re-keyed topic begins, until its first plan is on record
 settings/<target topic>                    settings of a copy that do not follow its source's, and why, while that lasts
 """
 
@@ -178,7 +178,7 @@ def moment(start: Literal["earliest", "latest"] | datetime) -> int:
 async def start_offsets(
     source: Cluster, target: Cluster, copies: Iterable[Copy], when: int
 ) -> dict[TopicPartition, int]:
-    """By source partition, the offset below which nothing is to be mirrored; 0 where all is (B2).
+    """By source partition, the offset below which nothing is to be mirrored; 0 where all is.
 
     Raises ClusterUnreachable, AccessDenied, BrokerError where a single partition cannot be asked: to begin it
     elsewhere than was asked for could not be mended later.

@@ -9,8 +9,8 @@
 A `skip` is what the source has between two runs, `next` is the source offset below which all is accounted for. A record
 grows under its key until it holds `RUNS_IN_A_RECORD`, so compaction keeps one of each.
 
-    I1  runs are recorded after their data is acknowledged. What a dead mirror had not recorded is found again from both
-        logs (`replication/offset_map_recovery.py`)
+    - Runs are recorded after their data is acknowledged. What a dead mirror had not recorded is found again from both
+      logs (`replication/offset_map_recovery.py`).
 
 What the target lost is taken back in the journal before anything else may land in its place. Other records may come
 there: a source deletes, and a target topic is made anew to begin where the source begins by now. Whoever died before

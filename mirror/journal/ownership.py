@@ -1,12 +1,12 @@
 """Who owns a flow: claims, hand-over from one mirror to the next, failovers, and commands that hold it.
 
-U1  claims have numbers, each one more than the one before. Of two with one number the first in the log holds; a
-    record with a number that is not greater is a repetition, or has lost a race: it changes nothing. So a record
-    that the wire sends again, and that lands late, ends nobody
-U2  records without a number are of a version before 0.2: one of an instance that was not seen before counts as a
-    new claim
-U3  a process's number shows whether it lives only where it was given: on the same boot of a machine, in the same
-    namespace of process ids. Two containers may have one host name, and each a process 1 that lives
+- Claims have numbers, each one more than the one before. Of two with one number the first in the log holds; a record
+  with a number that is not greater is a repetition, or has lost a race: it changes nothing. So a record that the wire
+  sends again, and that lands late, ends nobody.
+- Records without a number are of a version before 0.2: one of an instance that was not seen before counts as a new
+  claim.
+- A process's number shows whether it lives only where it was given: on the same boot of a machine, in the same
+  namespace of process ids. Two containers may have one host name, and each a process 1 that lives.
 
 A running mirror that reads the record ends in good order, and none begins while it stands. Stock brokers know no topic
 that is read-only or writable: the mirror being the sole writer is what makes a target topic a copy, and this record is
@@ -21,13 +21,13 @@ flow that runs again must not delete one because its source is gone, which a fai
 A failover does more behind that record, and may be lost in the midst of it: as long as the journal keeps no account of
 one (`commands/failover_view.py`), whoever calls it again finishes it.
 
-H1  a mirror that finds another one at work stands by, until that one has said that it ended, its process is known
-    to be gone, or nothing of it has arrived in the journal for `LIVENESS_SECONDS`, by the clock of the one that
-    waits: clocks of two machines are never compared. Whoever runs a flow says so again every `RESTATE_SECONDS`
-H2  of several that wait one gets the flow: claims have numbers (U1)
-H3  whoever is asked to take the flow over claims it at once. The one before, when it reads that, ends its tasks and
-    says so; who took over waits for that as in H1. Data that both send is harmless, since the broker knows it again
-    by its number, but control markers have none, and two mirrors that fill one gap fill it twice
+- A mirror that finds another one at work stands by, until that one has said that it ended, its process is known to be
+  gone, or nothing of it has arrived in the journal for `LIVENESS_SECONDS`, by the clock of the one that waits: clocks
+  of two machines are never compared. Whoever runs a flow says so again every `RESTATE_SECONDS`.
+- Of several that wait one gets the flow: claims have numbers.
+- Whoever is asked to take the flow over claims it at once. The one before, when it reads that, ends its tasks and says
+  so; who took over waits for that as in H1. Data that both send is harmless, since the broker knows it again by its
+  number, but control markers have none, and two mirrors that fill one gap fill it twice.
 
 The command's own work may block, so that the claim has a thread of its own. Whoever takes the flow over is seen by the
 tasks themselves, each of which reads the journal (`spark/restore.py`).
@@ -73,7 +73,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 @cache
 def place_of_numbers() -> str:
-    """What this process shares with those whose numbers it can look up (U3); empty where the system does not say."""
+    """What this process shares with those whose numbers it can look up; empty where the system does not say."""
     try:
         return f"{_BOOT.read_text().strip()}/{_NAMESPACE.readlink()}"
     except OSError:
@@ -92,7 +92,7 @@ class Owner(JsonRecord):
     at_ms: Int64
     #: The number of its claim, None where the record has none.
     claim: Annotated[int, Field(ge=0, lt=_CLAIMS)] | None = None
-    #: Where its process id means anything (U3), empty where that is not known.
+    #: Where its process id means anything, empty where that is not known.
     place: str = ""
 
     def __str__(self) -> str:
@@ -106,12 +106,12 @@ class Owner(JsonRecord):
         return cls(instance=instance, host=host, pid=os.getpid(), at_ms=now, claim=claim, place=place_of_numbers())
 
     def supersedes(self, instance: str, claim: int) -> bool:
-        """It claimed the flow behind another process, whose claim had that number (U1)."""
+        """It claimed the flow behind another process, whose claim had that number."""
         return self.instance != instance and (self.claim or 0) > claim
 
     @property
     def is_here(self) -> bool:
-        """It ran where this process does, so its own can be looked at (U3)."""
+        """It ran where this process does, so its own can be looked at."""
         here = place_of_numbers()
         return self.host == socket.gethostname() and (not self.place or not here or self.place == here)
 
@@ -133,7 +133,7 @@ class Owner(JsonRecord):
 
 @dataclass(slots=True, eq=False)
 class Claims:
-    """Which process has the flow, by its owner records in the journal's order (U1, U2)."""
+    """Which process has the flow, by its owner records in the journal's order."""
 
     owner: Owner | None = None
     highest: int = 0
@@ -450,7 +450,7 @@ async def take(
                 " settings, and the warnings journal_batch_unread"
             )
         if seen.claims.owner is None or seen.claims.owner.instance != instance:
-            continue  # somebody else was quicker (H2)
+            continue  # somebody else was quicker
         if older is not None:
             await _until_ended(seen, older, owner, stopping)
         elif before is not None and before.instance not in gone and not seen.has_ended(before):
@@ -466,7 +466,7 @@ async def stand_by(
     waits: bool = True,
     gone: Collection[str] = (),
 ) -> Owner | None:
-    """Wait until nobody runs the flow (H1), or `stopping` is set; whoever runs it, where it is to be taken over.
+    """Wait until nobody runs the flow, or `stopping` is set; whoever runs it, where it is to be taken over.
 
     Raises as `take`.
     """
@@ -510,7 +510,7 @@ async def wait_for_turn(settings: Settings, *, waits: bool) -> int:
 
 
 async def _until_ended(seen: Watched, older: Owner, owner: Owner, stopping: asyncio.Event) -> None:
-    """Wait for the end of the one that was taken over (H3), or for somebody who takes over from us."""
+    """Wait for the end of the one that was taken over, or for somebody who takes over from us."""
     restated = logged = clock.monotonic()
     while not stopping.is_set() and seen.claims.owner is not None and seen.claims.owner.instance == owner.instance:
         if seen.has_ended(older):

@@ -3,12 +3,12 @@
 A lookup (`getaddrinfo`) blocks, for 5 s and more where a nameserver is dead, and says nothing meanwhile. So each runs
 in a thread of its own, which nobody else's work waits for, and what it finds serves the whole process.
 
-    D1  at most one lookup of a name runs at a time; whoever wants that name meanwhile shares it
-    D2  a lookup has `LOOKUP_SECONDS`, apart from what a connect may take; its error names the lookup and the name
-    D3  the last addresses that a lookup found are kept. They are used at once while the next one is slow, and for as
-        long as lookups fail: a broker does not move because a nameserver is away
-    D4  addresses are tried in turn, the next one `STAGGER` seconds after the one before it, or as soon as that failed;
-        the first to connect wins (RFC 8305). One that served comes first the next time, one that did not comes last
+    - At most one lookup of a name runs at a time; whoever wants that name meanwhile shares it.
+    - A lookup has `LOOKUP_SECONDS`, apart from what a connect may take; its error names the lookup and the name.
+    - The last addresses that a lookup found are kept. They are used at once while the next one is slow, and for as long
+      as lookups fail: a broker does not move because a nameserver is away.
+    - Addresses are tried in turn, the next one `STAGGER` seconds after the one before it, or as soon as that failed;
+      the first to connect wins (RFC 8305). One that served comes first the next time, one that did not comes last.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _interleaved(addresses: Iterable[Address]) -> tuple[Address, ...]:
 
 
 def _resolve(host: str, name: _Name) -> Future[tuple[Address, ...]]:
-    """The lookup that runs, or one that begins now (D1)."""
+    """The lookup that runs, or one that begins now."""
     with name.lock:
         if name.running is not None:
             return name.running
@@ -164,7 +164,7 @@ async def resolved(hosts: Iterable[str]) -> Exception | None:
 
 
 def served(host: str, at: str, *, well: bool) -> None:
-    """Address `at` of the name answered as a broker does, or did not: it comes first, or last, from now on (D4)."""
+    """Address `at` of the name answered as a broker does, or did not: it comes first, or last, from now on."""
     with _names_lock:
         name = _names.get(host)
     if name is None:
@@ -177,7 +177,7 @@ def served(host: str, at: str, *, well: bool) -> None:
 
 
 async def connected(addresses: Iterable[Address], port: int) -> socket.socket:
-    """A socket that is connected to one of these (D4). Raises OSError: that of the address that was tried first."""
+    """A socket that is connected to one of these. Raises OSError: that of the address that was tried first."""
     tries = [partial(_connected, address, port) for address in addresses]
     try:
         return await in_turns(tries, STAGGER, OSError, socket.socket.close)

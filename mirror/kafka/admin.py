@@ -261,7 +261,7 @@ class Admin:
     @property
     def _client(self) -> AdminClient:
         """librdkafka's. It begins at the brokers that this cluster names: at the addresses of the configuration brokers
-        of another cluster may listen, too, and it would give them our orders (K3).
+        of another cluster may listen, too, and it would give them our orders.
         """
         addresses = self.addresses()
         left = self._muted_until - clock.monotonic()
@@ -600,7 +600,7 @@ class Admin:
 
     def _asked(self, call: Callable[..., Asked], *args: Any, **options: Any) -> Asked:
         """What a question is answered with, in one future or several; asked again where the time ran out. librdkafka
-        asks whoever listens at an address: behind the answer it must be this cluster still (K3 in `kafka/cluster.py`).
+        asks whoever listens at an address: behind the answer it must be this cluster still.
         """
         found = self._again(_timed_out, call, *args, **options)
         self.cluster_id()
@@ -609,7 +609,7 @@ class Admin:
     def _requested(
         self, call: Callable[..., Asked], *args: Any, has_run: Callable[[], bool] = lambda: True, **options: Any
     ) -> Asked:
-        """What an order is answered with, which this cluster alone gets (K3); given again where it never reached a
+        """What an order is answered with, which this cluster alone gets; given again where it never reached a
         controller, and not at all unless this process `has_run`, and may go, up to the last moment.
         """
         self.cluster_id()

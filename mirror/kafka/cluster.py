@@ -3,18 +3,18 @@
 A broker serves one request of a connection at a time, so whoever must not wait behind a long poll asks for a
 connection under a purpose of its own. Connections are made when asked for and made anew when found broken.
 
-    K1  metadata never goes back: a leader epoch older than the one known is ignored (KIP-320)
-    K2  at most one refresh runs at a time, and whoever wants one meanwhile shares it
-    K3  the id of the cluster never changes, and each connection begins with the question for it: an address that leads
-        to another cluster, by a name that was switched or a port that was taken, is that of no broker
-    K4  a broker that lost its controllers answers as before, of leaders, topics and settings that are long gone. So
-        brokers are asked how far in the controllers' log they are, and what one says is not believed that is behind
-        where another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions has it
-        (Kafka `KRaftMetadataCache.features`); a cluster with ZooKeeper does not
-    K5  a broker does not say which one it is, and addresses are given out again: at that of one another of the same
-        cluster may answer. So a connection is made anew, once nothing waits on it, where metadata has another address
-        for its broker, and where who answers does not lead what metadata, made anew meanwhile, says again that it
-        leads: once in `_SUSPECT_SECONDS`, since it may be late
+    - Metadata never goes back: a leader epoch older than the one known is ignored (KIP-320).
+    - At most one refresh runs at a time, and whoever wants one meanwhile shares it.
+    - The id of the cluster never changes, and each connection begins with the question for it: an address that leads to
+      another cluster, by a name that was switched or a port that was taken, is that of no broker.
+    - A broker that lost its controllers answers as before, of leaders, topics and settings that are long gone. So
+      brokers are asked how far in the controllers' log they are, and what one says is not believed that is behind where
+      another was `BEHIND_SECONDS` ago. That moves twice a second by itself (KIP-835), and ApiVersions has it (Kafka
+      `KRaftMetadataCache.features`); a cluster with ZooKeeper does not.
+    - A broker does not say which one it is, and addresses are given out again: at that of one another of the same
+      cluster may answer. So a connection is made anew, once nothing waits on it, where metadata has another address for
+      its broker, and where who answers does not lead what metadata, made anew meanwhile, says again that it leads: once
+      in `_SUSPECT_SECONDS`, since it may be late.
 
 librdkafka's DescribeCluster and DescribeTopics end the process by an assertion where an answer names no broker, as one
 of a broker does that has only just started (`rd_kafka_admin_response_parse`, 2.16); so these are asked by the wire.
@@ -77,7 +77,7 @@ CONNECT_TIMEOUT: Final = 5.0
 #: How long a broker is silent before the next one is asked as well.
 NEXT_BROKER: Final = 1.0
 #: For how long a broker's metadata may be behind another's; how often that is looked at while it is, and how often it
-#: is asked for at all (K4).
+#: is asked for at all.
 BEHIND_SECONDS: Final = 1.0
 _CATCH_UP_PAUSE, _COMPARED_SECONDS = 0.1, 5.0
 #: Connections to a broker that refuses what it leads are made anew so often at most: it may be late, and be the one.
@@ -191,7 +191,7 @@ class Cluster:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.cluster_id = endpoint.cluster_id  # once it is known it stays (K3)
+        self.cluster_id = endpoint.cluster_id  # once it is known it stays
         self.topics: dict[str, Topic] = {}
         self.bucket = Bucket(endpoint.bytes_per_second) if endpoint.bytes_per_second else None
         self._bootstrap = tuple(dict.fromkeys((*endpoint.bootstrap, *endpoint.known)))
@@ -206,7 +206,7 @@ class Cluster:
         self.learned = 0  # counts metadata answers
         self._disowned: dict[object, tuple[int, int]] = {}
         self._suspected: dict[int, float] = {}
-        #: Brokers that metadata names, and that did not say how far they are: they may know better (K4).
+        #: Brokers that metadata names, and that did not say how far they are: they may know better.
         self.silent = frozenset[int]()
         #: Brokers, and partitions without one, that were waited for in vain, for whoever waits for each once.
         self.given_up = set[int | TopicPartition]()
@@ -245,7 +245,7 @@ class Cluster:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The brokers that the last metadata answer named, without those that lost their controllers (K4)."""
+        """The brokers that the last metadata answer named, without those that lost their controllers."""
         return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
     def address(self, node: int) -> tuple[str, int]:
@@ -289,7 +289,7 @@ class Cluster:
 
     def disowned(self, node: int, code: int, what: object) -> None:
         """A broker refused a request about `what`; where it is the wrong one for it, as it was before metadata was made
-        anew last, its connections are suspected (K5).
+        anew last, its connections are suspected.
         """
         if code not in (NOT_LEADER, NOT_COORDINATOR):
             return
@@ -301,7 +301,7 @@ class Cluster:
         self._disowned[what] = node, self.learned
 
     def is_misled(self, node: int, connection: Connection) -> bool:
-        """Return whether an open connection is to be made anew: it is idle, and may be to another broker (K5)."""
+        """Return whether an open connection is to be made anew: it is idle, and may be to another broker."""
         return connection.is_idle and (
             self._brokers.get(node, connection.address) != connection.address
             or connection.opened_at < self._suspected.get(node, float("-inf"))
@@ -315,7 +315,7 @@ class Cluster:
             raise NotAuthenticated(f"{self}: {refused}") from refused
 
     async def _open_known(self, address: tuple[str, int]) -> Connection:
-        """The same, to a broker of this cluster for certain (K3)."""
+        """The same, to a broker of this cluster for certain."""
         try:
             connection = await self._open(address)
         except ConnectionLost as lost:
@@ -373,13 +373,13 @@ class Cluster:
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.create_task(self._refresh(timeout))
                 self._refreshing.add_done_callback(_retrieve_exception)
-            await asyncio.shield(self._refreshing)  # K2
+            await asyncio.shield(self._refreshing)
             if asked <= self._answered:
                 return
 
     async def require_all(self) -> None:
         """Raise ClusterUnreachable where a broker that metadata names does not answer: it may know better who leads,
-        and hold what others lack (K4).
+        and hold what others lack.
         """
         if self.silent:
             self._compared = float("-inf")
@@ -444,7 +444,7 @@ class Cluster:
         return where
 
     async def _compare(self, *, is_due: bool) -> None:
-        """Ask anew where the answer may be of a broker that is behind the others (K4)."""
+        """Ask anew where the answer may be of a broker that is behind the others."""
         if not is_due and clock.monotonic() - self._compared < _COMPARED_SECONDS:
             return
         if len(self._brokers) == 1:
@@ -558,7 +558,7 @@ class Cluster:
             leaders: dict[int, Leader] = dict(before.leaders) if before and same else {}
             for partition in topic.partitions:
                 known = leaders.get(partition.partition_index)
-                if known is None or partition.leader_epoch >= known.epoch:  # K1
+                if known is None or partition.leader_epoch >= known.epoch:
                     leaders[partition.partition_index] = Leader(partition.leader_id, partition.leader_epoch)
             self.topics[topic.name] = Topic(topic.name, topic.topic_id, leaders)
         self._answered = wanted

@@ -2,20 +2,20 @@
 
 One buffer serves a connection for life and grows only as bytes arrive, so a length that lies costs nothing:
 
-    F1  a frame longer than `limit`, or of negative length, is refused from its four length bytes alone
-    F2  the buffer grows only when it is full of received bytes, and then at most doubles; one that grew beyond
-        `KEPT_SIZE` is given back when it is empty
-    F3  a frame is a view of the buffer: it is valid until the next call of `buffer()`
+    - A frame longer than `limit`, or of negative length, is refused from its four length bytes alone.
+    - The buffer grows only when it is full of received bytes, and then at most doubles; one that grew beyond
+      `KEPT_SIZE` is given back when it is empty.
+    - A frame is a view of the buffer: it is valid until the next call of `buffer()`.
 
-C1  answers come in the order of the requests (a broker serves one request of a connection at a time); any other
-    order breaks the connection
-C2  once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
-    ConnectionLost
-C3  a request is encoded and handed to the transport whole, or not at all
-C4  while the connection authenticates anew, requests are held and then sent in their order: a broker
-    takes nothing else in the middle of that (KIP-368)
-C5  a broker that throttles a client answers at once, says for how long, and reads nothing more from the connection
-    until then (KIP-219): that time is nobody's hanging, so it extends every deadline
+- Answers come in the order of the requests (a broker serves one request of a connection at a time); any other order
+  breaks the connection.
+- Once broken, for whatever reason, a connection stays broken: every request in flight fails with the same
+  ConnectionLost.
+- A request is encoded and handed to the transport whole, or not at all.
+- While the connection authenticates anew, requests are held and then sent in their order: a broker takes nothing else
+  in the middle of that (KIP-368).
+- A broker that throttles a client answers at once, says for how long, and reads nothing more from the connection until
+  then (KIP-219): that time is nobody's hanging, so it extends every deadline.
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ class FrameReader:
         if (self._start and self._start + wanted > len(self._buffer)) or self._end == len(self._buffer):
             held = self._buffer[self._start : self._end]
             if len(held) == len(self._buffer):
-                self._buffer = bytearray(min(wanted, 2 * len(held)))  # F2: a new one, frames may still be viewed
+                self._buffer = bytearray(min(wanted, 2 * len(held)))  # a new one, frames may still be viewed
             self._buffer[: len(held)] = held
             self._start, self._end = 0, len(held)
         return memoryview(self._buffer)[self._end :]
 
     def received(self, count: int) -> Iterator[memoryview]:
-        """The frames that `count` more bytes complete, without their lengths. Raises FrameTooLarge (F1)."""
+        """The frames that `count` more bytes complete, without their lengths. Raises FrameTooLarge."""
         self._end += count
         while (size := self._pending_size()) and self._end - self._start >= size:
             body = memoryview(self._buffer)[self._start + LENGTH_BYTES : self._start + size].toreadonly()
@@ -273,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_muted(self) -> bool:
-        """The broker reads nothing from it now, for a quota (C5)."""
+        """The broker reads nothing from it now, for a quota."""
         return asyncio.get_running_loop().time() < self._muted_until
 
     @property
@@ -299,7 +299,7 @@ class Connection(asyncio.BufferedProtocol):
             raise UnsupportedVersion(f"{self}: {problem}") from problem
 
     def send(self, api: Api, request: Any, may_go: Callable[[], bool] = lambda: True) -> asyncio.Future[Any]:
-        """Send now, or as soon as the session is renewed (C4); the future holds the response, or ConnectionLost.
+        """Send now, or as soon as the session is renewed; the future holds the response, or ConnectionLost.
 
         `request` must be of the version spoken here. `may_go` is asked when all is ready to be sent, and nothing is
         where it says no.
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def expect(self, future: asyncio.Future[Any], api: Api, timeout: float) -> None:
         """Break the connection unless `future`, which `send` gave, is done within `timeout` seconds, not counting those
-        for which the broker mutes it (C5).
+        for which the broker mutes it.
         """
         loop = asyncio.get_running_loop()
         while self._due and self._due[0].future.done():
@@ -364,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         self._break(ConnectionLost(f"{self}: closed here"))
 
     async def _authenticate(self) -> None:
-        """Say who we are, where that is asked for; what is sent meanwhile is held (C4)."""
+        """Say who we are, where that is asked for; what is sent meanwhile is held."""
         proof = await self._security.proof(self.address[0])
         if proof is None:
             return
@@ -469,7 +469,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, frame: memoryview) -> None:
         correlation_id = correlation_of(frame)
         if not self._in_flight or self._in_flight[0].correlation_id != correlation_id:
-            raise ConnectionLost(f"an answer to request {correlation_id}, which is not the next in flight")  # C1
+            raise ConnectionLost(f"an answer to request {correlation_id}, which is not the next in flight")
         waiting = self._in_flight[0]
         answer = None if waiting.future.done() else waiting.decode(frame)
         self._in_flight.popleft()  # only now: what cannot be decoded fails with all that is in flight

@@ -241,7 +241,7 @@ async def fetch_at(
 ) -> Fetched:
     """One partition from `offset` on; with `max_bytes` 1, the one batch that holds the offset, whole. Where there is
     nothing the broker waits for it, up to `max_wait_ms`. Waits first where the endpoint's bound on bytes per second
-    asks for it, and asks again where a quota of the broker kept the answer from us: that time is nobody's silence (C5).
+    asks for it, and asks again where a quota of the broker kept the answer from us: that time is nobody's silence.
 
     Raises as `Cluster.call_leader` does: BrokerError 1 where the offset is out of range; and ClusterUnreachable where a
     quota gave nothing for `MUTED_SECONDS`.

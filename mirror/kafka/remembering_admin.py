@@ -3,11 +3,11 @@
 To describe a thousand topics with their configs takes a broker seconds, and one request for all metadata a tenth of
 one: it shows which topics are new, gone or have grown.
 
-    M1  those are described when they are asked for, before anything else
-    M2  the others are described again in turns, some at each round and all within `AGAIN_SECONDS` or longer, so that
-        other configs and topics made anew are seen; a cluster with `AT_ONCE` topics or fewer is described whole each
-        time
-    M3  what was changed from here is not remembered, nor what is asked for right before a change
+    - Those are described when they are asked for, before anything else.
+    - The others are described again in turns, some at each round and all within `AGAIN_SECONDS` or longer, so that
+      other configs and topics made anew are seen; a cluster with `AT_ONCE` topics or fewer is described whole each
+      time.
+    - What was changed from here is not remembered, nor what is asked for right before a change.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RememberingAdmin(Admin):
         return {name: self._configs[name] for name in wanted if name in self._configs}
 
     def topic_configs_now(self, names: Iterable[str]) -> dict[str, dict[str, ConfigValue]]:
-        """As `Admin` does; they are remembered from then on (M3)."""
+        """As `Admin` does; they are remembered from then on."""
         wanted = list(names)
         self._forget(wanted)
         found = super().topic_configs_now(wanted)
@@ -104,7 +104,7 @@ class RememberingAdmin(Admin):
         failures: dict[str, MirrorError] | None = None,
         ids: Mapping[str, uuid.UUID | None] = MappingProxyType({}),
     ) -> None:
-        """As `Admin` does (M3)."""
+        """As `Admin` does."""
         changing = list(changes)
         try:
             super().alter_configs(changing, failures, ids)

@@ -1,11 +1,11 @@
 """One transaction on a cluster (KIP-98): batches of several partitions that readers of committed data see together or
 never.
 
-    T1  whoever begins last holds the transactional id: what earlier holders left is ended first, and whatever they
-        still send is refused by the coordinator and by the leaders (`Fenced`)
-    T2  a batch is sent under one sequence, with the same bytes, until it is acknowledged: the leader keeps one
-    T3  what was not acknowledged whole is not committed
-    T4  nor is what a topic was given that was made anew since it joined: an append waits for a leader, by name
+    - Whoever begins last holds the transactional id: what earlier holders left is ended first, and whatever they still
+      send is refused by the coordinator and by the leaders (`Fenced`).
+    - A batch is sent under one sequence, with the same bytes, until it is acknowledged: the leader keeps one.
+    - What was not acknowledged whole is not committed.
+    - Nor is what a topic was given that was made anew since it joined: an append waits for a leader, by name.
 
 Decision: the classic requests alone. A client names each partition to the coordinator before it sends data, and keeps
 to Produce 11 and EndTxn 4: from the next versions on a broker takes it for one that leaves this to the broker (KIP-890,
@@ -179,7 +179,7 @@ class Transaction:
         """Have all of it seen. Returns once that is decided; leaders get their markers within moments.
 
         Raises ClusterUnreachable where there is no clear answer, where an append failed before, and where a topic was
-        deleted meanwhile, since what it was given is gone, or in another topic (T4). With no clear answer, and with
+        deleted meanwhile, since what it was given is gone, or in another topic. With no clear answer, and with
         Fenced behind one, it may have been committed: whoever begins next finds it decided either way.
         """
         if self._doubtful:

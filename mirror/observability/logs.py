@@ -7,9 +7,9 @@ worker that logs nothing does not pay for it, and an unconfigured process logs l
     log = get(__name__)
     log.info("epoch_started", flow="eu-to-us", tasks=4)
 
-G1  logging never ends or holds up what it logs: a line that stderr does not take (a full disk, a reader that is
-    gone, or one that does not read) is lost and counted, and the first line that is taken again is followed by that
-    count (`log_lines_lost`)
+- Logging never ends or holds up what it logs: a line that stderr does not take (a full disk, a reader that is gone, or
+  one that does not read) is lost and counted, and the first line that is taken again is followed by that count
+  (`log_lines_lost`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def lines_lost() -> int:
 
 
 class _Printer:
-    """structlog's logger: prints to whatever stderr is at the time of the event (G1)."""
+    """structlog's logger: prints to whatever stderr is at the time of the event."""
 
     def msg(self, line: str) -> None:
         """Print a line, or count it."""

@@ -11,16 +11,16 @@ Decision: padding is compressed as it always was. A broker looks through every r
 CPU, smaller batches cost more, and partitions that are padded at a time take as long in all as one after the other
 (`python -m tests.bench.offsets --padding`). The best level of zstd takes a tenth less of the disk.
 
-    A1  padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a
-        broker crashed and brought it back (`replication/decide.py`), it is deleted again before more data follows.
-        A copy that holds no record, and never held one by its journal, is padded again where its source's log start
-        moved: what was deleted there was never asked for
-    A2  one batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
-        leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's
-        end says whether it is there
-    A3  nothing is sent, and nothing deleted, by a process that was suspended, or where the topic or its leader is
-        another one by now, before it has read the position again: the copy may be padded, filled or another one by then
-        (W11 and W13 in `replication/writer.py`). Metadata are read first: both requests know the topic by its name
+    - Padding follows padding or nothing, and ends at S; data follows only when every padding is deleted. Where a broker
+      crashed and brought it back (`replication/decide.py`), it is deleted again before more data follows. A copy that
+      holds no record, and never held one by its journal, is padded again where its source's log start moved: what was
+      deleted there was never asked for.
+    - One batch is under way at a time, and each must land where it belongs. It is sent once: without timestamps, a
+      leader may forget its number at any moment, and would take it a second time. After an unclear answer the log's end
+      says whether it is there.
+    - Nothing is sent, and nothing deleted, by a process that was suspended, or where the topic or its leader is another
+      one by now, before it has read the position again: the copy may be padded, filled or another one by then
+      (`replication/writer.py`, W11 and W13). Metadata are read first: both requests know the topic by its name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def align(
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Pad from `position` up to where the copy begins, and delete the padding. `on_move` is called with how far the log
-    reaches. `check` raises where the position has to be read again before anything more is sent (A3).
+    reaches. `check` raises where the position has to be read again before anything more is sent.
 
     Raises PartitionStop (REFUSED where the target does not take padding or cannot delete it, FENCED where somebody
     else writes), and ClusterUnreachable, AccessDenied as queries do. Whoever then reads the position again goes on.

@@ -1,15 +1,15 @@
 """Where a partition stands whose offsets move (`translate`), and runs that were not recorded, found again.
 
-    R1  position = the target's log end, carried over to the source by the runs: by those recorded, and from where
-        these end by what both logs hold
-    R2  the target holds the source's records in their order, so each of its records is the next one of the source, or
-        one that the source has deleted since, and then an offset is missing there, below the last stable one and where
-        no marker or aborted record is, and behind the last acknowledged position it is one that a mirror wrote, here or
-        in the source; anything else was written by somebody else
-    R3  the target's last batch equals what the source has at its offsets, and the source has no record between that and
-        where the flow goes on there, or nothing is written
-    R4  a target whose first records are gone, and of which nothing is recorded, begins with the first record of the
-        source that equals its own first, or with some that the source has deleted, too
+    - Position = the target's log end, carried over to the source by the runs: by those recorded, and from where these
+      end by what both logs hold.
+    - The target holds the source's records in their order, so each of its records is the next one of the source, or one
+      that the source has deleted since, and then an offset is missing there, below the last stable one and where no
+      marker or aborted record is, and behind the last acknowledged position it is one that a mirror wrote, here or in
+      the source; anything else was written by somebody else.
+    - The target's last batch equals what the source has at its offsets, and the source has no record between that and
+      where the flow goes on there, or nothing is written.
+    - A target whose first records are gone, and of which nothing is recorded, begins with the first record of the
+      source that equals its own first, or with some that the source has deleted, too.
 
 Records are distinguished by all that a consumer gets of them. Where the source has lost one of several that are equal
 in all of that, timestamps included, what is left may be taken for the lost one, which a reader does not see either.
@@ -103,7 +103,7 @@ async def complete(index: OffsetRangeIndex, observer: Observer, *, confirmed: bo
 
 
 async def resume_translated(observer: Observer, recall: Recall) -> tuple[Position, OffsetMap]:
-    """Return the position of one partition (R1), with the check of its last batch (R3; P6 to P8 in
+    """Return the position of one partition, with the check of its last batch (P6 to P8 in
     `replication/decide.py`), and its offset map, complete up to there.
 
     Raises PartitionStop (DIVERGED, TRUNCATED, TARGET_LOST, RETENTION_GAP), and as `Observer.observe` does.
@@ -217,7 +217,7 @@ class MapObserver(Observer):
 
     async def _check_gap(self, facts: Observation) -> None:
         """Raise PartitionStop where the source has a record between the last one that was mirrored and where the flow
-        goes on (R3).
+        goes on.
         """
         runs = self.offset_map.runs
         if not len(runs):
@@ -229,7 +229,7 @@ class MapObserver(Observer):
             raise truncated(facts, following, f"{detail}; the source's log was cut back or replaced")
 
     async def _check_tail(self, facts: Observation) -> tuple[LastBatch | None, tuple[int, int] | None]:
-        """Raise PartitionStop where the target's last batch is not what the source has where it came from (R3). Return
+        """Raise PartitionStop where the target's last batch is not what the source has where it came from. Return
         the same as `_completed`.
         """
         try:
@@ -276,7 +276,7 @@ class MapObserver(Observer):
 
     async def _retrace(self, facts: Observation) -> int:
         """Add to the offset map what the target holds beyond it. Return how many of these records the source still
-        has. Raises PartitionStop where they are not the source's (R2).
+        has. Raises PartitionStop where they are not the source's.
         """
         runs, compared = self.offset_map.runs, 0
         begin = runs.next_target
@@ -326,7 +326,7 @@ class MapObserver(Observer):
         is_hole: bool,
         stable: int,
     ) -> None:
-        """Raise PartitionStop unless the target's record may be one that the source has deleted (R2)."""
+        """Raise PartitionStop unless the target's record may be one that the source has deleted."""
         runs = self.offset_map.runs
         is_foreign = not _may_be_gone(facts, target_records.raw, target_records.offset, upcoming)
         if is_hole and not is_foreign:

@@ -4,25 +4,25 @@
 A snapshot `<end offset>-<epoch>.checkpoint` holds what all records below that offset amount to (KIP-630), and the log
 below it may be gone.
 
-T1  of several replicas of the log one is taken, as of any partition
-T2  of a metadata transaction (KIP-866) nothing counts unless its end is there
-T3  a removed topic takes its settings along, as in a controller (Kafka `ReplicationControlManager`); which ids were
-    removed is known as far back as the log goes, and not from a snapshot
-T4  a record that cannot be read is left out and reported. One of a kind that says nothing of topics is passed over
-    unread
-T5  which replicas have all that was committed, a controller writes down before anything is committed without the others
-    (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch
-    (Kafka `PartitionRegistration.merge`)
-T6  who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`), below a snapshot as well, or the
-    snapshot (KIP-853), or a node's `quorum-state` (before that). What was committed, a majority of them has: so many of
-    their logs as meet any majority lack none of it, and fewer may; so may any where nobody says who votes, and where
-    something of the log behind the snapshot is missing or cannot be read
+- Of several replicas of the log one is taken, as of any partition.
+- Of a metadata transaction (KIP-866) nothing counts unless its end is there.
+- A removed topic takes its settings along, as in a controller (Kafka `ReplicationControlManager`); which ids were
+  removed is known as far back as the log goes, and not from a snapshot.
+- A record that cannot be read is left out and reported. One of a kind that says nothing of topics is passed over
+  unread.
+- Which replicas have all that was committed, a controller writes down before anything is committed without the others
+  (KIP-497, KIP-966): those in sync, and those that may be elected. A change of leader begins a new leader epoch (Kafka
+  `PartitionRegistration.merge`).
+- Who votes on the metadata, the newest leader says (Kafka `LeaderChangeMessage`), below a snapshot as well, or the
+  snapshot (KIP-853), or a node's `quorum-state` (before that). What was committed, a majority of them has: so many of
+  their logs as meet any majority lack none of it, and fewer may; so may any where nobody says who votes, and where
+  something of the log behind the snapshot is missing or cannot be read.
 
-C1  of each key the last record counts, one of a transaction only if its marker commits it (KIP-98, Kafka
-    `OffsetMetadataManager.replayEndTransactionMarker`)
-C2  a transaction without an end counts for nothing, and is reported
-C3  a log ends at its first damage, so that an older offset may count: a group then reads some records again. What may
-    lack anything is not whole, as a topic's partition, but for offsets that compaction leaves out
+- Of each key the last record counts, one of a transaction only if its marker commits it (KIP-98, Kafka
+  `OffsetMetadataManager.replayEndTransactionMarker`).
+- A transaction without an end counts for nothing, and is reported.
+- A log ends at its first damage, so that an older offset may count: a group then reads some records again. What may
+  lack anything is not whole, as a topic's partition, but for offsets that compaction leaves out.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class KnownTopic:
     topic_id: UUID
     #: What was set on the topic itself; anything else was its brokers' default.
     configs: dict[str, str] = field(default_factory=dict)
-    #: By number, with the replicas that were in sync (T5).
+    #: By number, with the replicas that were in sync.
     partitions: dict[int, PartitionRecord] = field(default_factory=dict)
 
     @property
@@ -135,13 +135,13 @@ class KnownTopic:
 class ClusterTopics:
     """All topics of a cluster, learned from messages in the order of its metadata log."""
 
-    #: The nodes that voted on the metadata (T6); empty where that is not known.
+    #: The nodes that voted on the metadata; empty where that is not known.
     voters: frozenset[int] = frozenset()
     #: Of the log behind the snapshot no record is known to be missing, or cannot be read.
     is_whole: bool = True
     #: By name.
     topics: dict[str, KnownTopic] = field(default_factory=dict)
-    #: Ids of topics that are known to be deleted (T3).
+    #: Ids of topics that are known to be deleted.
     removed: set[UUID] = field(default_factory=set)
     #: The names that these had.
     gone: set[str] = field(default_factory=set)
@@ -153,12 +153,12 @@ class ClusterTopics:
     _pending: list[Any] | None = None  # of a metadata transaction without an end
 
     def may_lack(self, nodes: Collection[int]) -> bool:
-        """Whether the logs of these nodes may lack what was committed, so that all this is older than it (T6)."""
+        """Whether the logs of these nodes may lack what was committed, so that all this is older than it."""
         fewest = max(1, len(self.voters) - len(self.voters) // 2)  # to meet any majority
         return not self.is_whole or len(self.voters.intersection(nodes)) < fewest
 
     def learn(self, message: Any) -> None:
-        """One more message (T2)."""
+        """One more message."""
         match message:
             case BeginTransactionRecord():
                 self._pending = []
@@ -265,7 +265,7 @@ def _snapshot_batches(path: Path) -> Iterator[RawBatch]:
 
 
 def _learn(found: ClusterTopics, batches: Iterable[RawBatch], where: str) -> Iterator[str]:
-    """Replay the records of data batches; notes on those that cannot be read (T4)."""
+    """Replay the records of data batches; notes on those that cannot be read."""
     unread, first = 0, ""
     for raw in batches:
         try:
@@ -295,13 +295,13 @@ class GroupOffsets:
 
     #: By group and partition.
     groups: dict[str, dict[TopicPartition, Commit]] = field(default_factory=dict)
-    #: By group, the partitions for which a transaction without an end had offsets (C2).
+    #: By group, the partitions for which a transaction without an end had offsets.
     undecided: dict[str, set[TopicPartition]] = field(default_factory=dict)
     #: Those that are streams groups.
     streams: set[str] = field(default_factory=set)
     #: What was left out, in words.
     notes: list[str] = field(default_factory=list)
-    #: Nothing else that groups had committed is known to be missing, or may be (C3).
+    #: Nothing else that groups had committed is known to be missing, or may be.
     is_whole: bool = True
 
 
@@ -333,7 +333,7 @@ def offsets_in(partitions: Mapping[int, Sequence[Path]]) -> GroupOffsets:
 
 
 def _learn_commits(raw: RawBatch, latest: dict[bytes, bytes], undecided: set[bytes] | None) -> None:
-    """Put the newest value of each key into `latest` (C1), or the keys of an open transaction into `undecided` (C2)."""
+    """Put the newest value of each key into `latest`, or the keys of an open transaction into `undecided`."""
     for _, key, value in pairs_of(raw):
         if undecided is not None:
             undecided |= {key} if key and value else set()

@@ -1,20 +1,20 @@
 """One replica of a partition as a broker left it in its data folder: every batch read once, up to the first damage.
 
-A1  bytes that are no sound batch are damage, and end the log there, as for a broker that recovers it (Kafka
-    `LogSegment.recover`). Bytes that a disk does not return are damage as well. An incomplete last batch, with nothing
-    sound behind it, is what a crash leaves
-A2  offsets below the log's start were deleted, and are not given out (KIP-107). Where the broker's history of leader
-    epochs begins below the first file, that one was not deleted: files are missing, or are in remote storage. Where the
-    history alone says that records were deleted, they are restored and reported: a copy can be deleted from, and
-    nothing put in front of it
-A3  no CRC covers a batch's base offset and leader epoch. Where offsets leap and then fall back, the batch that leapt
-    lies, and is damage; so does one at the log's end whose offset the broker's checkpoint does not know as committed:
-    what is appended follows on, and only compaction leaves offsets out, long before. Leader epochs are those that the
-    broker wrote down; without these, those of batches, and one that falls back was none
-A4  what is read is a view of the file: nothing is copied, and an index entry stands for `GRAIN` bytes
-A5  a transaction without an end stops the copy before its first record, as it stops a consumer: whether it was
-    committed is known to nobody but its coordinator. So does one whose marker may be in a file that is missing: a log
-    that no cleaner went through has all offsets
+- Bytes that are no sound batch are damage, and end the log there, as for a broker that recovers it (Kafka
+  `LogSegment.recover`). Bytes that a disk does not return are damage as well. An incomplete last batch, with nothing
+  sound behind it, is what a crash leaves.
+- Offsets below the log's start were deleted, and are not given out (KIP-107). Where the broker's history of leader
+  epochs begins below the first file, that one was not deleted: files are missing, or are in remote storage. Where the
+  history alone says that records were deleted, they are restored and reported: a copy can be deleted from, and nothing
+  put in front of it.
+- No CRC covers a batch's base offset and leader epoch. Where offsets leap and then fall back, the batch that leapt
+  lies, and is damage; so does one at the log's end whose offset the broker's checkpoint does not know as committed:
+  what is appended follows on, and only compaction leaves offsets out, long before. Leader epochs are those that the
+  broker wrote down; without these, those of batches, and one that falls back was none.
+- What is read is a view of the file: nothing is copied, and an index entry stands for `GRAIN` bytes.
+- A transaction without an end stops the copy before its first record, as it stops a consumer: whether it was committed
+  is known to nobody but its coordinator. So does one whose marker may be in a file that is missing: a log that no
+  cleaner went through has all offsets.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def bytes_of(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A batch of which the next one, or the log's end, is to show whether its offset is true (A3)."""
+    """A batch of which the next one, or the log's end, is to show whether its offset is true."""
 
     raw: RawBatch
     segment: _Segment
@@ -292,12 +292,12 @@ class _Scanner:
             replica.damage, replica.is_torn, self._pending = text, False, None
         self._confirm()
         history, begins = history_of(replica.folder), log_start_of(replica.folder)
-        # an epoch that the last batch alone has is not true: a broker writes it down first (A3)
+        # an epoch that the last batch alone has is not true: a broker writes it down first
         newer = [one for one in self._epochs if one[0] > history[-1][0] and one[1] < self._last] if history else []
         epochs = [*history, *newer] or self._epochs
         replica.newest = epochs[-1] if epochs else replica.newest
         replica.epochs = tuple(one for one in epochs if one[0] >= 0 and one[1] < replica.end)
-        replica.start = max(replica.start, min(begins, replica.end))  # A2
+        replica.start = max(replica.start, min(begins, replica.end))
         doubtful = LAST_OFFSET if self._is_cleaned else self._doubtful
         replica.stable = max(replica.start, min((replica.end, doubtful, *replica.open_from.values())))
         # what moves a log's start moves the first entry of its history there as well, at once; the other one later
@@ -313,7 +313,7 @@ class _Scanner:
         return self._replica.end if self._pending is None else self._pending.raw.header.next_offset
 
     def _drop_if_leapt(self, falls_to: int) -> bool:
-        """Drop the last batch where it leaves offsets out, and what is behind it falls back to them or into it (A3);
+        """Drop the last batch where it leaves offsets out, and what is behind it falls back to them or into it;
         what goes on behind it shows no lie of its. Return whether it was dropped.
         """
         end = self._replica.end
@@ -353,7 +353,7 @@ class _Scanner:
 
     def _note_epoch(self, epoch: int, first: int) -> None:
         while self._epochs and self._epochs[-1][0] > epoch:
-            self._epochs.pop()  # A3
+            self._epochs.pop()
         if not self._epochs or epoch > self._epochs[-1][0]:
             self._epochs.append((epoch, first))
 

@@ -1,9 +1,9 @@
 """Partitions in the data folders of brokers that are gone: found, and of several replicas the one to take.
 
-M1  one replica of a partition is taken, and nothing of another one: of those whose end no later leader cut off
-    (KIP-101), that which reaches furthest before its first damage; of several, that which lacks least
-M2  what a replica lacks is reported: what a broker's checkpoint says was committed, and what it knows to precede its
-    newest epoch
+- One replica of a partition is taken, and nothing of another one: of those whose end no later leader cut off (KIP-101),
+  that which reaches furthest before its first damage; of several, that which lacks least.
+- What a replica lacks is reported: what a broker's checkpoint says was committed, and what it knows to precede its
+  newest epoch.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def load(folders: Iterable[Path]) -> Replica:
 
 
 def taken(replicas: Sequence[Replica]) -> Replica:
-    """Return the replica to take (M1), with notes on what it lacks (M2)."""
+    """Return the replica to take, with notes on what it lacks."""
     candidates = [replica for replica in replicas if not any(map(replica.is_cut_off_by, replicas))]
     found = max(candidates, key=lambda replica: (replica.end, -replica.start - replica.gaps))
     known = [replica.committed for replica in replicas if replica.committed is not None]

@@ -1,11 +1,11 @@
 """What a restore needs on the target: topics for the partitions found in files, their rules, and groups.
 
-K1  nothing that is restored expires by itself: a topic that is missing is made so that it deletes nothing and takes
-    every batch as it is (`KEEPING`), until somebody sets what it had
-K2  a topic on the target that holds records is written to only where the flow's journal names it as the copy of that
-    very topic, and no other flow's does (`topics/adoption.py`)
-K3  a topic that is there and would delete what is restored, for its age or for its size, is refused before anything
-    is written: a log's end never goes back, so records that expired once can never be put back at their offsets
+- Nothing that is restored expires by itself: a topic that is missing is made so that it deletes nothing and takes every
+  batch as it is (`KEEPING`), until somebody sets what it had.
+- A topic on the target that holds records is written to only where the flow's journal names it as the copy of that very
+  topic, and no other flow's does (`topics/adoption.py`).
+- A topic that is there and would delete what is restored, for its age or for its size, is refused before anything is
+  written: a log's end never goes back, so records that expired once can never be put back at their offsets.
 
 The files stand in for a source cluster, so that a group is put where a running mirror would put it (`groups/sync.py`):
 never behind the copy's end, never below its start, never back, never onto a group with members. Who does not go on
@@ -55,7 +55,7 @@ from mirror.topics.naming import naming_findings, reserved_findings
 _NO_FILES: Final = "there are no files of it in these folders"
 #: Of a topic that is made here, where the target has as many brokers.
 _REPLICAS: Final = 3
-#: What keeps each record that is restored, however old, large or often its key (K1).
+#: What keeps each record that is restored, however old, large or often its key.
 UNLIMITED: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"}
 KEEPING: Final[Mapping[str, str]] = {
     **UNLIMITED,
@@ -165,7 +165,7 @@ def _foreign(
     history: History,
     cluster_id: str,
 ) -> Iterator[Finding]:
-    """The refusals of topics on the target that are not this flow's to write to (K2)."""
+    """The refusals of topics on the target that are not this flow's to write to."""
     spans = target.spans(existing.values())
     for pair in pairs:
         if (theirs := existing.get(pair.target)) is None:
@@ -187,7 +187,7 @@ def _foreign(
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
-    """What an existing topic would do to the records of files (K3)."""
+    """What an existing topic would do to the records of files."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
         yield _refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}")

@@ -1,16 +1,16 @@
 """The first record of a time in a partition's folder, exact at record level.
 
-F1  The first by offset counts, whatever the order of times. Control markers and the records of aborted transactions
-    count like any other, as they do where a broker answers ListOffsets (Kafka `FileRecords.searchForTimestamp`). What a
-    broker knows besides is not in these files: it gives out nothing at or above the high watermark. It looks into no
-    more than one segment (`UnifiedLog.searchOffsetInLocalLog`), and finds nothing where all that is late enough there
-    lies below the log's start; this goes on to the next.
-F2  A segment is left out where its time index says that all of it is older, and the log bears that out: the batch that
-    the index's last entry names has that time, and no batch behind has a later one than asked for. So an index that was
-    cut short does no harm, nor does one that lags behind. That no batch before the entry's has a later time is then
-    taken from the index, and the answer says of how many segments.
-F3  Any other segment is read, and what it says counts under a CRC that holds. At its first damage the log ends, as it
-    does for a broker that recovers it (`segments/replica.py`, A1).
+- The first by offset counts, whatever the order of times. Control markers and the records of aborted transactions count
+  like any other, as they do where a broker answers ListOffsets (Kafka `FileRecords.searchForTimestamp`). What a broker
+  knows besides is not in these files: it gives out nothing at or above the high watermark. It looks into no more than
+  one segment (`UnifiedLog.searchOffsetInLocalLog`), and finds nothing where all that is late enough there lies below
+  the log's start; this goes on to the next.
+- A segment is left out where its time index says that all of it is older, and the log bears that out: the batch that
+  the index's last entry names has that time, and no batch behind has a later one than asked for. So an index that was
+  cut short does no harm, nor does one that lags behind. That no batch before the entry's has a later time is then taken
+  from the index, and the answer says of how many segments.
+- Any other segment is read, and what it says counts under a CRC that holds. At its first damage the log ends, as it
+  does for a broker that recovers it (`segments/replica.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lookup:
 
 def first_in(folder: Path, when: int, *, believes: bool = True) -> Lookup:
     """The first record of `when` (ms since 1970, not negative) or later that is not below the log's start; every
-    segment is read unless it `believes` time indexes (F2).
+    segment is read unless it `believes` time indexes.
 
     Raises ConfigError where the folder is no partition's, or cannot be read.
     """
@@ -78,7 +78,7 @@ def first_in(folder: Path, when: int, *, believes: bool = True) -> Lookup:
 
 
 def _end_if_older(path: Path, data: memoryview, base: int, least: int, when: int) -> int | None:
-    """Where a segment ends of which its time index says that all is older, and the log bears it out (F2)."""
+    """Where a segment ends of which its time index says that all is older, and the log bears it out."""
     entry = files.last_entry(path)
     if entry is None or entry[0] >= when:
         return None

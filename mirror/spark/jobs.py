@@ -224,7 +224,7 @@ class Epochs:
             self._failed, self._has_succeeded = 0, True
             self._backoff.reset()
             return results
-        except Exception as failure:  # whatever Spark raises: the job is lost, the data is not (S1)
+        except Exception as failure:  # whatever Spark raises: the job is lost, the data is not
             if is_starved and await may_live(self.context):
                 return []
             if not self.stopping.is_set():  # else it was cut short, by us

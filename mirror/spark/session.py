@@ -3,11 +3,11 @@
 Decision: a SparkContext and not a SparkSession. The live task moves no rows, so it pays neither the start of the SQL
 engine nor its memory. The JVM does almost nothing, hence the quick compiler and the serial collector.
 
-E1  no call to the JVM is made on the event loop; each has a deadline, after which nobody waits for it any more
-E2  a JVM that has not answered for `HANGS_SECONDS` is lost: it is ended, and the mirror with it, or the command that
-    waits for its jobs. Its tasks, which are processes of their own, end when the driver does
-E3  folders of Spark's scratch space that are gone are made again before an epoch's job, and every `ASK_SECONDS` for the
-    jobs of re-key queries and commands; nothing that is needed is kept in them
+- No call to the JVM is made on the event loop; each has a deadline, after which nobody waits for it any more.
+- A JVM that has not answered for `HANGS_SECONDS` is lost: it is ended, and the mirror with it, or the command that
+  waits for its jobs. Its tasks, which are processes of their own, end when the driver does.
+- Folders of Spark's scratch space that are gone are made again before an epoch's job, and every `ASK_SECONDS` for the
+  jobs of re-key queries and commands; nothing that is needed is kept in them.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ _log = logs.get("mirror.supervisor")
 
 
 async def asked(work: Callable[[], T], seconds: float) -> T:
-    """What a call to the JVM gives. Raises TimeoutError where it takes longer (E1), and what the call raises."""
+    """What a call to the JVM gives. Raises TimeoutError where it takes longer, and what the call raises."""
     async with asyncio.timeout(seconds):
         return await in_background(work)
 
@@ -215,7 +215,7 @@ class Engine:
         self._silent_since: float | None = None
 
     async def watch(self) -> None:
-        """Until cancelled, also for its scratch folders (E3). Raises EngineLost where the JVM hangs (E2)."""
+        """Until cancelled, also for its scratch folders. Raises EngineLost where the JVM hangs."""
         while True:
             with contextlib.suppress(TimeoutError):  # a disk that hangs is not the JVM
                 await asked(self.mend_scratch, ANSWER_SECONDS)
@@ -237,7 +237,7 @@ class Engine:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch while a command waits for jobs in threads, without a loop of its own: their calls fail when a JVM that
-        hangs is ended (E2).
+        hangs is ended.
         """
         loop = asyncio.new_event_loop()
         watching = loop.create_task(self.watch())
@@ -256,7 +256,7 @@ class Engine:
             loop.close()
 
     def mend_scratch(self) -> None:
-        """Make what is gone of Spark's scratch folders (E3)."""
+        """Make what is gone of Spark's scratch folders."""
         if made := self._scratch.mend():
             _log.error("scratch_folders_gone", made_again=made, text="something removed Spark's scratch folders")
 

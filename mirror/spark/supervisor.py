@@ -1,14 +1,14 @@
 """The driver: one Spark job after another, in which every task tails its partitions.
 
-S1  what is true is in the target; the supervisor holds nothing that its successor would need
-S2  of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
-    writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
-    same, they append the same batches under the same numbers, which is harmless (invariant P3 in
-    `replication/decide.py`). Nobody stands by with a flow that is prepared: while another mirror runs it, topics are
-    made anew, and settings change. Who finds one at work prepares the flow anew when that has ended (`commands/run.py`)
-S3  a partition that stopped is checked again in the next epoch, from its logs, so that mending the cause is enough.
-    What must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen,
-    where it began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`)
+- What is true is in the target; the supervisor holds nothing that its successor would need.
+- Of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
+  writes its claim into the journal, and the one before, when it reads that, ends as FENCED. Where both run all the
+  same, they append the same batches under the same numbers, which is harmless (invariant P3 in
+  `replication/decide.py`). Nobody stands by with a flow that is prepared: while another mirror runs it, topics are made
+  anew, and settings change. Who finds one at work prepares the flow anew when that has ended (`commands/run.py`).
+- A partition that stopped is checked again in the next epoch, from its logs, so that mending the cause is enough. What
+  must not be mended by waiting is kept in the journal: the topic id under which a source topic was first seen, where it
+  began to be mirrored, and the stops that only a person lifts (`assignment.STANDING`).
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Supervisor:
             flow, start = self._flow, self._flow.start if is_first else EARLIEST
             await self._name_all(start)
             starts = await record_starts(source, journal, flow.rekeyed, known, start, flow.follows)
-            await self._mend_reports(known)  # where it begins is on record before any report (B1)
+            await self._mend_reports(known)  # where it begins is on record before any report
             if self._flow.once:
                 found, self._left_out = await bounded(source, self._flow.name, self._assignments)
                 self._plan(found)

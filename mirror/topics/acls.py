@@ -1,16 +1,16 @@
 """ACLs of source topics and of followed groups, as they are to be on the target.
 
-A1  nobody but the mirror may write to a copy, or change it: of what is allowed, only rights to read and to describe go
-    over, and ALL becomes READ. What is denied is denied on the copy as far as it is a right to read or to describe: a
-    denied WRITE, ALTER or ALL could lock out the mirror, or whoever uses the copy after a failover
-A2  an ACL on the target names one copy, or one group. One for a prefix, or for every topic, is laid out over the copies
-    that it concerns, so that nothing else on that cluster is opened or closed, whatever the copies are called
-A3  what this flow gave it takes back when the source has it no more; nothing else is taken away. What it gave is in its
-    journal (`acl/<kind>/<name>`) before it is given. What it denied it takes back of a copy that it may not read,
-    too: that may be why. A topic or a group that leaves the flow keeps what it has, and so do all while the source is
-    another cluster than the one that copies come from
-A4  principals are the source cluster's words: `sync.acl_principals` says which of them mean somebody on the target, and
-    whom. Without it every principal keeps its name
+- Nobody but the mirror may write to a copy, or change it: of what is allowed, only rights to read and to describe go
+  over, and ALL becomes READ. What is denied is denied on the copy as far as it is a right to read or to describe: a
+  denied WRITE, ALTER or ALL could lock out the mirror, or whoever uses the copy after a failover.
+- An ACL on the target names one copy, or one group. One for a prefix, or for every topic, is laid out over the copies
+  that it concerns, so that nothing else on that cluster is opened or closed, whatever the copies are called.
+- What this flow gave it takes back when the source has it no more; nothing else is taken away. What it gave is in its
+  journal (`acl/<kind>/<name>`) before it is given. What it denied it takes back of a copy that it may not read, too:
+  that may be why. A topic or a group that leaves the flow keeps what it has, and so do all while the source is another
+  cluster than the one that copies come from.
+- Principals are the source cluster's words: `sync.acl_principals` says which of them mean somebody on the target, and
+  whom. Without it every principal keeps its name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mirror.policy.selection import TopicPair
 from mirror.topics.history import write_own
 
 EVERYTHING: Final = "*"
-#: What a right that is allowed or denied on the source becomes (A1); others are left behind.
+#: What a right that is allowed or denied on the source becomes; others are left behind.
 _CARRIED: Final = {
     AclOperation.ALL: AclOperation.READ,
     AclOperation.READ: AclOperation.READ,
@@ -90,7 +90,7 @@ class AclPlan:
     """What `plan_acls` found.
 
     missing: rules that the source has and the target has not
-    revoked: rules that this flow gave, and the source has no more (A3)
+    revoked: rules that this flow gave, and the source has no more
     blocker: what keeps ACLs from being compared; empty where nothing does
     """
 
@@ -105,7 +105,7 @@ class AclPlan:
 
     def leaving(self, topics: Collection[str], unreadable: Collection[str] = ()) -> AclPlan:
         """The plan without changes to these target topics; of those that are `unreadable`, what was denied is taken
-        back all the same (A3).
+        back all the same.
         """
 
         def is_left(one: Acl) -> bool:
@@ -161,7 +161,7 @@ def plan_acls(
 def wanted(
     rules: Iterable[AclBinding], copies: Iterable[tuple[str, str, str]], principals: Principals | None = None
 ) -> Iterator[Acl]:
-    """What the ACLs of the source come to on the target (A1, A2, A4); `copies` are kind, name there and name here."""
+    """What the ACLs of the source come to on the target; `copies` are kind, name there and name here."""
     every = list(rules)
     for kind, name, copy in copies:
         for one in every:
@@ -208,12 +208,12 @@ def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) 
 
 
 async def record_given(settings: Settings, given: Collection[Acl], resources: Iterable[tuple[str, str]]) -> None:
-    """Write what was given for these topics and groups into the journal (A3). Raises as `Journal.append` does."""
+    """Write what was given for these topics and groups into the journal. Raises as `Journal.append` does."""
     await write_own(settings, given_entries(given, resources))
 
 
 def _principal(name: str, principals: Principals | None) -> str | None:
-    """Who that is on the target; None where nobody is (A4)."""
+    """Who that is on the target; None where nobody is."""
     if principals is None:
         return name
     for pattern, other in principals.items():

@@ -4,17 +4,17 @@ Nothing on the target is changed by name alone: no setting, partition, ACL or re
 change where the flow's journal names it by the ids of both topics and of the source's cluster, or where it never held a
 record and nobody claims it.
 
-    G1  a target topic with records that the journal does not name is foreign: it is refused, and nothing is written to
-        it. `mirror adopt` compares it with its source and takes it over
-    G2  a target topic that another flow writes to, by that flow's journal, is refused by that flow's name
-    G3  where the source topic is another one than the journal names, its copy is frozen: it keeps everything as it is.
-        Its task says what became of the source
-    G4  right before a change to a copy, the ends of its logs are compared with the source's, as a task does before it
-        writes. What was found before does not count: either log may have been cut or written to since, and what a
-        setting deletes may be held by nobody else. A copy that is not the source's keeps everything as it is
-    G5  the settings on which a change or a creation rests are read again right before it, on both sides and from no
-        memory, and behind them the ids: a topic that has its id still is the one that had these settings. What was
-        planned by others is not made, and is planned again
+    - A target topic with records that the journal does not name is foreign: it is refused, and nothing is written to
+      it. `mirror adopt` compares it with its source and takes it over.
+    - A target topic that another flow writes to, by that flow's journal, is refused by that flow's name.
+    - Where the source topic is another one than the journal names, its copy is frozen: it keeps everything as it is.
+      Its task says what became of the source.
+    - Right before a change to a copy, the ends of its logs are compared with the source's, as a task does before it
+      writes. What was found before does not count: either log may have been cut or written to since, and what a setting
+      deletes may be held by nobody else. A copy that is not the source's keeps everything as it is.
+    - The settings on which a change or a creation rests are read again right before it, on both sides and from no
+      memory, and behind them the ids: a topic that has its id still is the one that had these settings. What was
+      planned by others is not made, and is planned again.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Gate:
         settings: Settings,
         verdicts: Mapping[str, CopyVerdict] | None = None,
     ) -> dict[str, str]:
-        """Of target topics of the plan that are to be changed, those that may not be, and why (G3 to G5).
+        """Of target topics of the plan that are to be changed, those that may not be, and why.
 
         Raises ClusterError.
         """

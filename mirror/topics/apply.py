@@ -76,7 +76,7 @@ def apply(
     `check` is called right before each kind of change, and raises where nothing may be changed any more; nor is
     anything where this process was suspended behind that. A topic that is another one than was planned for stays,
     and so does the copy of one that is by now another one on the `source`, or gone there. Nothing is created or set
-    that rests on settings which are others by now (G5 in `adoption.py`). A topic that appeared since is left as it is,
+    that rests on settings which are others by now. A topic that appeared since is left as it is,
     and is a failure: plan again to have it checked.
 
     `PreflightError` for a plan with refusals; nothing is made then. Raises ClusterUnreachable.

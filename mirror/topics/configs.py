@@ -19,11 +19,11 @@ whichever that is, since its readers know it.
 
 `sync.configs_include` follows more settings where they are set, `sync.configs_exclude` leaves some alone.
 
-L1  only what the lost cluster set on the topic itself is known. What its brokers' own files said is in no log
-L2  what would delete, stamp or refuse records that are still to be restored is not set: retention and times. The
-    command that sets it is shown
-L3  what a person has set on the copy meanwhile stays: a value changes where it is a default, or what the restore made
-L4  what names the lost cluster's brokers, or its tier of remote storage, means nothing on another cluster
+- Only what the lost cluster set on the topic itself is known. What its brokers' own files said is in no log.
+- What would delete, stamp or refuse records that are still to be restored is not set: retention and times. The command
+  that sets it is shown.
+- What a person has set on the copy meanwhile stays: a value changes where it is a default, or what the restore made.
+- What names the lost cluster's brokers, or its tier of remote storage, means nothing on another cluster.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ def disputes(pairs: Iterable[TopicPair], configs: TopicConfigs, settings: Settin
 
 # --- Settings that topics had on a lost cluster -----------------------------------------------------------------------
 
-#: L2
+#:
 HELD: Final = frozenset({*RETENTION, TIMESTAMP_TYPE, BEFORE_MAX, AFTER_MAX})
-#: L4
+#:
 _OF_THE_CLUSTER: Final = frozenset(
     {
         "leader.replication.throttled.replicas",
@@ -228,8 +228,8 @@ class SettingsPlan:
     topic: the topic on the target.
     found: what was set on the lost topic.
     changes: what is to be set on its copy.
-    held: what a person is to set when nothing more is to be restored (L2).
-    by_default: what the restore gave the copy, and the lost topic had by its brokers' default, which is in no log (L1).
+    held: what a person is to set when nothing more is to be restored.
+    by_default: what the restore gave the copy, and the lost topic had by its brokers' default, which is in no log.
     left: by name, why another setting is not set.
     """
 

@@ -12,7 +12,7 @@ compared. Every stored CRC must hold, too.
         where records are compared, one decompressed batch of each side
     V4  what was not compared is never called equal: a log that gives nothing before its end is a difference, and
         timestamps that the target's broker set by its own clock (append time) are named in a note
-    V5  only what a consumer of committed records gets is compared: control markers, batches of aborted transactions and
-        batches that compaction emptied are no records, on either side
-    V6  a proof is the same however it is cut: ranges end with a batch of the source; reports and digests add up
+    - Only what a consumer of committed records gets is compared: control markers, batches of aborted transactions and
+      batches that compaction emptied are no records, on either side.
+    - A proof is the same however it is cut: ranges end with a batch of the source; reports and digests add up.
 """

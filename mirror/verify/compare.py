@@ -1,7 +1,7 @@
 """The walk over one partition: both sides in lockstep, stretch by stretch.
 
 A stretch is the shortest run of offsets after which batches of both sides end together. Where the logs are equal byte
-by byte, it is one batch of each. Only batches with records for a consumer take part (V5).
+by byte, it is one batch of each. Only batches with records for a consumer take part.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ class _Comparison:
         await self._advance(side)
 
     def _take_source(self) -> RawBatch:
-        """Count the source's batch at hand, and add it to the digests (D2)."""
+        """Count the source's batch at hand, and add it to the digests."""
         raw = self._source.take()
         number = number_of(_fingerprint(raw))
         self._source_digest.add_number(number)

@@ -37,7 +37,7 @@ class Stored(NamedTuple):
 
     raw: RawBatch
     first: int  # none of its records lies below it
-    is_visible: bool  # a consumer of committed records gets some out of it (V5)
+    is_visible: bool  # a consumer of committed records gets some out of it
 
 
 class Reader:

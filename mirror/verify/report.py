@@ -5,12 +5,12 @@ and largest timestamp, codec and timestamp type, and the CRC-32C of its records 
 and 1, of all that follows the length). The digest is the sum of the terms modulo 2^256. Every term holds its batch's
 own offset, so a sum loses no order, and ranges may be added up in any order and cut anywhere between two batches.
 
-    D1  the source's digest is a function of the batches with records that its log holds between the offsets compared,
-        and of nothing else: two proofs over the same offsets print the same one, whatever the target is
-    D2  the target's digest has the same term where its batch, or its records in other batches, were found equal, and
-        another one for every difference and every accepted loss: the two digests are equal exactly where nothing
-        differs and nothing is lost
-    D3  a checksum guards against faults: somebody who forges batches can forge it (CRC-32C has 32 bits)
+    - The source's digest is a function of the batches with records that its log holds between the offsets compared, and
+      of nothing else: two proofs over the same offsets print the same one, whatever the target is.
+    - The target's digest has the same term where its batch, or its records in other batches, were found equal, and
+      another one for every difference and every accepted loss: the two digests are equal exactly where nothing differs
+      and nothing is lost.
+    - A checksum guards against faults: somebody who forges batches can forge it (CRC-32C has 32 bits).
 """
 
 from __future__ import annotations

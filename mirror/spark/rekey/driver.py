@@ -1,35 +1,35 @@
 """The driver's side of one re-keyed topic: plan a micro-batch, have Spark carry it out, report, and again.
 
-D1  what is true is in the target: a driver that starts takes over the plans and every slot, finishes what was begun
-    (R4), and only then plans
-D2  a source partition that must stop is stopped at its record: the plan is made anew up to there, unless a slot has
-    committed it already, which it cannot have: slots begin when every range was read.
-    Of two drivers the younger takes the plans and the slots from the older (R1), which waits longer before it would
-    take them back than a mirror needs to learn that it was taken over (`spark/supervisor.py`, S2)
-D3  a stop is checked again from the logs after a while, so mending its cause is enough. One of a source that was cut
-    back is not: the log grows, and deletes what shows it. The journal keeps it, and another target topic alone lifts it
-D4  a record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
-    (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
-    its partition stops there by name for as long as this process runs, and the others go on
-D5  a target topic that was deleted and made anew under the query is RECREATED, however soon the metadata names it:
-    to go on there would leave out all that was re-keyed before
-D6  a target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records
-    these were but by re-keying all of them. Each round asks for that, and each slot behind its last acknowledgment,
-    before it commits where its logs end from then on; nothing is acknowledged below where they ended. So is a target
-    that lost a commit's marker alone, which each slot looks for before it begins; one that the coordinator still has
-    to write is late, and UNAVAILABLE
-D7  records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
-    aborted records alone, which a driver looks at as it starts and every few seconds, and each slot before it commits
-D8  nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for,
-    nor to a target whose cleaner would remove what the source keeps (REFUSED): its settings are asked before each
-    micro-batch, now and then where nothing is new, and a slot aborts its transaction where an ack says so
-D9  the target has the number of partitions by which plans say where keys go, each time that one is made: another
-    number is FENCED, and a topic that begins anew takes what its rule says then
-D10 each partition that the source has is reported, also before the plans are known, then with what was reported last: a
-    right that is missing as UNAUTHORIZED, a source topic that is gone as RECREATED, a pause as PAUSED to the end; what
-    is written behind a transaction that is open on the source is lag. A micro-batch that is not carried out within
-    `OVERDUE_SECONDS` is UNAVAILABLE, with its offsets: it is waited for, since Spark cannot end an expression that
-    takes very long for a record
+- What is true is in the target: a driver that starts takes over the plans and every slot, finishes what was begun (K4),
+  and only then plans.
+- A source partition that must stop is stopped at its record: the plan is made anew up to there, unless a slot has
+  committed it already, which it cannot have: slots begin when every range was read. Of two drivers the younger takes
+  the plans and the slots from the older (K1), which waits longer before it would take them back than a mirror needs to
+  learn that it was taken over (`spark/supervisor.py`).
+- A stop is checked again from the logs after a while, so mending its cause is enough. One of a source that was cut back
+  is not: the log grows, and deletes what shows it. The journal keeps it, and another target topic alone lifts it.
+- A record for which an expression takes more memory than there is fails its micro-batch, and does not end the engine
+  (`spark/session.py`). Each partition of it is then tried alone, in smaller parts, until one holds that record alone;
+  its partition stops there by name for as long as this process runs, and the others go on.
+- A target topic that was deleted and made anew under the query is RECREATED, however soon the metadata names it: to go
+  on there would leave out all that was re-keyed before.
+- A target whose log ends below what a slot had committed there is TARGET_LOST: nobody knows which source records these
+  were but by re-keying all of them. Each round asks for that, and each slot behind its last acknowledgment, before it
+  commits where its logs end from then on; nothing is acknowledged below where they ended. So is a target that lost a
+  commit's marker alone, which each slot looks for before it begins; one that the coordinator still has to write is
+  late, and UNAVAILABLE.
+- Records of somebody else in the target are DIVERGED: what stands between two commits of a slot must be markers and
+  aborted records alone, which a driver looks at as it starts and every few seconds, and each slot before it commits.
+- Nothing is written to a target, or a dead-letter topic, that would give records times that nobody has asked for, nor
+  to a target whose cleaner would remove what the source keeps (REFUSED): its settings are asked before each
+  micro-batch, now and then where nothing is new, and a slot aborts its transaction where an ack says so.
+- The target has the number of partitions by which plans say where keys go, each time that one is made: another number
+  is FENCED, and a topic that begins anew takes what its rule says then.
+- Each partition that the source has is reported, also before the plans are known, then with what was reported last: a
+  right that is missing as UNAUTHORIZED, a source topic that is gone as RECREATED, a pause as PAUSED to the end; what is
+  written behind a transaction that is open on the source is lag. A micro-batch that is not carried out within
+  `OVERDUE_SECONDS` is UNAVAILABLE, with its offsets: it is waited for, since Spark cannot end an expression that takes
+  very long for a record.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ FIRST_OFFSETS: Final = 20_000
 FEWEST_OFFSETS: Final = 100
 MOST_OFFSETS: Final = 2_000_000
 _SHORT, _LONG = 3.0, 8.0
-#: A micro-batch that exhausts the engine is tried again in so many parts (D4).
+#: A micro-batch that exhausts the engine is tried again in so many parts.
 _PARTS: Final = 4
 #: Failures of a single record until that is what stops its partition.
 _BLAMED_AFTER: Final = 2
@@ -174,9 +174,9 @@ class Rekeyer:
         self.limits: Callable[[], Limits] = partial(Limits, flow.bytes_per_second, flow.memory_bytes)
         self._committed, self._newest = NOTHING, NOTHING
         self._target_id: uuid.UUID | None = None  # of the last plan
-        self._partitions = 0  # of the target, by the last plan, or for the first one (D9)
+        self._partitions = 0  # of the target, by the last plan, or for the first one
         self._plans = PlanLog(self._target, rule)
-        self._is_bound = False  # a plan must be finished as it is (R4)
+        self._is_bound = False  # a plan must be finished as it is (K4)
         self._abandoned: MicroBatchPlan | None = None  # no slot had it when it was looked at
         self._thread = ThreadPoolExecutor(1, "rekey")
         self._offsets = FIRST_OFFSETS
@@ -185,7 +185,7 @@ class Rekeyer:
         self._reported = self._target_seen = self._checked = float("-inf")
         self._failures, self._backoff = 0, _retry_backoff()
         self._trial: MicroBatchPlan | None = None  # the plan whose job runs or ran last
-        self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset (D4)
+        self._suspects: dict[int, int] = {}  # partitions to be tried alone, and up to which offset
         self._exhausting: dict[int, RekeyStop] = {}
         self._stops_since = clock.monotonic()
         self._job = f"mirror-{flow.name}-rekey-{rule.source}"
@@ -280,7 +280,7 @@ class Rekeyer:
         self._offsets = max(min(self._offsets, FEWEST_OFFSETS), self._offsets // 2)
 
     def _narrow(self, reason: str) -> None:
-        """Come closer to the record that exhausts the engine, or stop its partition there (D4)."""
+        """Come closer to the record that exhausts the engine, or stop its partition there."""
         plan = self._trial
         if plan is None or self._is_bound:
             return
@@ -349,13 +349,13 @@ class Rekeyer:
         return standing_in(await self.journal.newest()).may_lack(copy, topic_id, target_topic_id)
 
     async def _check_settings(self) -> None:
-        """Raises RekeyStop where the target would give records times of its own, or remove them (D8)."""
+        """Raises RekeyStop where the target would give records times of its own, or remove them."""
         self._checked = clock.monotonic()
         if (stop := await misfit_in(self._target, self._rule)) is not None:
             raise stop
 
     async def _take_over(self) -> MicroBatchPlan | None:
-        """Become the one who plans and fence every slot (D1); a plan that was begun and is not finished, or None.
+        """Become the one who plans and fence every slot; a plan that was begun and is not finished, or None.
 
         Whoever failed the flow over meanwhile has fenced this one, which takes that back no more: raises FlowLost.
         """
@@ -387,7 +387,7 @@ class Rekeyer:
             raise recreated(self._rule, "source")
         self._plans.check(plan, set(numbers))
         await self._plans.check_kept()
-        await self._plans.check_only_ours()  # D7
+        await self._plans.check_only_ours()
         self._committed = plan.number if is_done else plan.after
         if is_done or plan.number not in numbers:
             self._abandoned = None if is_done else plan
@@ -450,7 +450,7 @@ class Rekeyer:
         record, too: a plan of nothing says where that was.
         """
         rule = self._rule
-        if clock.monotonic() - self._stops_since > self._flow.epoch_seconds:  # D3
+        if clock.monotonic() - self._stops_since > self._flow.epoch_seconds:
             self._stops_since = clock.monotonic()
             for part in self._parts.values():
                 if part.stop is not None and not stands(part.stop.state):
@@ -460,10 +460,10 @@ class Rekeyer:
             await self._target.refresh([rule.target])
             if self._is_made_anew:
                 raise recreated(rule, "target")
-            await self._plans.check_kept()  # D6
+            await self._plans.check_kept()
             self._plans.check_partitions(self._partitions, "had")
             if self._newest != NOTHING:
-                await self._plans.check_only_ours(committed=self._committed)  # D7
+                await self._plans.check_only_ours(committed=self._committed)
             self._target_seen = clock.monotonic()
         if self._trial is None:
             each = FIRST_OFFSETS * self._plans.slots // max(1, len(self._parts))
@@ -480,7 +480,7 @@ class Rekeyer:
         target_id = self._target.topic_id(rule.target)
         if self._is_made_anew:
             raise recreated(rule, "target")
-        self._plans.check_partitions(self._partitions, "had")  # D9
+        self._plans.check_partitions(self._partitions, "had")
         plan = MicroBatchPlan(
             number=self._newest + 1,
             after=self._committed,
@@ -510,7 +510,7 @@ class Rekeyer:
 
     @property
     def _is_made_anew(self) -> bool:
-        """There is another target topic by the name (D5)."""
+        """There is another target topic by the name."""
         return None not in (self._target_id, now := self._target.topic_id(self._rule.target)) and now != self._target_id
 
     async def _carry_out(self, plan: MicroBatchPlan, stopping: asyncio.Event) -> list[Row]:
@@ -622,7 +622,7 @@ class Rekeyer:
                 await self._append()
 
     async def _append(self) -> None:
-        """The figures, and the stops that the journal is to keep (D3)."""
+        """The figures, and the stops that the journal is to keep."""
         met = {
             TopicPartition(self._rule.target, number): self._known_stop(part.stop)
             for number, part in self._parts.items()

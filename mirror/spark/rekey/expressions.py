@@ -1,6 +1,6 @@
 """A rule's expressions as columns of Spark.
 
-An expression must give the same for the same record, whenever and wherever it is evaluated (R2), and look at nothing
+An expression must give the same for the same record, whenever and wherever it is evaluated (K2), and look at nothing
 but the record.
 """
 

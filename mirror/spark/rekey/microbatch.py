@@ -112,9 +112,9 @@ def advice_values(rule: Rekeying, source: Endpoint, target: Endpoint) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatchPlan(JsonRecord):
-    """Micro-batch `number`, which a slot carries out that has committed number `after` (R3).
+    """Micro-batch `number`, which a slot carries out that has committed number `after` (K3).
 
-    There are `slots` (R5). Of each source partition the records from `begin` to before `until`; none of them is of a
+    There are `slots`. Of each source partition the records from `begin` to before `until`; none of them is of a
     leader epoch after that in `epochs`. The topic ids are those of source and target when it was planned: another topic
     by the same name has other records. `abandoned`: the plan that this one takes the place of, if no slot had that.
     """
@@ -150,7 +150,7 @@ class MicroBatchPlan(JsonRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What tasks need besides their rows: the plan, both clusters, and how many slots there are (R5). `opens`: bytes
+    """What tasks need besides their rows: the plan, both clusters, and how many slots there are. `opens`: bytes
     that one record may have without compression.
     """
 

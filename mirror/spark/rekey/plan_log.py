@@ -114,7 +114,7 @@ class PlanLog:
         return last.until if is_done else last.begin
 
     async def record(self, plan: MicroBatchPlan) -> None:
-        """Make a plan the last one (R1), in the topic that was taken over: one that was made anew since, as for a copy
+        """Make a plan the last one (K1), in the topic that was taken over: one that was made anew since, as for a copy
         that begins anew, is to know nothing of the former copy.
 
         Raises ClusterError.

@@ -222,7 +222,7 @@ class RekeySource:
 
     def recall(self, known: CopyStates, target_topic_id: uuid.UUID | None) -> None:
         """What the journal says of the copy of this id: when it had all, and whether the source was once cut back below
-        what it has (D3).
+        what it has.
         """
         for number, part in self.parts.items():
             copy = TopicPartition(self.rule.target, number)
@@ -238,7 +238,7 @@ class RekeySource:
     async def miss_tombstones(
         self, number: int, begin: int, until: int, is_on_record: Callable[[TopicPartition], Awaitable[bool]]
     ) -> None:
-        """Have it on record where these offsets have a hole that may have held a tombstone (R6), unless `is_on_record`
+        """Have it on record where these offsets have a hole that may have held a tombstone, unless `is_on_record`
         of the copy. What cannot be read is not looked at: whoever re-keys it finds that out. Raises as
         `ReadLog.batches` does.
         """
@@ -416,7 +416,7 @@ def recreated(rule: Rekeying, side: str) -> RekeyStop:
 
 def stands(state: State) -> bool:
     """Whether a stop outlasts whatever the logs show later, and the process: growth and expired records hide a source
-    that was cut back (D3).
+    that was cut back.
     """
     return state is State.TRUNCATED
 

@@ -1,20 +1,20 @@
 """The proof of a re-keyed topic: what the rule makes of the source's records, computed once more, against the target.
 
-    Y1  each record that the query has committed is on the target once, in the partition of its new key, with the key,
-        value, headers and timestamp that the rule gives it; nothing else is there
-    Y2  records of one source partition and one new key are in the source's order
-    Y3  the target may be ahead of the plan that was read: records of the source from there on are computed, too, and
-        may be there. So the target's ends are fixed before the source's. What is written behind a transaction that is
-        open on the source is not there yet
-    Y4  what cannot be known is said, and is no difference: what the source has deleted since, or before it was
-        re-keyed, cannot be computed, and what the target has deleted since cannot be found. Nor is a log that was cut
-        back, or a topic that was made anew, proof of what was re-keyed
-    Y5  times are compared, but of records that the target's broker has stamped, by the bit of their batch, and only
-        where topics.append_time is target, or the source's broker has stamped them, too
-    Y6  where source and target are compacted by the same keys, or the rule's may_compact asks for it, a record may be
-        missing whose key has its newest one there, or was deleted at last and has none; what else a target compacts is
-        missing. What a target that is not compacted has beyond a source that is, that one's cleaner may have removed:
-        nobody knows
+    - Each record that the query has committed is on the target once, in the partition of its new key, with the key,
+      value, headers and timestamp that the rule gives it; nothing else is there.
+    - Records of one source partition and one new key are in the source's order.
+    - The target may be ahead of the plan that was read: records of the source from there on are computed, too, and may
+      be there. So the target's ends are fixed before the source's. What is written behind a transaction that is open on
+      the source is not there yet.
+    - What cannot be known is said, and is no difference: what the source has deleted since, or before it was re-keyed,
+      cannot be computed, and what the target has deleted since cannot be found. Nor is a log that was cut back, or a
+      topic that was made anew, proof of what was re-keyed.
+    - Times are compared, but of records that the target's broker has stamped, by the bit of their batch, and only where
+      topics.append_time is target, or the source's broker has stamped them, too.
+    - Where source and target are compacted by the same keys, or the rule's may_compact asks for it, a record may be
+      missing whose key has its newest one there, or was deleted at last and has none; what else a target compacts is
+      missing. What a target that is not compacted has beyond a source that is, that one's cleaner may have removed:
+      nobody knows.
 
 A record is known by its time and a digest of 128 bits, and travels as that through Spark's shuffle. The rule of now
 decides: records that an earlier rule made are differences.
@@ -175,7 +175,7 @@ async def extent_of(subject: RekeySubject, seconds: float) -> ComparedExtent | N
             return None
         while True:
             done = await _done(target, rule)
-            theirs = [await _spans(target, topic) for topic in (rule.target, rule.dead_letter)]  # Y3
+            theirs = [await _spans(target, topic) for topic in (rule.target, rule.dead_letter)]
             written = await _ends(source, rule.source)  # first: what grows meanwhile is no transaction
             begin, end = await _spans(source, rule.source)
             written = {number: max(until, written.get(number, until)) for number, until in end.items()}
@@ -438,7 +438,7 @@ def _matched(rule: Rekeying, wanted: DataFrame, found: DataFrame, *, is_stamped:
     both = due.join(there, alike, "full_outer").na.fill(0, ["due", "required", "may_differ", "there", "stamped"])
     both = _paired(both) if is_stamped else both.selectExpr("*", "0L AS paired", "0L AS paired_there")
     lacks = "greatest(required - there - paired, 0)"
-    if _may_compact(rule):  # Y6
+    if _may_compact(rule):
         both = both.withColumn("key", functions.expr("coalesce(wanted_key, found_key)"))
         lacks = f"IF({_IS_SUPERSEDED}, 0, {lacks})"
     # a dead-letter topic may be of several rules
@@ -470,7 +470,7 @@ _IS_SUPERSEDED: Final = (
 
 def _paired(both: DataFrame) -> DataFrame:
     """With how many records of the source are `paired` with ones of the target that are alike but for a time by which
-    they may differ (Y5): of those that have none of their own time, as many as there are on both sides.
+    they may differ: of those that have none of their own time, as many as there are on both sides.
     """
     own = "OVER (PARTITION BY place, digest)"
     so_far = "OVER (PARTITION BY place, digest ORDER BY required = 0, timestamp)"
@@ -493,7 +493,7 @@ def _untimed(records: DataFrame, stamped: DataFrame) -> DataFrame:
 
 
 def _out_of_order(wanted: DataFrame, found: DataFrame) -> DataFrame:
-    """Records of one origin and key that are on the target before one that comes before them (Y2). Those that are alike
+    """Records of one origin and key that are on the target before one that comes before them. Those that are alike
     are distinguished by their order, and those that are of several origins not at all.
     """
     window, alike = functions.expr, "PARTITION BY place, digest, timestamp"

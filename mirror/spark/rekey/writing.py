@@ -101,7 +101,7 @@ async def _write(work: Work, slot: int, slices: Iterator[pa.RecordBatch]) -> pa.
             detail = f"slot {slot} has committed micro-batch {done.number} where {work.plan.after} was expected"
             raise RekeyStop(State.FENCED, -1, -1, detail)
         ends = {TopicPartition(rule.target, number): kept for number, kept in done.ends.items()}
-        _check_lost(await undecided_in(cluster, ends, dict.fromkeys(ends, transactional_id(rule, slot))))  # D6
+        _check_lost(await undecided_in(cluster, ends, dict.fromkeys(ends, transactional_id(rule, slot))))
         writer = _Writer(work, slot, transaction, cluster, done)
         try:
             for batch in slices:
@@ -174,7 +174,7 @@ class _Writer:
         """By target partition, what `Reached.ends` says of it from now on.
 
         Raises RekeyStop where the target lost what the new ends would hide: it is asked here, behind the last
-        acknowledgment, since a broker may have crashed at any moment before (D6).
+        acknowledgment, since a broker may have crashed at any moment before.
         """
         landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
         # each leader answers with its own epoch: no record that it has acknowledged is newer
@@ -221,7 +221,7 @@ class _Writer:
     async def _append(self, place: TopicPartition, batch: RawBatch) -> None:
         transaction, rule = self._transaction, self._work.plan.rule
         offset = (await transaction.append({place: batch}))[place]
-        if not rule.may_stamp and (landed := transaction.stamped.get(place)) is not None:  # D8
+        if not rule.may_stamp and (landed := transaction.stamped.get(place)) is not None:
             raise stamped(rule, place.topic, f"{place} gave the batch at offset {landed} a time of its own")
         if offset < 0:  # the leader does not say where it is: at the end of the log
             self._landed[place] = await list_offset(self._cluster, place, LATEST)
