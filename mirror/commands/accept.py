@@ -101,7 +101,7 @@ def accept(
         more = {"confirmed": [_place(one) | {"offset": one.confirmed.source_next} for one in found if one.confirmed]}
         more["lifted"] = [_place(one) | {"state": str(one.lifted.state)} for one in found if one.lifted]
         more["possible"] = [
-            _place(one) | {"reason": each.reason, "offset": each.first} for one in found for each in one.possible
+            _place(one) | {"reason": lost.reason, "offset": lost.first} for one in found for lost in one.possible
         ]
         more["stopped"] = [
             _place(one) | {"state": str(one.stop.state), "offset": one.stop.offset, "detail": _with_advice(one.stop)}
@@ -120,25 +120,27 @@ def accept(
     return ExitCode.DATA_AT_RISK if stays else ExitCode.DONE
 
 
-def _lines(one: AcceptedRange) -> list[str]:
+def _lines(accepted: AcceptedRange) -> list[str]:
     """What is said of a partition."""
-    if one.stop is not None:
+    if accepted.stop is not None:
         return [
             (
-                f"nothing is accepted; it stays stopped: {one.stop.state} at offset {one.stop.offset}:"
-                f" {_with_advice(one.stop)}"
+                f"nothing is accepted; it stays stopped: {accepted.stop.state} at offset {accepted.stop.offset}:"
+                f" {_with_advice(accepted.stop)}"
             )
         ]
     lines = []
-    if one.loss is not None:
-        offsets = f"{count(one.loss.next_offset - one.loss.first, 'offset')}, {number(one.loss.first)} to"
-        what = f"the loss of {offsets} {number(one.loss.next_offset - 1)}"
-        lines.append(f"{what}, was accepted before" if one.was_accepted else f"accepted {what}")
-    if one.confirmed is not None:
-        lines.append(f"accepted the copy as it stands, up to offset {number(one.confirmed.source_next)}")
-    if one.lifted is not None:
-        lines.append(f"{one.lifted.state} does not stand any more")
-    lines += [f"accepted what may be missing (reason {each.reason})" for each in one.possible]
+    if accepted.loss is not None:
+        offsets = (
+            f"{count(accepted.loss.next_offset - accepted.loss.first, 'offset')}, {number(accepted.loss.first)} to"
+        )
+        what = f"the loss of {offsets} {number(accepted.loss.next_offset - 1)}"
+        lines.append(f"{what}, was accepted before" if accepted.was_accepted else f"accepted {what}")
+    if accepted.confirmed is not None:
+        lines.append(f"accepted the copy as it stands, up to offset {number(accepted.confirmed.source_next)}")
+    if accepted.lifted is not None:
+        lines.append(f"{accepted.lifted.state} does not stand any more")
+    lines += [f"accepted what may be missing (reason {lost.reason})" for lost in accepted.possible]
     return lines
 
 
@@ -146,17 +148,17 @@ def _with_advice(stop: PartitionStop) -> str:
     return f"{stop.detail}. {stop.advice}"
 
 
-def _place(one: AcceptedRange) -> dict[str, Any]:
-    return {"partition": one.source.partition, "target": one.target.topic}
+def _place(accepted: AcceptedRange) -> dict[str, Any]:
+    return {"partition": accepted.source.partition, "target": accepted.target.topic}
 
 
-def _as_dict(one: AcceptedRange) -> dict[str, Any]:
-    assert one.loss is not None, "only losses are shown so"
-    return _place(one) | {
-        "first_offset": one.loss.first,
-        "last_offset": one.loss.next_offset - 1,
-        "reason": one.loss.reason,
-        "was_accepted": one.was_accepted,
+def _as_dict(accepted: AcceptedRange) -> dict[str, Any]:
+    assert accepted.loss is not None, "only losses are shown so"
+    return _place(accepted) | {
+        "first_offset": accepted.loss.first,
+        "last_offset": accepted.loss.next_offset - 1,
+        "reason": accepted.loss.reason,
+        "was_accepted": accepted.was_accepted,
     }
 
 
@@ -208,7 +210,7 @@ async def _accept(
             if one.stop is None:
                 lost = losses_in(records).get(one.target, ())
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
-        await journal.append_all(entry for one in found for entry in _entries(one, source))
+        await journal.append_all(entry for accepted in found for entry in _entries(accepted, source))
         return found
 
 
@@ -229,11 +231,11 @@ async def _accept_rekeyed(
         journal = Journal(target, settings.flow, clearance)
         known = losses_in(await journal.newest() if journal.partition.topic in target.topics else {})
         found = [
-            AcceptedRange(TopicPartition(topic, at.partition), at, possible=possible)
-            for at, losses in sorted(known.items())
-            if at.topic == target_topic
-            and (not partitions or at.partition in partitions)
-            and (possible := tuple(one for one in losses if one.reason in POSSIBLE))
+            AcceptedRange(TopicPartition(topic, partition.partition), partition, possible=possible)
+            for partition, losses in sorted(known.items())
+            if partition.topic == target_topic
+            and (not partitions or partition.partition in partitions)
+            and (possible := tuple(loss for loss in losses if loss.reason in POSSIBLE))
         ]
         if not found:
             behind = Remedy.REKEY_BEHIND.text()
@@ -242,7 +244,9 @@ async def _accept_rekeyed(
                 f" lack. Of records that the source deleted: {behind[0].lower()}{behind[1:]}. Of any other stop,"
                 " `mirror status CONFIG` shows what resolves it"
             )
-        await journal.append_all(forgotten_entry(one.target, each) for one in found for each in one.possible)
+        await journal.append_all(
+            forgotten_entry(accepted.target, lost) for accepted in found for lost in accepted.possible
+        )
         return found
 
 
@@ -397,15 +401,15 @@ async def _stop_of(
     raise AssertionError("unreachable: the last try returns or raises")
 
 
-def _entries(one: AcceptedRange, source: Cluster) -> list[Change]:
+def _entries(accepted: AcceptedRange, source: Cluster) -> list[Change]:
     """What the journal is to keep of it: nothing where that would not let it go on."""
-    if one.stop is not None:
+    if accepted.stop is not None:
         return []
     entries: list[Change] = []
-    if one.loss is not None and not one.was_accepted:
-        entries.append(accept_entry(one.loss, source.topic_id(one.source.topic)))
-    if one.confirmed is not None:
-        entries.append(POSITIONS.entry(one.target, one.confirmed))
-    if one.lifted is not None:
-        entries.append(STOPS.tombstone(one.target))
-    return [*entries, *(forgotten_entry(one.target, each) for each in one.possible)]
+    if accepted.loss is not None and not accepted.was_accepted:
+        entries.append(accept_entry(accepted.loss, source.topic_id(accepted.source.topic)))
+    if accepted.confirmed is not None:
+        entries.append(POSITIONS.entry(accepted.target, accepted.confirmed))
+    if accepted.lifted is not None:
+        entries.append(STOPS.tombstone(accepted.target))
+    return [*entries, *(forgotten_entry(accepted.target, lost) for lost in accepted.possible)]

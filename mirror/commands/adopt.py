@@ -73,7 +73,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         raise PreflightError("\n".join(map(str, whole)))
     pairs = _chosen(settings, plan, topics, every=every)
     verdicts = Gate(source, target).verdicts(plan)
-    stops = stops_in(own.newest, {topic: one.topic_id for topic, one in plan.target_topics.items()})
+    stops = stops_in(own.newest, {topic: info.topic_id for topic, info in plan.target_topics.items()})
     found: list[Adopted] = []
     to_compare: list[TopicPair] = []
     for pair in pairs:
@@ -95,7 +95,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         _require_all(history)
     began_ms = 0 if ends_only else clock.now_ms()
     compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
-    equal = [pair for pair, one in zip(to_compare, compared, strict=True) if one.adopted]
+    equal = [pair for pair, adopted in zip(to_compare, compared, strict=True) if adopted.adopted]
     if equal:
 
         def taken_over() -> list[Adopted]:
@@ -114,20 +114,20 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
                 taken = [pair for pair in equal if pair.source not in left]
                 _record(settings, source, plan, history, taken, began_ms, clearance)
             return [
-                replace(one, adopted=False, detail=left[one.topic][0], code=left[one.topic][1])
-                if one.topic in left
-                else one
-                for one in compared
+                replace(adopted, adopted=False, detail=left[adopted.topic][0], code=left[adopted.topic][1])
+                if adopted.topic in left
+                else adopted
+                for adopted in compared
             ]
 
         compared = look_again(taken_over)
     found = sorted([*found, *compared], key=lambda one: one.topic)
     if as_json:
-        print_json({"flow": settings.flow, "topics": [asdict(one) for one in found]})
+        print_json({"flow": settings.flow, "topics": [asdict(adopted) for adopted in found]})
     else:
         for one in found:
             print(f"{one.topic}: {one.target} {one.detail}")
-    codes = {one.code for one in found}
+    codes = {adopted.code for adopted in found}
     return next((code for code in _WORST_FIRST if code in codes), ExitCode.DONE)
 
 
@@ -140,7 +140,7 @@ def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every
     if every:
         return list(known.values())
     for topic in topics:
-        if topic in {one.source for one in plan.rekeyed}:
+        if topic in {rekeying.source for rekeying in plan.rekeyed}:
             raise ConfigError(
                 f"{topic}: a rule re-keys it, so its copy cannot be compared; name another copy (topics.naming)"
             )
@@ -152,9 +152,9 @@ def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every
 def _ours(pair: TopicPair, stops: Mapping[TopicPartition, KnownStop]) -> Adopted:
     """There is nothing to take over; what is stopped, is not mended by it either."""
     problems = [
-        f"partition {at.partition} is {stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
-        for at, stop in sorted(stops.items())
-        if at.topic == pair.target
+        f"partition {partition.partition} is {stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
+        for partition, stop in sorted(stops.items())
+        if partition.topic == pair.target
     ]
     code = ExitCode.DATA_AT_RISK if problems else ExitCode.DONE
     return Adopted(pair.source, pair.target, False, "; ".join(("is this flow's already", *problems)), code)
@@ -167,7 +167,7 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
     wrong = asyncio.run(tails(settings, pairs, plan, {}))
     for pair in pairs:
         ours, theirs = (
-            len(one.partitions) for one in (plan.source_topics[pair.source], plan.target_topics[pair.target])
+            len(info.partitions) for info in (plan.source_topics[pair.source], plan.target_topics[pair.target])
         )
         if theirs > ours:
             text = f"has {count(theirs, 'partition')} and its source has {ours}: it is no copy of that"
@@ -205,7 +205,9 @@ _LACKS_LOSSES: Final = (
 
 
 def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adopted:
-    differences = [one for one in report.differences if one.partition >= 0]  # partitions that are missing are added
+    differences = [
+        difference for difference in report.differences if difference.partition >= 0
+    ]  # partitions that are missing are added
     for wrong, code in ((differences, ExitCode.DIFFERENT), (report.unread, ExitCode.CLUSTER)):
         if wrong:
             way = ""
@@ -216,21 +218,21 @@ def _whole(pair: TopicPair, report: VerifyReport, *, is_compacted: bool) -> Adop
             text = f"is not taken over: {wrong[0]}{way.format(topic=pair.source)}"
             return Adopted(pair.source, pair.target, False, text, code)
     lost = [
-        f"offsets {first} to {following - 1} of partition {one.pair.source.partition}"
-        for one in report.partitions
-        if one.lost_records
-        for first, following in one.lost
+        f"offsets {first} to {following - 1} of partition {partition.pair.source.partition}"
+        for partition in report.partitions
+        if partition.lost_records
+        for first, following in partition.lost
     ]
     if lost:
         text = _LACKS_LOSSES.format(spans=first_of(lost), topic=pair.source)
         return Adopted(pair.source, pair.target, False, text, ExitCode.DIFFERENT)
-    records = sum(one.records for one in report.partitions)
-    lag = sum(one.lag for one in report.partitions)
+    records = sum(partition.records for partition in report.partitions)
+    lag = sum(partition.lag for partition in report.partitions)
     text = f"is adopted; compared were {count(records, 'record')} of {count(len(report.partitions), 'partition')}, each"
     text += " with its source's"
     if lag:
         text += f"; {count(lag, 'offset')} of the source are to be copied"
-    notes = dict.fromkeys(note for one in report.partitions for note in one.notes)
+    notes = dict.fromkeys(note for partition in report.partitions for note in partition.notes)
     return Adopted(pair.source, pair.target, True, "; ".join((text, *notes)))
 
 
@@ -239,7 +241,7 @@ def _has_only(report: VerifyReport, *kinds: DifferenceKind) -> bool:
     retention goes by segments of its own, so that of a copy and its source either may begin later. Or it has records
     more: a compacted source may have newer ones of their keys behind the copy's end.
     """
-    met = [one for one in report.differences if one.kind in kinds]
+    met = [difference for difference in report.differences if difference.kind in kinds]
     return not report.unread and bool(met) and report.different == len(met)
 
 
@@ -322,7 +324,7 @@ def _record(
             journal = Journal(target, settings.flow, clearance)
             stops = standing_in(await journal.newest()).stops  # what was compared whole is in order
             copies = {pair.target for pair in pairs}
-            lifted = [STOPS.tombstone(at) for at in stops if at.topic in copies]
+            lifted = [STOPS.tombstone(partition) for partition in stops if partition.topic in copies]
             await journal.append_all([*records, *lifted])
 
     asyncio.run(append())

@@ -253,7 +253,7 @@ def census(
         print_json(as_dict(found))
     else:
         console().print(rendered(found))
-    refused = any(one.verdict == "REFUSE" for one in found.groups)
+    refused = any(group.verdict == "REFUSE" for group in found.groups)
     return ExitCode.DATA_AT_RISK if found.whole.damaged or refused else ExitCode.DONE
 
 

@@ -19,8 +19,8 @@ def show(path: Path, *, as_json: bool) -> ExitCode:
         print_json(
             {
                 "settings": _nested(settings),
-                "defaults": [_dotted(one) for one in settings if one.is_default],
-                "secrets": [_dotted(one) for one in settings if one.is_secret],
+                "defaults": [_dotted(setting) for setting in settings if setting.is_default],
+                "secrets": [_dotted(setting) for setting in settings if setting.is_secret],
             }
         )
     else:
@@ -30,11 +30,11 @@ def show(path: Path, *, as_json: bool) -> ExitCode:
 
 def _nested(settings: Sequence[Setting]) -> dict[str, Any]:
     root: dict[str, Any] = {}
-    for one in settings:
+    for setting in settings:
         section = root
-        for key in one.where[:-1]:
+        for key in setting.where[:-1]:
             section = section.setdefault(str(key), {})
-        section[str(one.where[-1])] = one.value
+        section[str(setting.where[-1])] = setting.value
     return root
 
 
@@ -46,13 +46,13 @@ def _yaml(settings: Sequence[Setting]) -> list[str]:
     """A line for each setting, below those of its sections."""
     lines: list[str] = []
     open_sections: tuple[str | int, ...] = ()
-    for one in settings:
-        *sections, key = one.where
+    for setting in settings:
+        *sections, key = setting.where
         for depth, name in enumerate(sections):
             if open_sections[: depth + 1] != tuple(sections[: depth + 1]):
                 lines += ["", f"{name}:"] if not depth else [f"{'  ' * depth}{key_of(str(name))}:"]
         open_sections = tuple(sections)
-        lines.append(f"{'  ' * len(sections)}{key_of(str(key))}: {line_of(one.value)}{_note(one)}")
+        lines.append(f"{'  ' * len(sections)}{key_of(str(key))}: {line_of(setting.value)}{_note(setting)}")
     return lines
 
 

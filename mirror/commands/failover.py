@@ -192,7 +192,7 @@ async def _fail_over(
     course.warn_of_others(known)
     await course.learn_reached(known)
     with course.step("reach the source"):
-        reached = await course.reach(source, {at.topic for at in known.figures})
+        reached = await course.reach(source, {partition.topic for partition in known.figures})
 
     async def exposures() -> list[PartitionRpo]:
         return await course.asking(
@@ -390,7 +390,7 @@ class _FailoverRun:
             self._warn("what groups read again or miss was not compared to the end, since the source went away")
         await self.name_stranded(source, target, known)
         if not reached:
-            if any(one.end is not None for one in exposures):  # else nothing passes for whole
+            if any(exposure.end is not None for exposure in exposures):  # else nothing passes for whole
                 self._warn(
                     "what the target deleted and what was never mirrored was not looked for, since the source went away"
                 )
@@ -416,7 +416,7 @@ class _FailoverRun:
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                     return
             if self.rehearse:
-                if not all(one.is_over for one in self.exposed):
+                if not all(rpo.is_over for rpo in self.exposed):
                     self._warn("no mirror runs: what is missing would be copied first, which was not rehearsed")
                 await self._warn_of_rekeyed(source, known)
                 return
@@ -434,8 +434,15 @@ class _FailoverRun:
         """Let a mirror that runs get over what it sees of the source, whose right address it may have, unlike us."""
         deadline = clock.monotonic() + IDLE_SECONDS
         while (owner := known.watched.current()) is not None:
-            if all(one.instance == owner.instance for one in known.figures.values()) or clock.monotonic() > deadline:
-                ends = {at: one.log_end for at, one in known.figures.items() if one.instance == owner.instance}
+            if (
+                all(status.instance == owner.instance for status in known.figures.values())
+                or clock.monotonic() > deadline
+            ):
+                ends = {
+                    partition: status.log_end
+                    for partition, status in known.figures.items()
+                    if status.instance == owner.instance
+                }
                 if behind := await known.reaching(ends, IDLE_SECONDS):
                     self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
                 return
@@ -460,16 +467,22 @@ class _FailoverRun:
         return ""
 
     async def _warn_of_rekeyed(self, source: Cluster, known: JournalSnapshot) -> None:
-        asked = [at for at in known.figures if is_rekeyed(at.topic, self.settings.topics)]
+        asked = [partition for partition in known.figures if is_rekeyed(partition.topic, self.settings.topics)]
         ends = await ends_of(source, asked)
-        for topic in sorted({at.topic for at in asked if known.figures[at].next_offset < ends.get(at, NO_LIMIT)}):
+        for topic in sorted(
+            {
+                partition.topic
+                for partition in asked
+                if known.figures[partition].next_offset < ends.get(partition, NO_LIMIT)
+            }
+        ):
             self._warn(f"{topic} is re-keyed, which only a mirror that runs does: start it to copy the rest")
 
     async def end(self, known: JournalSnapshot) -> None:
         """Record the failover, and wait until the mirror that runs has signed off."""
         await known.read()  # the mirror that runs may have made a topic meanwhile
         self._refuse_overtaken(known)
-        self._silent = [str(one) for one in self._former if not known.watched.has_ended(one)]
+        self._silent = [str(owner) for owner in self._former if not known.watched.has_ended(owner)]
         changes = record.ending(known.newest, self._silent)
         self._own = dict(changes)[record.KEY] or b""
         try:
@@ -496,12 +509,12 @@ class _FailoverRun:
         task goes on without it (`driver/control.py`), and then no partition may grow.
         """
         seen, deadline = known.watched, clock.monotonic() + END_SECONDS + LIVENESS_SECONDS
-        places = [TopicPartition(one.target_topic, one.partition) for one in known.figures.values()]
-        await known.journal.cluster.learn({at.topic for at in places})
+        places = [TopicPartition(status.target_topic, status.partition) for status in known.figures.values()]
+        await known.journal.cluster.learn({partition.topic for partition in places})
         ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), clock.monotonic()
         while (owner := seen.last) is not None and not seen.has_said(owner):
             now = await _log_ends(known.journal.cluster, places)
-            if grown := sorted(at for at, end in now.items() if ends.get(at, end) != end):
+            if grown := sorted(partition for partition, end in now.items() if ends.get(partition, end) != end):
                 moved, still_since = grown, clock.monotonic()
             ends |= now
             if (owner.is_gone or seen.is_silent(owner)) and clock.monotonic() - still_since > QUIET_SECONDS:
@@ -573,7 +586,7 @@ class _FailoverRun:
                 doubt = Doubt(unlike.detail, unlike.state) if unlike else None
                 if reason := lost or foreign:
                     doubt = Doubt(reason, State.TARGET_LOST if lost else State.DIVERGED)
-            doubts |= {at: doubt for at in known.figures if at.topic == topic}
+            doubts |= {partition: doubt for partition in known.figures if partition.topic == topic}
         return doubts
 
     def with_doubts(self, exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
@@ -582,9 +595,9 @@ class _FailoverRun:
 
     async def check(self, source: Cluster, target: Cluster, known: JournalSnapshot, *, reached: bool) -> None:
         """Compare every copy with its source; without one, by the topics alone."""
-        await target.learn({one.target_topic for one in known.figures.values()})
+        await target.learn({status.target_topic for status in known.figures.values()})
         if reached:
-            await source.learn({one.topic for one in known.figures.values()}, SOURCE_SECONDS)
+            await source.learn({status.topic for status in known.figures.values()}, SOURCE_SECONDS)
         doubts = await doubts_of(self.settings, source if reached else None, known)
         self._doubts = doubts | await self._rekeyed_doubts(known, source if reached else None)
 
@@ -633,12 +646,12 @@ class _FailoverRun:
         if not self.settings.groups.include or self._synced is None:
             return
         holds = {
-            TopicPartition(one.topic, one.partition): one.position
-            for one in exposures
-            if one.position is not None and not one.doubt
+            TopicPartition(exposure.topic, exposure.partition): exposure.position
+            for exposure in exposures
+            if exposure.position is not None and not exposure.doubt
         }
-        doubts = {at: doubt.reason for at, doubt in doubts_in(self._doubts, known.figures).items()}
-        topics = {one.topic: one.target_topic for one in known.figures.values()}
+        doubts = {partition: doubt.reason for partition, doubt in doubts_in(self._doubts, known.figures).items()}
+        topics = {status.topic: status.target_topic for status in known.figures.values()}
         rekeyed = {topic: there for topic, there in topics.items() if is_rekeyed(topic, self.settings.topics)}
         deadline = clock.monotonic() + GROUPS_SECONDS  # one round takes longer where a broker answers nothing
         for tries in range(GAP_TRIES):
@@ -668,7 +681,7 @@ class _FailoverRun:
 
     def name_paused(self, known: JournalSnapshot, exposures: list[PartitionRpo]) -> None:
         """Name the topics of which something is missing because they are paused."""
-        lacking = {one.topic for one in exposures if not one.is_over}
+        lacking = {exposure.topic for exposure in exposures if not exposure.is_over}
         for topic in sorted(lacking & paused_in(known.newest)):
             undo = "" if self.rehearse else "`mirror failover CONFIG --undo`, and then "
             self._warn(
@@ -714,7 +727,11 @@ async def _less_than_reported(log: PlanLog, topic: str, known: JournalSnapshot) 
     """Which partition of a re-keyed topic was reported to be further than its progress topic says, in words; empty
     where none was. Raises as `PlanLog.reached` does.
     """
-    reported = {at.partition: one.next_offset for at, one in known.figures.items() if at.topic == topic}
+    reported = {
+        partition.partition: status.next_offset
+        for partition, status in known.figures.items()
+        if partition.topic == topic
+    }
     deadline = clock.monotonic() + GROUPS_SECONDS
     while True:
         reached = await log.reached()
@@ -743,7 +760,7 @@ async def _foreign_in(log: PlanLog) -> str:
 
 
 async def _log_ends(target: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    asked = (list_offset(target, at, LATEST) for at in places if target.leader(at).node >= 0)
-    there = [at for at in places if target.leader(at).node >= 0]
+    asked = (list_offset(target, partition, LATEST) for partition in places if target.leader(partition).node >= 0)
+    there = [partition for partition in places if target.leader(partition).node >= 0]
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    return {at: answer for at, answer in zip(there, answers, strict=True) if isinstance(answer, int)}
+    return {partition: answer for partition, answer in zip(there, answers, strict=True) if isinstance(answer, int)}

@@ -72,7 +72,7 @@ class FailoverReport:
     @property
     def losses(self) -> tuple[tuple[PartitionRpo, AcceptedLoss], ...]:
         """What was left out for good and accepted, by partition."""
-        return tuple((one, loss) for one in self.exposures for loss in one.losses)
+        return tuple((exposure, loss) for exposure in self.exposures for loss in exposure.losses)
 
     @property
     def _is_whole_but_for_losses(self) -> bool:
@@ -82,9 +82,9 @@ class FailoverReport:
             return not (
                 self.source_problem
                 or self.warnings
-                or any(not one.is_certain or one.state.is_stop for one in self.exposures)
+                or any(not exposure.is_certain or exposure.state.is_stop for exposure in self.exposures)
             )
-        return all(one.is_over for one in self.exposures) and not self.warnings
+        return all(exposure.is_over for exposure in self.exposures) and not self.warnings
 
 
 def _missing(partition: PartitionRpo, *, rehearsal: bool) -> Text:
@@ -119,12 +119,12 @@ def as_dict(account: FailoverReport) -> dict[str, Any]:
         "steps": {name: _rounded(seconds) for name, seconds in account.steps.items()},
         "groups": {str(standing): many for standing, many in account.groups.items()},
         "group_offsets_not_reached": [
-            {"target_offset" if name == "reached" else name: value for name, value in asdict(one).items()}
-            for one in account.gaps
+            {"target_offset" if name == "reached" else name: value for name, value in asdict(gap).items()}
+            for gap in account.gaps
         ],
         "group_offsets_left_out": account.more_gaps,
         "accepted_losses": [
-            json_of(keys("topic partition target_topic"), one) | asdict(loss) for one, loss in account.losses
+            json_of(keys("topic partition target_topic"), rpo) | asdict(loss) for rpo, loss in account.losses
         ],
         "warnings": list(account.warnings),
         "partitions": json_rows(_fields(rehearsal=account.rehearsal), account.shown),
@@ -136,28 +136,30 @@ def rendered(account: FailoverReport) -> Group:
     shown = account.shown
     lines = table_of(_fields(rehearsal=account.rehearsal), shown)
     doubts = [
-        f"{one.topic}-{one.partition}: it is not known how many records are missing, since {one.doubt}"
-        for one in shown
-        if one.doubt
+        f"{rpo.topic}-{rpo.partition}: it is not known how many records are missing, since {rpo.doubt}"
+        for rpo in shown
+        if rpo.doubt
     ]
-    shown_doubts = {(one.topic, one.partition) for one in shown if one.doubt}
+    shown_doubts = {(rpo.topic, rpo.partition) for rpo in shown if rpo.doubt}
     doubts += [  # a stop, or what a rehearsal has met since it began
-        f"{one.topic}-{one.partition}: not whole, since it is {one.state}{one.doubt and f': {one.doubt}'}"
-        for one in account.exposures
-        if (one.doubt or one.state.is_stop) and (one.topic, one.partition) not in shown_doubts
+        f"{exposure.topic}-{exposure.partition}: not whole, since it is {exposure.state}"
+        f"{exposure.doubt and f': {exposure.doubt}'}"
+        for exposure in account.exposures
+        if (exposure.doubt or exposure.state.is_stop) and (exposure.topic, exposure.partition) not in shown_doubts
     ]
     doubts += [
-        f"{one.topic}-{one.partition}: not whole for certain, since no leader on the source says where it ends"
-        for one in account.exposures
-        if account.rehearsal and one.end is None and not account.source_problem
+        f"{exposure.topic}-{exposure.partition}: not whole for certain, since no leader on the source says where it"
+        " ends"
+        for exposure in account.exposures
+        if account.rehearsal and exposure.end is None and not account.source_problem
     ]
     open_ones = [
-        f"{one.topic}-{one.partition}: a transaction is open on the source at offset {number(one.open_from)}; nothing"
+        f"{rpo.topic}-{rpo.partition}: a transaction is open on the source at offset {number(rpo.open_from)}; nothing"
         " behind it gets over before it ends. Where the source still serves, end its producer or wait for"
         f" transaction.timeout.ms, and{'' if account.rehearsal else ', once `mirror failover CONFIG --undo` ran,'} fail"
         " over again"
-        for one in shown
-        if one.open_from is not None
+        for rpo in shown
+        if rpo.open_from is not None
     ]
     notes = [Text(f"note: {plain(text)}", "yellow") for text in (*doubts, *open_ones, *account.warnings)]
     if account.source_problem:
@@ -166,14 +168,14 @@ def rendered(account: FailoverReport) -> Group:
         groups = ", ".join(f"{number(many)} {standing}" for standing, many in account.groups.items())
         notes.append(Text(f"consumer groups: {groups.replace('_', ' ')}"))
     notes += [Text(plain(_lost(*lost, is_over=not account.rehearsal)), "yellow") for lost in account.losses]
-    notes += [Text(plain(_gap_text(one)), "yellow") for one in account.gaps[:SHOWN_GAPS]]
+    notes += [Text(plain(_gap_text(gap)), "yellow") for gap in account.gaps[:SHOWN_GAPS]]
     if more := len(account.gaps[SHOWN_GAPS:]) + account.more_gaps:
         notes.append(Text(f"and {number(more)} more offsets of groups; --json names them", "yellow"))
     steps = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in account.steps.items())
     return Group(lines, Text(), *notes, Text(f"steps: {steps}", "dim"), _verdict(account))
 
 
-def _lost(one: PartitionRpo, loss: AcceptedLoss, *, is_over: bool) -> str:
+def _lost(rpo: PartitionRpo, loss: AcceptedLoss, *, is_over: bool) -> str:
     """One loss, in the words of `mirror verify`; a flow that is over takes nothing as it is any more."""
     if loss.reason in POSSIBLE:
         what = {
@@ -181,10 +183,10 @@ def _lost(one: PartitionRpo, loss: AcceptedLoss, *, is_over: bool) -> str:
             " delete.retention.ms (verify: extra)",
             COMPACTION: "the copy was compacted, and may lack records that its source has kept (verify: missing)",
         }[loss.reason]
-        accept = "" if is_over else f"; `mirror accept CONFIG {one.topic}` takes it as it is"
-        return f"{one.topic}-{one.partition}: {what}. `mirror verify` shows whether that is so{accept}"
+        accept = "" if is_over else f"; `mirror accept CONFIG {rpo.topic}` takes it as it is"
+        return f"{rpo.topic}-{rpo.partition}: {what}. `mirror verify` shows whether that is so{accept}"
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
-    return f"{one.topic}-{one.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
+    return f"{rpo.topic}-{rpo.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
 
 
 def _gap_text(gap: OffsetGap) -> str:
@@ -240,7 +242,7 @@ def account_entry(account: FailoverReport) -> Change:
     """The record that keeps it."""
     value = _ACCOUNT.dump_json(account)
     if len(value) > _MOST_BYTES:
-        lacking = tuple(one for one in account.exposures if not one.is_whole)
+        lacking = tuple(exposure for exposure in account.exposures if not exposure.is_whole)
         account = replace(account, exposures=lacking)
         value = _ACCOUNT.dump_json(account)
     while len(value) > _MOST_BYTES and account.gaps:

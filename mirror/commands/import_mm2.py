@@ -50,7 +50,7 @@ def _write(folder: Path, flows: Sequence[Imported]) -> None:
 
 def _report(flows: Sequence[Imported], others: Sequence[Note], path: Path) -> None:
     """What a person has to know, once, even where it is about several flows."""
-    variables = {one.name: one.holds for flow in flows for one in flow.variables}
+    variables = {variable.name: variable.holds for flow in flows for variable in flow.variables}
     notes = dict.fromkeys([*(note for flow in flows for note in flow.notes), *others])
     for name, holds in variables.items():
         print(f"set {name}: {printable(holds)}", file=sys.stderr)

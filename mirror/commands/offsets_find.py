@@ -100,30 +100,32 @@ async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | No
         known = cluster.topics.get(topic)
         numbers = chosen(known.leaders if known else (), topic, partition, str(cluster))
 
-        async def answer(at: TopicPartition) -> FoundOffset:
-            end = await list_offset(cluster, at, LATEST)  # asked before: what comes in between may be of that time
-            first = await first_since(cluster, at, when)
-            begin = await list_offset(cluster, at, EARLIEST) if first is None else end
-            if begin < end and await may_have_since(cluster, at, when):
+        async def answer(partition: TopicPartition) -> FoundOffset:
+            end = await list_offset(
+                cluster, partition, LATEST
+            )  # asked before: what comes in between may be of that time
+            first = await first_since(cluster, partition, when)
+            begin = await list_offset(cluster, partition, EARLIEST) if first is None else end
+            if begin < end and await may_have_since(cluster, partition, when):
                 raise ConfigError(
-                    f"{cluster}: {at}: its broker does not say where the first record of that time or later is: where"
-                    f" it looks, such ones were deleted. What was not begins at offset {begin}; find it in the segment"
-                    " files (--from)"
+                    f"{cluster}: {partition}: its broker does not say where the first record of that time or later is:"
+                    f" where it looks, such ones were deleted. What was not begins at offset {begin}; find it in the"
+                    " segment files (--from)"
                 )
-            return FoundOffset(at, Lookup(first=first, end=end))
+            return FoundOffset(partition, Lookup(first=first, end=end))
 
         return list(await asyncio.gather(*(answer(TopicPartition(topic, number)) for number in numbers)))
 
 
 def _in_files(where: Where, topic: str, partition: int | None, when: int) -> list[FoundOffset]:
     there = partitions_in(where.folders)
-    hint = did_you_mean(topic, {at.topic for at in there})
-    numbers = [at.partition for at in there if at.topic == topic]
+    hint = did_you_mean(topic, {topic_partition.topic for topic_partition in there})
+    numbers = [topic_partition.partition for topic_partition in there if topic_partition.topic == topic]
     folders = ", ".join(map(str, where.folders))
     return [
-        FoundOffset(at, first_in(folder, when, believes=not where.scan), folder)
-        for at in (TopicPartition(topic, one) for one in chosen(numbers, topic, partition, folders, hint))
-        for folder in there[at]
+        FoundOffset(topic_partition, first_in(folder, when, believes=not where.scan), folder)
+        for topic_partition in (TopicPartition(topic, one) for one in chosen(numbers, topic, partition, folders, hint))
+        for folder in there[topic_partition]
     ]
 
 

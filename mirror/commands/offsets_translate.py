@@ -90,9 +90,9 @@ async def _translate(settings: Settings, source: TopicPartition, offset: int, *,
     async with Cluster(Endpoint.of(settings.source)) as one, Cluster(Endpoint.of(settings.target)) as other:
         journal = Journal(other, settings.flow)
         await asyncio.gather(one.refresh([source.topic]), other.refresh([target.topic, journal.partition.topic]))
-        for cluster, at in ((one, source), (other, target)):
-            if not cluster.has(at):
-                raise ConfigError(f"{at}: no such partition on {cluster}")
+        for cluster, partition in ((one, source), (other, target)):
+            if not cluster.has(partition):
+                raise ConfigError(f"{partition}: no such partition on {cluster}")
         sides = _Sides(settings.flow, one, source, other, target)
         for left in reversed(range(_TRIES)):
             try:

@@ -67,4 +67,4 @@ def _known(settings: Settings) -> tuple[set[str], set[str]]:
         print(f"{settings.flow}: never ran on {where}: its journal {name} is made now", file=sys.stderr)
     ensure_flow_topic(target_admin, settings.flow, settings.topics.replication_factor)
     newest = asyncio.run(read_own(settings)).newest
-    return {*paused_in(newest)}, {one.source_topic for one in COPIES.newest(newest).values()}
+    return {*paused_in(newest)}, {seen.source_topic for seen in COPIES.newest(newest).values()}

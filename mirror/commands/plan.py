@@ -47,7 +47,7 @@ async def _rekeyed_stops(settings: Settings, rules: Sequence[Rekeying]) -> list[
     stops: list[str] = []
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         await target.refresh({topic for rule in rules for topic in rule.own_topics})
-        for rule in (one for one in rules if one.progress in target.topics):
+        for rule in (rekeying for rekeying in rules if rekeying.progress in target.topics):
             try:
                 await PlanLog(target, rule).check_all(source)
             except RekeyStop as stop:
@@ -72,27 +72,28 @@ def as_dict(found: FlowPlan, settings: Settings) -> dict[str, Any]:
         "target": {"alias": settings.target.alias, "cluster_id": found.target_id},
         "changes": found.has_changes,
         "topics": json_rows(keys("source target partitions"), topics.pairs),
-        "rekey": [asdict(one) for one in topics.rekeyed],
-        "create": [asdict(one) for one in topics.creations],
-        "own_topics": [one.topic for one in found.own_topics],
-        "add_partitions": [asdict(one) for one in topics.growths],
-        "configs": [asdict(one) for one in topics.changes],
-        "settings_not_followed": [one._asdict() for one in found.unfollowed],
+        "rekey": [asdict(rekeying) for rekeying in topics.rekeyed],
+        "create": [asdict(creation) for creation in topics.creations],
+        "own_topics": [own_topic.topic for own_topic in found.own_topics],
+        "add_partitions": [asdict(growth) for growth in topics.growths],
+        "configs": [asdict(change) for change in topics.changes],
+        "settings_not_followed": [unfollowed._asdict() for unfollowed in found.unfollowed],
         "groups": list(found.groups),
-        "acls": [asdict(one) for one in found.acls.missing],
-        "acls_revoked": [asdict(one) for one in found.acls.revoked],
-        "beginnings": [asdict(one) for one in found.beginnings],
-        "padding": [asdict(one) for one in found.padding],
+        "acls": [asdict(acl) for acl in found.acls.missing],
+        "acls_revoked": [asdict(acl) for acl in found.acls.revoked],
+        "beginnings": [asdict(beginning) for beginning in found.beginnings],
+        "padding": [asdict(filling) for filling in found.padding],
         "padding_in_all": {
-            name: sum(getattr(one, name) for one in found.padding) for name in ("offsets", "seconds", "bytes", "cpu_s")
+            name: sum(getattr(filling, name) for filling in found.padding)
+            for name in ("offsets", "seconds", "bytes", "cpu_s")
         },
         "paused": list(found.paused),
         "left_out": [{"reason": reason, "topics": names} for reason, names in found.left_out.items()],
-        "copies": [asdict(one) for one in found.extents],
-        "gaps_at_most": [asdict(one) for one in found.gaps],
+        "copies": [asdict(extent) for extent in found.extents],
+        "gaps_at_most": [asdict(gap) for gap in found.gaps],
         "advice": list(found.advice),
         "refused": list(found.refusals),
-        "missing_rights": [asdict(one) for one in found.rights],
+        "missing_rights": [asdict(right) for right in found.rights],
     }
 
 
@@ -117,9 +118,9 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
     if topics.has_topics or not found.rights:
         partitions = sum(pair.partitions for pair in topics.pairs)
         yield f"{count(len(topics.pairs), 'topic')} with {count(partitions, 'partition')} to mirror"
-        for one in topics.rekeyed:
-            changed = f" by {', '.join(one.expressions)}" if one.expressions else ""
-            yield f"> {one.source} goes to {count(one.partitions, 'partition')} of {one.target}{changed}"
+        for rekeying in topics.rekeyed:
+            changed = f" by {', '.join(rekeying.expressions)}" if rekeying.expressions else ""
+            yield f"> {rekeying.source} goes to {count(rekeying.partitions, 'partition')} of {rekeying.target}{changed}"
         yield from compared(found.extents)
         yield from created(topics.creations)
         for grown in topics.growths:
@@ -149,7 +150,7 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
 
 def compared(extents: Sequence[Extent]) -> Iterator[str]:
     """Both sides of the copies that are there: a line for each of the first that differ, and one for all of them."""
-    differing = [one for one in extents if one.behind or one.source_offsets != one.target_offsets]
+    differing = [extent for extent in extents if extent.behind or extent.source_offsets != extent.target_offsets]
     for one in differing[:_EXTENTS]:
         behind = "" if one.behind is None else f"; {count(one.behind, 'offset')} to copy"
         yield (
@@ -163,7 +164,9 @@ def compared(extents: Sequence[Extent]) -> Iterator[str]:
 
 def created(creations: Sequence[Creation]) -> Iterator[str]:
     """A line for each topic; settings that several have alike stand once, behind the last: they fill a screen."""
-    alike = set.intersection(*(set(one.configs.items()) for one in creations)) if len(creations) > 1 else set()
+    alike = (
+        set.intersection(*(set(creation.configs.items()) for creation in creations)) if len(creations) > 1 else set()
+    )
     for made in creations:
         own = _configs(pair for pair in made.configs.items() if pair not in alike)
         yield f"+ create {made.topic}: {count(made.partitions, 'partition')}, {_replicas(made)}{own and f'; {own}'}"
@@ -182,7 +185,7 @@ def _configs(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _padded(fillings: Sequence[Filling]) -> Iterator[str]:
     """Say what padding takes: a line for each topic, and one for all."""
-    topics = {topic: list(of_topic) for topic, of_topic in groupby(fillings, key=lambda one: one.topic)}
+    topics = {topic: list(of_topic) for topic, of_topic in groupby(fillings, key=lambda filling: filling.topic)}
     for topic, of_topic in topics.items():
         yield f"~ {topic}: pad {_cost(of_topic)} before its first record"
     if len(topics) > 1:
@@ -190,16 +193,16 @@ def _padded(fillings: Sequence[Filling]) -> Iterator[str]:
 
 
 def _cost(fillings: Sequence[Filling]) -> str:
-    offsets, seconds = sum(one.offsets for one in fillings), sum(one.seconds for one in fillings)
-    cpu_s, written = sum(one.cpu_s for one in fillings), size(sum(one.bytes for one in fillings))
+    offsets, seconds = sum(filling.offsets for filling in fillings), sum(filling.seconds for filling in fillings)
+    cpu_s, written = sum(filling.cpu_s for filling in fillings), size(sum(filling.bytes for filling in fillings))
     took = f"about {duration(round(seconds * 1000))}, {cpu_s:,.1f} s of broker CPU and {written} of disk for a while"
     return f"{number(offsets)} offsets in {count(len(fillings), 'partition')}, {took},"
 
 
 def _filled(doing: str, fillings: Iterable[Filling], where: str) -> Iterator[str]:
-    for one in fillings:
-        took = duration(round(one.seconds * 1000))
-        yield f"~ {one.topic}-{one.partition}: {doing} {number(one.offsets)} offsets {where}, about {took}"
+    for filling in fillings:
+        took = duration(round(filling.seconds * 1000))
+        yield f"~ {filling.topic}-{filling.partition}: {doing} {number(filling.offsets)} offsets {where}, about {took}"
 
 
 def _cluster(alias: str, cluster_id: str) -> str:

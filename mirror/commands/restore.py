@@ -132,8 +132,8 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
         if known is None or name not in known.gone | left.keys():  # it may count those of the other one by the name
             counts[name] = max(counts.get(name, 0), count)
     offsets = _offsets(found, replicas, counts.get(OFFSETS_TOPIC, 0), notes) if groups else None
-    found = {at: paths for at, paths in found.items() if not at.topic.startswith(INTERNAL_PREFIX)}
-    there = {at.topic for at in found}
+    found = {partition: paths for partition, paths in found.items() if not partition.topic.startswith(INTERNAL_PREFIX)}
+    there = {partition.topic for partition in found}
     return Disks(
         partitions=found,
         topics=_topics(found, replicas, known, counts),
@@ -155,7 +155,7 @@ def _offsets(
     found: Iterable[TopicPartition], replicas: Replicas, partitions: int, notes: list[str]
 ) -> GroupOffsets | None:
     """Return what groups had committed; None if nothing is here of it. `notes` get what is missing."""
-    here = {at.partition: at for at in found if at.topic == OFFSETS_TOPIC}
+    here = {partition.partition: partition for partition in found if partition.topic == OFFSETS_TOPIC}
     gone = [f"{OFFSETS_TOPIC}-{number}" for number in range(partitions) if number not in here]
     if gone:
         notes.append(f"no replica in these folders of {first_of(gone)}: what its groups had committed is not known")
@@ -163,14 +163,16 @@ def _offsets(
         what = "what consumer groups had committed is not known"
         notes.append(f"no folder of {OFFSETS_TOPIC} is in these folders: {what}")
         return None
-    refused = [f"{at}: {why}" for at in here.values() if (why := replicas.refused.get(at))]
+    refused = [f"{partition}: {why}" for partition in here.values() if (why := replicas.refused.get(partition))]
     further = [
-        f"{at}: {why}; its groups may have committed further"
-        for at in here.values()
-        if (why := replicas.unconfirmed.get(at))
+        f"{partition}: {why}; its groups may have committed further"
+        for partition in here.values()
+        if (why := replicas.unconfirmed.get(partition))
     ]
     notes += (*refused, *further)
-    offsets = offsets_in({number: replicas.folders[at] for number, at in here.items() if at not in replicas.refused})
+    offsets = offsets_in(
+        {number: replicas.folders[partition] for number, partition in here.items() if partition not in replicas.refused}
+    )
     offsets.is_whole &= not (gone or refused or further)
     return offsets
 
@@ -186,20 +188,20 @@ def _replicas(
     if others := sorted(known.voters.difference(controllers)):
         why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
     replicas = Replicas({**found})
-    for at, paths in found.items():
-        topic = known.topics.get(at.topic)
-        record = topic.partitions.get(at.partition) if topic is not None else None
+    for partition, paths in found.items():
+        topic = known.topics.get(partition.topic)
+        record = topic.partitions.get(partition.partition) if topic is not None else None
         if record is None or not (in_sync := record.in_sync):
             continue
         brokers = {path: node_of(path.parent) for path in paths}
         if max((epoch for path in paths for epoch, _ in history_of(path)), default=-1) <= record.leader_epoch:
             if not (here := [path for path in paths if brokers[path] in in_sync]):
-                replicas.refused[at] = _refusal(in_sync, brokers)
+                replicas.refused[partition] = _refusal(in_sync, brokers)
                 continue
-            replicas.folders[at] = here
+            replicas.folders[partition] = here
         if may_be_old and (absent := in_sync.difference(brokers.values())):
             what = f"nobody knows whether brokers {', '.join(map(str, sorted(absent)))} went on without these replicas"
-            replicas.unconfirmed[at] = f"{what}; {why}: records may be missing"
+            replicas.unconfirmed[partition] = f"{what}; {why}: records may be missing"
     return replicas
 
 
@@ -236,10 +238,10 @@ def _of_now(
     """The folders of topics as they were in the end, and by topic what is to be said of the others."""
     kept: dict[TopicPartition, Sequence[Path]] = {}
     left: dict[str, list[str]] = {}
-    for at, paths in found.items():
+    for partition, paths in found.items():
         mine = []
         for path in paths:
-            topic_id, topic = topic_id_of(path), known.topics.get(at.topic)
+            topic_id, topic = topic_id_of(path), known.topics.get(partition.topic)
             if topic_id in known.removed:
                 why = f"its topic (id {topic_id}) was deleted"
             elif topic_id is not None and topic is not None and topic_id != topic.topic_id:
@@ -250,15 +252,15 @@ def _of_now(
             else:
                 mine.append(path)
                 continue
-            left.setdefault(at.topic, []).append(f"{path} is left out: {why}. --from {path} alone restores it")
+            left.setdefault(partition.topic, []).append(f"{path} is left out: {why}. --from {path} alone restores it")
         if mine:
-            kept[at] = mine
+            kept[partition] = mine
     return kept, left
 
 
 def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[str]:
     """What is to be said of topics that the metadata log does not know."""
-    for name in sorted({at.topic for at in found} - known.topics.keys()):
+    for name in sorted({partition.topic for partition in found} - known.topics.keys()):
         if not name.startswith(INTERNAL_PREFIX):
             yield (
                 f"{name}: the metadata log does not know it. It was deleted before the log's oldest record, or made"
@@ -277,16 +279,16 @@ def _topics(
     """
     mixed = mixed_in(found)
     topics: dict[str, Found] = {}
-    for at, paths in found.items():
-        before = topics.get(at.topic, Found(partitions=0))
-        times = [before.oldest_ms, *map(oldest_of, replicas.folders[at])]
-        source_topic = known.topics.get(at.topic) if known is not None else None
+    for partition, paths in found.items():
+        before = topics.get(partition.topic, Found(partitions=0))
+        times = [before.oldest_ms, *map(oldest_of, replicas.folders[partition])]
+        source_topic = known.topics.get(partition.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        topics[at.topic] = Found(
-            partitions=max(before.partitions, at.partition + 1, counts.get(at.topic, 0)),
+        topics[partition.topic] = Found(
+            partitions=max(before.partitions, partition.partition + 1, counts.get(partition.topic, 0)),
             oldest_ms=min((time for time in times if time is not None), default=None),
-            bytes=max(before.bytes, *map(bytes_of, replicas.folders[at])),
-            mixed=mixed.get(at.topic, ""),
+            bytes=max(before.bytes, *map(bytes_of, replicas.folders[partition])),
+            mixed=mixed.get(partition.topic, ""),
             topic_id=topic_id,
             known=source_topic,
         )
@@ -367,9 +369,9 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         rules_of(target, plan.pairs, settings.topics)  # every new topic is known to the brokers then
         made, ids = asyncio.run(_record(settings, target, plan, disks))
     else:
-        made = {one.topic for one in plan.creations}
+        made = {creation.topic for creation in plan.creations}
         ids = {name: info.topic_id for name, info in plan.target_topics.items()}
-    partitions = {at: paths for at, paths in disks.partitions.items() if at.topic in places}
+    partitions = {partition: paths for partition, paths in disks.partitions.items() if partition.topic in places}
     report = Report(
         plan,
         Endpoint.of(settings.target),
@@ -382,7 +384,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     results = _run(settings, report, owner, ids, disks)
     others = _others(target, ids)
     report.results += (
-        _noted(one, disks.replicas.unconfirmed.get(one.assignment.source, ""), others) for one in results
+        _noted(restored, disks.replicas.unconfirmed.get(restored.assignment.source, ""), others) for restored in results
     )
     if wanted.settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
@@ -418,7 +420,7 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
     even where this is killed; the target topics that the flow has made, and the ids of all. Where the disks do not say
     which cluster they are of, their topics' ids are to show it. What the journal says of a target topic already, stays.
     """
-    made = {one.topic for one in plan.creations}
+    made = {creation.topic for creation in plan.creations}
     there = target.describe({pair.target for pair in plan.pairs})
     async with Cluster(Endpoint.of(settings.target)) as cluster:
         journal = Journal(cluster, settings.flow)
@@ -437,8 +439,8 @@ async def _record(settings: Settings, target: Admin, plan: TopicPlan, disks: Dis
             if pair.target in there
             and ((known := seen.get(pair.target)) is None or known.target_topic_id != there[pair.target].topic_id)
         }
-        await journal.append_all(COPIES.entry(topic, one) for topic, one in fresh.items())
-    return {topic for topic, one in (seen | fresh).items() if one.made}, {
+        await journal.append_all(COPIES.entry(topic, first_seen) for topic, first_seen in fresh.items())
+    return {topic for topic, first_seen in (seen | fresh).items() if first_seen.made}, {
         name: info.topic_id for name, info in there.items()
     }
 
@@ -448,7 +450,7 @@ def _set_if_ours(settings: Settings, target: Admin, owner: Owner, report: Report
     with beating() as detector:
         target.may_go = detector.since()
         may_change = _may_change(settings, owner, report)
-        unset = {topic: report.taken for topic, one in (report.settings or {}).items() if one.changes}
+        unset = {topic: report.taken for topic, plan in (report.settings or {}).items() if plan.changes}
         report.unset = {**report.unset, **_set(target, report, ids)} if may_change else unset
 
 
@@ -469,7 +471,7 @@ def _settings(target: Admin, plan: TopicPlan, disks: Disks, made: Collection[str
     """What becomes of the settings of each topic that the lost cluster's log knows."""
     now = target.topic_configs({pair.target for pair in plan.pairs})
     creations = {one.topic: one for one in plan.creations}
-    replicas = {topic: one.replication_factor for topic, one in target.describe(now).items()}
+    replicas = {topic: info.replication_factor for topic, info in target.describe(now).items()}
     found: dict[str, SettingsPlan] = {}
     for pair in plan.pairs:
         if (known := disks.topics[pair.source].known) is None:
@@ -491,15 +493,17 @@ def _settings(target: Admin, plan: TopicPlan, disks: Disks, made: Collection[str
 
 def unset_in_part(report: Report) -> dict[str, str]:
     """Why what is to be set of a target topic is not, where the topic is not there whole, or would not be."""
-    parted = {at.topic for at in report.missing} | {
-        one.assignment.source.topic for one in report.results if not (one.is_sound if report.dry_run else one.is_whole)
+    parted = {partition.topic for partition in report.missing} | {
+        restored.assignment.source.topic
+        for restored in report.results
+        if not (restored.is_sound if report.dry_run else restored.is_whole)
     }
     targets = {pair.target for pair in report.plan.pairs if pair.source in parted}
     why = (
         "the topic is not there whole. A restore that finds all of it, in more folders, sets them; where nothing more"
         " is to be found, set them yourself"
     )
-    return {topic: why for topic, one in (report.settings or {}).items() if one.changes and topic in targets}
+    return {topic: why for topic, plan in (report.settings or {}).items() if plan.changes and topic in targets}
 
 
 def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
@@ -507,7 +511,7 @@ def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
     failures: dict[str, MirrorError] = {}
     settings = report.settings or {}
     changes, unfollowed = fit_changes(
-        target, (change for topic, one in settings.items() if topic not in report.unset for change in one.changes)
+        target, (change for topic, plan in settings.items() if topic not in report.unset for change in plan.changes)
     )
     target.alter_configs(changes, failures, ids)
     for change in changes:
@@ -529,7 +533,7 @@ def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsR
 
 def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
     """The settings of each target topic, as they are or will be."""
-    made = {one.topic: dict(one.configs) for one in plan.creations}
+    made = {creation.topic: dict(creation.configs) for creation in plan.creations}
     there = target.topic_configs({pair.target for pair in plan.pairs})
     return made | {name: plain_values(configs) for name, configs in there.items()}
 
@@ -542,35 +546,41 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
     log = logs.get("mirror.restore")
     stopping = settings.topics.model_copy(update={"on_data_loss": "stop", "on_damage": "stop", "on_too_large": "stop"})
     rules = {name: rules_from(configs, stopping) for name, configs in report.configs.items()}
-    assignments = [one for one in assign(report.plan.pairs, {}, rules) if one.source in report.wanted]
-    refused = {at: why for at, why in disks.replicas.refused.items() if at in report.wanted}
+    assignments = [
+        assignment for assignment in assign(report.plan.pairs, {}, rules) if assignment.source in report.wanted
+    ]
+    refused = {partition: why for partition, why in disks.replicas.refused.items() if partition in report.wanted}
     portions = [
         Portion(
             flow=settings.flow,
             alias=settings.source.alias,
             target=report.target,
-            assignment=replace(one, target_topic_id=ids.get(one.target.topic)),
-            folders=tuple(map(str, disks.replicas.folders[one.source])),
-            configs=report.configs[one.target.topic],
+            assignment=replace(assignment, target_topic_id=ids.get(assignment.target.topic)),
+            folders=tuple(map(str, disks.replicas.folders[assignment.source])),
+            configs=report.configs[assignment.target.topic],
             memory_bytes=settings.limits.memory_mb * _MEGABYTE,
             bytes_per_second=settings.limits.bytes_per_second,
             dry_run=report.dry_run,
-            is_there=one.target.topic in report.plan.target_topics,
+            is_there=assignment.target.topic in report.plan.target_topics,
             owner=owner,
         )
-        for one in assignments
-        if one.source not in refused
+        for assignment in assignments
+        if assignment.source not in refused
     ]
     results = [
-        Restored(assignment=one, at_risk=True, problem=why) for one in assignments if (why := refused.get(one.source))
+        Restored(assignment=assignment, at_risk=True, problem=why)
+        for assignment in assignments
+        if (why := refused.get(assignment.source))
     ]
 
-    def done(one: Restored) -> None:
-        results.append(one)
-        at = one.assignment.source
+    def done(restored: Restored) -> None:
+        results.append(restored)
+        at = restored.assignment.source
         if not report.dry_run:
-            records = one.figures.records if one.figures else 0
-            log.info("partition_restored", topic=at.topic, partition=at.partition, records=records, whole=one.is_whole)
+            records = restored.figures.records if restored.figures else 0
+            log.info(
+                "partition_restored", topic=at.topic, partition=at.partition, records=records, whole=restored.is_whole
+            )
 
     if portions:
         restore_on_spark(settings.spark, settings.flow, portions, done)
@@ -582,10 +592,10 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
 def _missing(plan: TopicPlan, found: Mapping[TopicPartition, Sequence[Path]]) -> list[TopicPartition]:
     """Partitions without a folder: below the highest number found, or of a target topic that has more."""
     return [
-        at
+        partition
         for pair in plan.pairs
         for number in range(max(pair.partitions, _on_target(plan, pair.target)))
-        if (at := TopicPartition(pair.source, number)) not in found
+        if (partition := TopicPartition(pair.source, number)) not in found
     ]
 
 

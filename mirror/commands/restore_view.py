@@ -58,8 +58,8 @@ class Report:
     @property
     def exit_code(self) -> int:
         """4 where anything is missing or damaged, or a group does not go on where it stood."""
-        is_stopped = any(one.figures is not None and one.figures.state.is_stop for one in self.results)
-        if self.missing or is_stopped or any(one.at_risk for one in self.results):
+        is_stopped = any(restored.figures is not None and restored.figures.state.is_stop for restored in self.results)
+        if self.missing or is_stopped or any(restored.at_risk for restored in self.results):
             return ExitCode.DATA_AT_RISK
         if self.taken:
             return ExitCode.CLUSTER
@@ -67,12 +67,16 @@ class Report:
             return ExitCode.DATA_AT_RISK
         if self.dry_run:
             return ExitCode.CHANGES
-        return ExitCode.DONE if all(one.is_whole for one in self.results) and not self.unset else ExitCode.CLUSTER
+        return (
+            ExitCode.DONE
+            if all(restored.is_whole for restored in self.results) and not self.unset
+            else ExitCode.CLUSTER
+        )
 
     @property
     def made(self) -> set[str]:
         """Target topics that this restore makes."""
-        return {one.topic for one in self.plan.creations}
+        return {creation.topic for creation in self.plan.creations}
 
     @property
     def kept(self) -> dict[str, str]:
@@ -104,21 +108,23 @@ class Report:
             "advice": [str(finding) for finding in self._advice()],
             "notes": [*self.notes],
             "taken_over": self.taken,
-            "settings": None if self.settings is None else {t: self._settings(one) for t, one in self.settings.items()},
+            "settings": None
+            if self.settings is None
+            else {t: self._settings(plan) for t, plan in self.settings.items()},
             "groups": None if self.groups is None else _groups(self.groups),
         }
 
-    def _settings(self, one: SettingsPlan) -> dict[str, Any]:
+    def _settings(self, plan: SettingsPlan) -> dict[str, Any]:
         """Nothing is set of a topic that is not whole, and `applied` says what would be in a dry run."""
-        changes = {c.name: c.after for c in one.changes}
+        changes = {c.name: c.after for c in plan.changes}
         return {
-            "found": dict(one.found),
-            "applied": {} if one.topic in self.unset else changes,
-            "not_applied": changes if one.topic in self.unset else {},
-            "held": dict(one.held),
-            "left": dict(one.left),
-            "problem": self.unset.get(one.topic, ""),
-            "command": self._give_back(one.topic) if one.held or one.by_default else "",
+            "found": dict(plan.found),
+            "applied": {} if plan.topic in self.unset else changes,
+            "not_applied": changes if plan.topic in self.unset else {},
+            "held": dict(plan.held),
+            "left": dict(plan.left),
+            "problem": self.unset.get(plan.topic, ""),
+            "command": self._give_back(plan.topic) if plan.held or plan.by_default else "",
         }
 
     def print(self) -> None:
@@ -147,7 +153,7 @@ class Report:
             style = "" if self.groups.is_whole else "yellow"
             yield from ((text, style) for text in _group_lines(self.groups, dry_run=self.dry_run))
         yield from ((text, "yellow") for text in self.notes)
-        whole = sum(one.is_sound if self.dry_run else one.is_whole for one in self.results)
+        whole = sum(restored.is_sound if self.dry_run else restored.is_whole for restored in self.results)
         done = "would be restored whole" if self.dry_run else "restored whole"
         yield f"{number(whole)} of {count(len(self.results) + len(self.missing), 'partition')} {done}", ""
 
@@ -160,23 +166,23 @@ class Report:
         return f": {' and '.join([*had, *([unknown] if default else [])])}"
 
     def _settings_lines(self) -> Iterator[str]:
-        for topic, one in (self.settings or {}).items():
-            if one.changes:
-                listed = ", ".join(f"{change.name}={change.after}" for change in one.changes)
+        for topic, plan in (self.settings or {}).items():
+            if plan.changes:
+                listed = ", ".join(f"{change.name}={change.after}" for change in plan.changes)
                 if problem := self.unset.get(topic):
-                    command = set_configs(self.target, topic, {c.name: c.after or "" for c in one.changes})
+                    command = set_configs(self.target, topic, {c.name: c.after or "" for c in plan.changes})
                     done = "would not be set" if self.dry_run else "not set"
                     yield f"{topic}: {done} as on the lost cluster: {listed}: {problem}. To set them: {command}"
                 else:
                     yield f"{topic}: {'would be set' if self.dry_run else 'set'} as on the lost cluster: {listed}"
-            held = {name: value for name, value in one.held.items() if name not in RETENTION or topic not in self.kept}
+            held = {name: value for name, value in plan.held.items() if name not in RETENTION or topic not in self.kept}
             if held:
                 listed = ", ".join(f"{name}={value}" for name, value in held.items())
                 command = set_configs(self.target, topic, held)
                 done = "to set it when nothing more is to be restored"
                 yield f"{topic}: had {listed}, which is not set; {done}: {command}"
-            for name, why in one.left.items():
-                yield f"{topic}: had {name}={one.found[name]}, which is not set: {why}"
+            for name, why in plan.left.items():
+                yield f"{topic}: had {name}={plan.found[name]}, which is not set: {why}"
 
     def _advice(self) -> list[Finding]:
         return [finding for finding in self.plan.findings if finding.severity is Severity.ADVISE]
@@ -236,33 +242,35 @@ def _figure(name: str, default: Any = None) -> Callable[[Restored], Any]:
     return lambda result: getattr(result.figures, name, default)
 
 
-def _notes(one: Restored, *, dry_run: bool) -> list[str]:
-    notes = [one.problem, *one.notes]
-    if not dry_run and one.figures and not one.is_copied:
-        notes.append(one.figures.detail or f"offsets {one.figures.next_offset} to {one.stable - 1} are not copied")
+def _notes(restored: Restored, *, dry_run: bool) -> list[str]:
+    notes = [restored.problem, *restored.notes]
+    if not dry_run and restored.figures and not restored.is_copied:
+        notes.append(
+            restored.figures.detail or f"offsets {restored.figures.next_offset} to {restored.stable - 1} are not copied"
+        )
     return notes
 
 
-def _outcome(one: Restored) -> Text:
-    if one.figures is None:
+def _outcome(restored: Restored) -> Text:
+    if restored.figures is None:
         return Text("not restored", "red")
-    if not one.is_copied:
-        return state_text(one.figures.state)
-    return Text("in part", "red") if one.at_risk else Text("restored", "green")
+    if not restored.is_copied:
+        return state_text(restored.figures.state)
+    return Text("in part", "red") if restored.at_risk else Text("restored", "green")
 
 
 def _groups(report: GroupsReport) -> dict[str, Any]:
     return {
         "offsets": [
-            {"group": group, "topic": at.topic, "partition": at.partition, "offset": committed.offset}
+            {"group": group, "topic": partition.topic, "partition": partition.partition, "offset": committed.offset}
             for group, of in report.offsets.items()
-            for at, committed in of.items()
+            for partition, committed in of.items()
         ],
         "beyond": json_rows(_BEYOND, report.beyond),
         "undecided": {group: [*map(str, of)] for group, of in report.undecided.items()},
         "of_former_topics": report.former,
         "not_reached": [asdict(gap) for gap in report.gaps],
-        "blockers": [asdict(one) for one in report.blockers],
+        "blockers": [asdict(blocker) for blocker in report.blockers],
         "skipped": json_rows(_SKIPS, report.skips),
         "notes": [*report.notes],
     }
@@ -282,22 +290,25 @@ def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
             for gap in report.gaps
         ),
         *(
-            f"groups: {one.cause}"
-            + (f" ({one.group})" if one.group else "")
-            + (f": {one.detail}" if one.detail else "")
-            for one in report.blockers
+            f"groups: {blocker.cause}"
+            + (f" ({blocker.group})" if blocker.group else "")
+            + (f": {blocker.detail}" if blocker.detail else "")
+            for blocker in report.blockers
         ),
         *(
-            f"group {one.group} had read {one.at} up to offset {one.offset}, and the files have it up to {one.end}: it"
-            f" {'would go' if dry_run else 'goes'} on there"
-            for one in report.beyond
+            f"group {beyond.group} had read {beyond.at} up to offset {beyond.offset}, and the files have it up to"
+            f" {beyond.end}: it {'would go' if dry_run else 'goes'} on there"
+            for beyond in report.beyond
         ),
         *(
             f"group {group}: a transaction without an end had offsets for {first_of([*map(str, of)])}; those before it"
             " count"
             for group, of in report.undecided.items()
         ),
-        *(f"group {one.group} passes over {one.records} records of {one.at} that are deleted" for one in report.skips),
+        *(
+            f"group {skip.group} passes over {skip.records} records of {skip.at} that are deleted"
+            for skip in report.skips
+        ),
         *([f"{count(report.former, 'offset')} of former topics by these names are left out"] if report.former else []),
         *report.notes,
     ]

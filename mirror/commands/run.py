@@ -264,7 +264,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
                 flow=flow.name,
                 partitions=len(flow.assignments),
                 tasks=flow.tasks,
-                rekeyed=[one.source for one in flow.rekeyed],
+                rekeyed=[rekeying.source for rekeying in flow.rekeyed],
             )
             log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
             with _watching(flow.name) as watch:
@@ -293,7 +293,7 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
     if outcome.contended:
         log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="FENCED")
     if outcome.refused:
-        left_out = {one.source: one.reason for one in outcome.refused}
+        left_out = {refusal.source: refusal.reason for refusal in outcome.refused}
         log.error("topics_refused", flow=flow.name, topics=sorted(left_out), reason=next(iter(left_out.values())))
     if outcome.incomplete:
         log.error("flow_incomplete", flow=flow.name, missing=outcome.incomplete)

@@ -62,7 +62,7 @@ def _detail(every: Sequence[PartitionStatus], alike: str) -> str:
     first = every[0]
     if len(every) == 1:
         return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"
-    return f"{first.topic}, {count(len(every), 'partition')} ({spans(one.partition for one in every)}): {alike}"
+    return f"{first.topic}, {count(len(every), 'partition')} ({spans(figures.partition for figures in every)}): {alike}"
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -153,11 +153,12 @@ def as_dict(found: Status) -> dict[str, Any]:
         | {"states": dict(totals.states), "verdicts": dict(totals.verdicts)}
         | {"stale": sum(map(found.is_stale, found.figures))},
         "partitions": [
-            asdict(one) | {"verdicts": dict(one.verdicts)} | json_of(_fields(found), one) for one in found.figures
+            asdict(figures) | {"verdicts": dict(figures.verdicts)} | json_of(_fields(found), figures)
+            for figures in found.figures
         ],
         "groups": asdict(found.groups) | {"age_ms": found.age_of(found.groups.at_ms)} if found.groups else None,
         "failed_over": asdict(found.failed_over) if found.failed_over else None,
-        "settings_not_followed": [one._asdict() for one in found.unfollowed],
+        "settings_not_followed": [unfollowed._asdict() for unfollowed in found.unfollowed],
         "unread": list(found.unread),
     }
 
@@ -181,11 +182,11 @@ def fitted(found: Status, out: Console, problem: Text | None = None) -> Group:
     return Group(*head, *end)
 
 
-def _urgency(one: PartitionStatus) -> tuple[int, int]:
-    if one.state.is_stop:
+def _urgency(figures: PartitionStatus) -> tuple[int, int]:
+    if figures.state.is_stop:
         return -1, 0
-    quiet = _URGENCY.index(one.state) if one.state in _URGENCY else len(_URGENCY)
-    return quiet, -(one.lag_records or 0)
+    quiet = _URGENCY.index(figures.state) if figures.state in _URGENCY else len(_URGENCY)
+    return quiet, -(figures.lag_records or 0)
 
 
 def _height(out: Console, shown: Group) -> int:
@@ -211,7 +212,7 @@ def _head(found: Status) -> list[Text]:
     if found.groups:
         lines.append(_groups(found.groups, found.age_of(found.groups.at_ms)))
     lines += troubles(found.figures)
-    lines += [Text(plain(str(one)), "yellow") for one in found.unfollowed]
+    lines += [Text(plain(str(unfollowed)), "yellow") for unfollowed in found.unfollowed]
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
     return lines
 
@@ -287,8 +288,12 @@ def _added(found: Status) -> tuple[Totals, int]:
     from before its first report would pass for that of now; a stop remains. What was copied is this run's alone.
     """
     running = found.pulse is Pulse.RUNNING
-    fresh = [one for one in found.figures if not running or one.state.is_stop or not found.is_stale(one)]
-    copied = Totals.of(one for one in found.figures if not found.owner or one.instance == found.owner.instance)
+    fresh = [
+        figures for figures in found.figures if not running or figures.state.is_stop or not found.is_stale(figures)
+    ]
+    copied = Totals.of(
+        figures for figures in found.figures if not found.owner or figures.instance == found.owner.instance
+    )
     every = Totals.of(found.figures)
     now = replace(
         copied,

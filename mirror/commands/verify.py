@@ -124,7 +124,10 @@ def verify_flow(
     known = Known(
         moves=moves,
         since=recorded.since,
-        losses={at: tuple((one.first, one.next_offset) for one in lost) for at, lost in recorded.losses.items()},
+        losses={
+            partition: tuple((one.first, one.next_offset) for one in lost)
+            for partition, lost in recorded.losses.items()
+        },
     )
     waiting = Waiting(means.wait, recorded.copied_now)
     proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, known, means.file, waiting))
@@ -239,7 +242,7 @@ class _Recorded:
     @property
     def figures(self) -> Mapping[TopicPartition, PartitionStatus]:
         """The newest report of each source partition."""
-        return {TopicPartition(one.topic, one.partition): one for one in self.status.figures}
+        return {TopicPartition(status.topic, status.partition): status for status in self.status.figures}
 
     @property
     def copied_now(self) -> Collection[TopicPartition]:
@@ -247,9 +250,9 @@ class _Recorded:
         if self.status.pulse is not Pulse.RUNNING:
             return ()
         return {
-            TopicPartition(one.target_topic, one.partition)
-            for one in self.status.figures
-            if not one.state.is_stop and one.topic not in self.paused
+            TopicPartition(status.target_topic, status.partition)
+            for status in self.status.figures
+            if not status.state.is_stop and status.topic not in self.paused
         }
 
 
@@ -266,9 +269,9 @@ async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _R
         return _Recorded(
             indexes=Indexes(entries),
             since={
-                at: offset
-                for at, offset in starts_in(known, target).items()
-                if same_id(seen[at.topic].topic_id, topics.get(at.topic))
+                partition: offset
+                for partition, offset in starts_in(known, target).items()
+                if same_id(seen[partition.topic].topic_id, topics.get(partition.topic))
             },
             seen=seen,
             rekeyed=REKEYED.newest(known),
@@ -284,7 +287,7 @@ def _shortfalls(
 ) -> Iterator[Shortfall]:
     """What the target lacks of the partitions that were compared, as far as both logs and the journal say."""
     passed = {one.pair for one in unread}
-    lost = {one.pair: one.lost for one in reports}
+    lost = {report.pair: report.lost for report in reports}
     by_pair: dict[Pair, list[LogBounds]] = {}
     for part in proof.plan.ranges:
         by_pair.setdefault(part.pair, []).append(part.bounds)
@@ -328,9 +331,9 @@ def _of_another(
 def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
     """What the source lost of re-keyed topics: where it would lie on the target, nobody knows."""
     by_target = {rule.target: rule for rule in rules}
-    for at, lost in recorded.losses.items():
-        if (rule := by_target.get(at.topic)) is not None:
-            place = TopicOrPartition(rule.source, rule.target, at.partition)
+    for partition, lost in recorded.losses.items():
+        if (rule := by_target.get(partition.topic)) is not None:
+            place = TopicOrPartition(rule.source, rule.target, partition.partition)
             for one in lost:
                 yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
@@ -342,9 +345,15 @@ def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterato
     by_topic = {rule.source: rule.target for rule in rules}
     by_target = {target: topic for topic, target in by_topic.items()}
     places = {
-        TopicOrPartition(at.topic, by_topic[at.topic], at.partition) for at in recorded.figures if at.topic in by_topic
+        TopicOrPartition(partition.topic, by_topic[partition.topic], partition.partition)
+        for partition in recorded.figures
+        if partition.topic in by_topic
     }
-    places |= {TopicOrPartition(by_target[at.topic], *at) for at in recorded.stops if at.topic in by_target}
+    places |= {
+        TopicOrPartition(by_target[partition.topic], *partition)
+        for partition in recorded.stops
+        if partition.topic in by_target
+    }
     for place in sorted(places):
         if reason := _stop_of(place, recorded):
             yield place.lacks(Lack.STOPPED, -1, -1, reason)
@@ -360,14 +369,14 @@ def _stop_of(place: TopicOrPartition, recorded: _Recorded) -> str:
     return ""
 
 
-def _behind(place: TopicOrPartition, at: LogBounds, recorded: _Recorded) -> Iterator[Shortfall]:
+def _behind(place: TopicOrPartition, bounds: LogBounds, recorded: _Recorded) -> Iterator[Shortfall]:
     """What is not there yet of one partition, and why, or that it stopped."""
-    first = at.until - at.lag
+    first = bounds.until - bounds.lag
     if reason := _stop_of(place, recorded):
-        yield place.lacks(Lack.STOPPED, *((first, at.until) if at.lag else (-1, -1)), reason)
-    elif at.lag:
-        if at.open_from is not None:
-            reason = held_from(at.open_from)
+        yield place.lacks(Lack.STOPPED, *((first, bounds.until) if bounds.lag else (-1, -1)), reason)
+    elif bounds.lag:
+        if bounds.open_from is not None:
+            reason = held_from(bounds.open_from)
         elif place.topic in recorded.paused:
             reason = f"paused; `mirror resume CONFIG {place.topic}` resumes it"
         elif recorded.status.pulse is Pulse.RUNNING:
@@ -375,7 +384,7 @@ def _behind(place: TopicOrPartition, at: LogBounds, recorded: _Recorded) -> Iter
             reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"
         else:
             reason = f"the mirror: {recorded.status.pulse}"
-        yield place.lacks(Lack.BEHIND, first, at.until, reason)
+        yield place.lacks(Lack.BEHIND, first, bounds.until, reason)
 
 
 async def _not_compared(
@@ -395,20 +404,22 @@ async def _not_compared(
         else:
             reason = f"{pair.target} has {count(len(found.partitions), 'partition')} on the target"
             lacking += (
-                (TopicOrPartition(pair.source, pair.target, at.partition), [at], Lack.ABSENT, reason)
-                for at in every[len(found.partitions) :]
+                (TopicOrPartition(pair.source, pair.target, partition.partition), [partition], Lack.ABSENT, reason)
+                for partition in every[len(found.partitions) :]
             )
     if not lacking:
         return ()
-    asked = {at for _, every, _, _ in lacking for at in every}
+    asked = {partition for _, every, _, _ in lacking for partition in every}
     async with Cluster(Endpoint.of(settings.source)) as source:
-        await source.refresh({at.topic for at in asked})
+        await source.refresh({partition.topic for partition in asked})
         starts = await listed(source, asked, EARLIEST)
         ends = await listed(source, asked, LATEST, READ_COMMITTED)
     return [
         Shortfall(
             kind=kind,
-            offsets=sum(max(0, ends[at] - starts[at]) for at in every) if {*every} <= starts.keys() & ends else None,
+            offsets=sum(max(0, ends[partition] - starts[partition]) for partition in every)
+            if {*every} <= starts.keys() & ends
+            else None,
             reason=reason,
             **place._asdict(),
         )
@@ -427,7 +438,9 @@ async def _by_others(settings: Settings, pairs: Iterable[TopicPair]) -> Sequence
         except ClusterError as silence:
             problem = str(silence)
     return [
-        TopicOrPartition(one.source, one.target).lacks(Lack.NOT_VERIFIED, -1, -1, problem) for one in pairs if problem
+        TopicOrPartition(pair.source, pair.target).lacks(Lack.NOT_VERIFIED, -1, -1, problem)
+        for pair in pairs
+        if problem
     ]
 
 

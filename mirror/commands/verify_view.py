@@ -178,29 +178,40 @@ def rendered(report: VerifyReport) -> Group:
 
 
 def _notes(report: VerifyReport) -> list[Text]:
-    notes = Counter((one.pair.source.topic, note) for one in report.partitions for note in one.notes)
+    notes = Counter((partition.pair.source.topic, note) for partition in report.partitions for note in partition.notes)
     return [
         *(
             Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
             for (topic, note), partitions in notes.items()
         ),
-        *(Text(rekeyed(one), "red" if one.different else "green") for one in report.rekeyed),
-        *(Text(f"note: {plain(str(one))}", "yellow") for one in report.gone),
-        *(Text(f"not verified: {plain(str(one))}", "red") for one in report.unread),
+        *(
+            Text(rekeyed(rekeyed_report), "red" if rekeyed_report.different else "green")
+            for rekeyed_report in report.rekeyed
+        ),
+        *(Text(f"note: {plain(str(gone))}", "yellow") for gone in report.gone),
+        *(Text(f"not verified: {plain(str(unread))}", "red") for unread in report.unread),
     ]
 
 
-def rekeyed(one: RekeyedReport) -> str:
+def rekeyed(rekeyed_report: RekeyedReport) -> str:
     """What became of a re-keyed topic, in a sentence."""
-    buried = f", {number(one.buried)} of them in the dead-letter topic" if one.buried else ""
-    found = count(one.different, "difference") if one.different else "each once, as the rule says, in its order"
-    text = f"{count(one.records, 'record')} computed once more and looked for{buried}"
-    stamped = f"; {number(one.own_timestamps)} with the target's own timestamps" if one.own_timestamps else ""
-    return f"{plain(one.topic)} → {plain(one.target)}, re-keyed: {text}: {found}{stamped}"
+    buried = f", {number(rekeyed_report.buried)} of them in the dead-letter topic" if rekeyed_report.buried else ""
+    found = (
+        count(rekeyed_report.different, "difference")
+        if rekeyed_report.different
+        else "each once, as the rule says, in its order"
+    )
+    text = f"{count(rekeyed_report.records, 'record')} computed once more and looked for{buried}"
+    stamped = (
+        f"; {number(rekeyed_report.own_timestamps)} with the target's own timestamps"
+        if rekeyed_report.own_timestamps
+        else ""
+    )
+    return f"{plain(rekeyed_report.topic)} → {plain(rekeyed_report.target)}, re-keyed: {text}: {found}{stamped}"
 
 
 def _shortfalls(report: VerifyReport) -> list[Text]:
-    found = [Text(plain(str(one)), "yellow") for one in report.shortfalls[:SHORTFALLS]]
+    found = [Text(plain(str(shortfall)), "yellow") for shortfall in report.shortfalls[:SHORTFALLS]]
     if more := len(report.shortfalls) - len(found):
         found.append(Text(f"and {count(more, 'part')} more that the target lacks: --json lists them all", "yellow"))
     return found
@@ -208,8 +219,8 @@ def _shortfalls(report: VerifyReport) -> list[Text]:
 
 def _differences(report: VerifyReport) -> list[Text]:
     found: list[Text] = []
-    for _, group in groupby(report.differences, key=lambda one: (one.topic, one.partition)):
-        found += [Text(str(one), "red") for one in list(group)[:SHOWN]]
+    for _, group in groupby(report.differences, key=lambda difference: (difference.topic, difference.partition)):
+        found += [Text(str(difference), "red") for difference in list(group)[:SHOWN]]
     if more := report.different - len(found):
         found.append(Text(f"and {count(more, 'difference')} more: --json lists the first of each partition", "red"))
     return found

@@ -510,7 +510,7 @@ class Settings(Section):
         is not known.
         """
         source, target = (
-            one.model_copy(update={"cluster_id": one.cluster_id or known or None})
-            for one, known in ((self.source, source_id), (self.target, target_id))
+            cluster_settings.model_copy(update={"cluster_id": cluster_settings.cluster_id or known or None})
+            for cluster_settings, known in ((self.source, source_id), (self.target, target_id))
         )
         return self.model_copy(update={"source": source, "target": target})

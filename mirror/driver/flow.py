@@ -138,7 +138,7 @@ def prepare(
 
     reconciler = Reconciler(gate, check, unfollowed_in(own.newest))
     reconciler.record_compaction(whole, settings)
-    if refused is None and (not whole.allowed().has_topics or any(not one.topic for one in whole.refusals)):
+    if refused is None and (not whole.allowed().has_topics or any(not refusal.topic for refusal in whole.refusals)):
         whole.raise_refusals()
     log_advice(settings.flow, whole.advice)
     if start_engine is not None:
@@ -196,7 +196,11 @@ def _ready(settings: Settings, target: Admin, done: CarriedOut, *, once: bool) -
 
 def not_begun(flow: str, assignments: Iterable[Assignment], failures: Mapping[str, MirrorError]) -> tuple[Refusal, ...]:
     """The topics among these that could not be begun, and why, which is logged."""
-    left = Counter((one.source.topic, one.target.topic) for one in assignments if one.target.topic in failures)
+    left = Counter(
+        (assignment.source.topic, assignment.target.topic)
+        for assignment in assignments
+        if assignment.target.topic in failures
+    )
     for _, copy in left:
         _log_refusal(flow, str(failures[copy]))
     return tuple(Refusal(topic, copy, many, str(failures[copy])) for (topic, copy), many in left.items())

@@ -58,25 +58,25 @@ class GoneTopics:
         gone. One that was remains so whatever is heard of its source: no plan has it. `seen`: by target topic, as what
         its source was first seen; `rekeyed` are target topics, `mirrored` source topics that have other partitions.
         """
-        copies = {one.topic: one.target_topic for one in left if one.target_topic in seen}
+        copies = {status.topic: status.target_topic for status in left if status.target_topic in seen}
         found = await asyncio.gather(
             *(self._became(topic, copy, seen[copy].topic_id) for topic, copy in copies.items())
         )
         became, new = dict(zip(copies, found, strict=True)), list[PartitionStatus]()
-        for one in left:
-            at, now = TopicPartition(one.topic, one.partition), became.get(one.topic)
-            if now is not None and now.lacks(one.partition):
-                self.over.append(one.key())
+        for figures in left:
+            at, now = TopicPartition(figures.topic, figures.partition), became.get(figures.topic)
+            if now is not None and now.lacks(figures.partition):
+                self.over.append(figures.key())
                 continue
-            what, was_known, detail = now.what if now else "", one.state is State.RECREATED, one.detail
+            what, was_known, detail = now.what if now else "", figures.state is State.RECREATED, figures.detail
             if not (what or was_known):
                 continue
             if what:
-                stop = located(recreated(at, one.next_offset, what), self.source, self.target, one.target_topic)
-                is_rekeyed = one.target_topic in rekeyed
-                advice = Remedy.EXCLUDE_REKEYED.text({"topic": one.topic}) if is_rekeyed else stop.advice
+                stop = located(recreated(at, figures.next_offset, what), self.source, self.target, figures.target_topic)
+                is_rekeyed = figures.target_topic in rekeyed
+                advice = Remedy.EXCLUDE_REKEYED.text({"topic": figures.topic}) if is_rekeyed else stop.advice
                 detail = f"{stop.detail}. {advice}"
-            self.figures[at] = one.carried(self.instance, State.RECREATED, detail)
+            self.figures[at] = figures.carried(self.instance, State.RECREATED, detail)
             if not was_known:
                 new.append(self.figures[at])
         self.source.forget(copies.keys() - mirrored)
@@ -86,18 +86,22 @@ class GoneTopics:
         """Keep those that are `left`: nobody mirrors them now. The keys of the reports of those that the flow does not
         mean any more, or whose copies are gone, which are not kept either, and of those that were `over`.
         """
-        known = {at: one for at, one in self.figures.items() if at in left}
-        copies = sorted({one.target_topic for one in known.values() if follows(one.topic, one.target_topic)})
+        known = {partition: status for partition, status in self.figures.items() if partition in left}
+        copies = sorted(
+            {status.target_topic for status in known.values() if follows(status.topic, status.target_topic)}
+        )
         found = await asyncio.gather(*map(self._partitions, copies))
         there, now = dict(zip(copies, found, strict=True)), clock.now_ms()
 
-        def may_be_there(one: PartitionStatus) -> bool:
-            numbers = there.get(one.target_topic, ())
-            return numbers is None or one.partition in numbers
+        def may_be_there(status: PartitionStatus) -> bool:
+            numbers = there.get(status.target_topic, ())
+            return numbers is None or status.partition in numbers
 
-        self.figures = {at: replace(one, at_ms=now) for at, one in known.items() if may_be_there(one)}
+        self.figures = {
+            partition: replace(status, at_ms=now) for partition, status in known.items() if may_be_there(status)
+        }
         over, self.over = self.over, []
-        return [*over, *(one.key() for at, one in known.items() if at not in self.figures)]
+        return [*over, *(status.key() for partition, status in known.items() if partition not in self.figures)]
 
     async def _partitions(self, copy: str) -> Collection[int] | None:
         """None where that cannot be asked."""

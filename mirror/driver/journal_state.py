@@ -239,34 +239,34 @@ class JournalState:
         """
         try:
             figures = PartitionStatus.from_json(report)
-            at = TopicPartition(figures.topic, figures.partition)
-            if at not in held:
-                raise ValueError(f"{at} is not mirrored by this task")
+            partition = TopicPartition(figures.topic, figures.partition)
+            if partition not in held:
+                raise ValueError(f"{partition} is not mirrored by this task")
         except NOT_OURS as problem:
             if task not in self._garbled:
                 self._garbled.add(task)
                 self._log.warning("report_unread", flow=self.flow, task=task, reason=repr(problem))
         else:
             if figures.instance == self.instance:
-                self._heard[at] = _Heard(figures.at_ms, clock.monotonic() + HEARD_SECONDS)
-                self._stands(at, figures)
+                self._heard[partition] = _Heard(figures.at_ms, clock.monotonic() + HEARD_SECONDS)
+                self._stands(partition, figures)
 
     def receive(self, figures: PartitionStatus, last: LastPosition | None = None) -> PartitionStatus:
         """Learn a partition's figures from the result of its task, which has ended; the same, dated by our clock.
         `last`: its last acknowledged position, which the journal may lack.
         """
-        at = TopicPartition(figures.topic, figures.partition)
+        partition = TopicPartition(figures.topic, figures.partition)
         target = TopicPartition(figures.target_topic, figures.partition)
         self._lasts.pop(target, None)
         if last is not None:
             self._lasts[target] = last
-        self._heard[at] = _Heard(figures.at_ms, clock.monotonic() + RESULT_SECONDS)
-        return self._stands(at, figures)
+        self._heard[partition] = _Heard(figures.at_ms, clock.monotonic() + RESULT_SECONDS)
+        return self._stands(partition, figures)
 
-    def forget(self, at: TopicPartition) -> None:
+    def forget(self, partition: TopicPartition) -> None:
         """Nothing that was reported of a partition is of the copy that it has from now on."""
         for known in (self.live, self._heard, self._reported):
-            known.pop(at, None)
+            known.pop(partition, None)
 
     def handed(self, one: Assignment) -> Assignment:
         """An assignment with all that is known of its copy. A stop that does not stand is known by its last report, and
@@ -284,50 +284,57 @@ class JournalState:
     def newest(self, results: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each partition; of a result and a live report of one moment, the result."""
         reports = [*self.live.values(), *results.values()]
-        return {TopicPartition(one.topic, one.partition): one for one in sorted(reports, key=lambda one: one.at_ms)}
+        return {
+            TopicPartition(status.topic, status.partition): status
+            for status in sorted(reports, key=lambda report: report.at_ms)
+        }
 
     def with_end(self, figures: PartitionStatus) -> PartitionStatus:
         """The same with the lag of now, where no task sees the source's end."""
-        at = TopicPartition(figures.topic, figures.partition)
+        partition = TopicPartition(figures.topic, figures.partition)
         if figures.sees_the_end:
-            if self.is_fresh(at):
+            if self.is_fresh(partition):
                 return figures
             figures = replace(figures, lag_ms=None)
-        return figures.with_end(*self.ends.get(at, (None,)))
+        return figures.with_end(*self.ends.get(partition, (None,)))
 
-    def is_fresh(self, at: TopicPartition) -> bool:
+    def is_fresh(self, partition: TopicPartition) -> bool:
         """Whether a task, or the driver, reported a partition in the last `STALE_SECONDS`: else none may look at it."""
-        return clock.monotonic() - self._reported.get(at, -math.inf) <= STALE_SECONDS
+        return clock.monotonic() - self._reported.get(partition, -math.inf) <= STALE_SECONDS
 
     @property
     def blind(self) -> list[TopicPartition]:
         """The partitions of which no task sees where the source's log ends."""
-        return [at for at, one in self.live.items() if not (one.sees_the_end and self.is_fresh(at))]
+        return [
+            partition
+            for partition, status in self.live.items()
+            if not (status.sees_the_end and self.is_fresh(partition))
+        ]
 
     def know_ends(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Take in where the source's logs end and begin, of those that answered; of the others nobody knows it."""
         self.ends = ends
-        changed = {at: self.with_end(self.live[at]) for at in self.blind}
+        changed = {partition: self.with_end(self.live[partition]) for partition in self.blind}
         self.live |= changed
         self.metrics.learn(changed.values())
 
-    def _stands(self, at: TopicPartition, figures: PartitionStatus) -> PartitionStatus:
+    def _stands(self, partition: TopicPartition, figures: PartitionStatus) -> PartitionStatus:
         """A report is dated no later than now, and no earlier than the one before it, which came before."""
-        self._reported[at] = clock.monotonic()
-        before = self.live[at].at_ms if at in self.live else -1
+        self._reported[partition] = clock.monotonic()
+        before = self.live[partition].at_ms if partition in self.live else -1
         figures = _by_our_clock(self.with_end(figures))
         if figures.at_ms <= before:
             figures = replace(figures, at_ms=max(before, clock.now_ms()))
-        self.live[at] = figures
+        self.live[partition] = figures
         self.metrics.learn((figures,))
         return figures
 
-    def _is_older(self, at: TopicPartition, figures: PartitionStatus) -> bool:
+    def _is_older(self, partition: TopicPartition, figures: PartitionStatus) -> bool:
         """Whether a task sent this straight, or in its result, after it had written what the journal has here."""
-        heard = self._heard.get(at)
+        heard = self._heard.get(partition)
         if heard is not None and figures.at_ms < heard.at_ms and clock.monotonic() < heard.until:
             return True
-        self._heard.pop(at, None)
+        self._heard.pop(partition, None)
         return False
 
     def learn(self, entries: Sequence[Entry]) -> None:
@@ -356,7 +363,7 @@ class JournalState:
                 self._is_over = True
                 self.failed_over(FailedOver.read_or_garbled(entry.value))
             elif entry.key.startswith(STATE) and entry.value is None:  # mirrored no longer
-                for at in [at for at, figures in self.live.items() if figures.key() == entry.key]:
+                for at in [partition for partition, figures in self.live.items() if figures.key() == entry.key]:
                     del self.live[at]
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:

@@ -182,7 +182,9 @@ def compacted_alone(plan: TopicPlan, before: Collection[str]) -> frozenset[str]:
 def places_of(plan: TopicPlan, copies: Collection[str]) -> frozenset[TopicPartition]:
     """The partitions of these copies."""
     return frozenset(
-        TopicPartition(copy, one.partition) for copy in copies for one in plan.target_topics[copy].partitions
+        TopicPartition(copy, partition.partition)
+        for copy in copies
+        for partition in plan.target_topics[copy].partitions
     )
 
 
@@ -196,9 +198,11 @@ def record_compaction(
     `check` is called right before the journal is written to. Raises ClusterError, and as `check` does.
     """
     pairs = {pair.target: pair for pair in plan.pairs}
-    copies = {at.topic for at in places}
+    copies = {partition.topic for partition in places}
     spans = target.spans(plan.target_topics[copy] for copy in sorted(copies))
-    held = [at for at in sorted(places) if (span := spans.get(at)) is None or span.end > span.start]
+    held = [
+        partition for partition in sorted(places) if (span := spans.get(partition)) is None or span.end > span.start
+    ]
     if not held:
         return frozenset()
 
@@ -208,16 +212,16 @@ def record_compaction(
             known = losses_in(await journal.newest())
             losses = [
                 Loss(
-                    TopicPartition(pairs[at.topic].source, at.partition),
-                    at,
+                    TopicPartition(pairs[partition.topic].source, partition.partition),
+                    partition,
                     0,
                     0,
                     COMPACTION,
-                    topic_id=plan.source_topics[pairs[at.topic].source].topic_id,
-                    target_topic_id=plan.target_topics[at.topic].topic_id,
+                    topic_id=plan.source_topics[pairs[partition.topic].source].topic_id,
+                    target_topic_id=plan.target_topics[partition.topic].topic_id,
                 )
-                for at in held
-                if not any(one.reason == COMPACTION for one in known.get(at, ()))
+                for partition in held
+                if not any(lost.reason == COMPACTION for lost in known.get(partition, ()))
             ]
             await journal.append_all(map(loss_entry, losses))
         return losses
@@ -232,8 +236,10 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
     """Put on record what is about to be created, so that a flow back knows from the first moment on where it comes
     from. Nothing is begun while there is no journal. Raises ClusterError.
     """
-    sources = {one.target: one.source for one in plan.pairs} | {one.target: one.source for one in plan.rekeyed}
-    made = sorted(sources.keys() & {one.topic for one in plan.creations})
+    sources = {pair.target: pair.source for pair in plan.pairs} | {
+        rekeying.target: rekeying.source for rekeying in plan.rekeyed
+    }
+    made = sorted(sources.keys() & {creation.topic for creation in plan.creations})
     if not made or not target.describe([journal_topic(settings.flow)]):
         return
     source_id = source.cluster_id()
@@ -247,7 +253,7 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
         )
         for copy in made
     }
-    asyncio.run(write_own(settings, [MAKING.entry(copy, one) for copy, one in named.items()]))
+    asyncio.run(write_own(settings, [MAKING.entry(copy, seen) for copy, seen in named.items()]))
 
 
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:

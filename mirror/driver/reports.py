@@ -34,8 +34,12 @@ class Headway:
 
     def made(self, reported: Mapping[TopicPartition, PartitionStatus]) -> bool:
         """Whether any partition got further than ever before."""
-        observed = {at: one for at, one in reported.items() if not one.presumed}
-        further = {at: one.next_offset for at, one in observed.items() if one.next_offset > self._reached.get(at, 0)}
+        observed = {partition: status for partition, status in reported.items() if not status.presumed}
+        further = {
+            partition: status.next_offset
+            for partition, status in observed.items()
+            if status.next_offset > self._reached.get(partition, 0)
+        }
         self._reached |= further
         return bool(further)
 
@@ -52,7 +56,9 @@ def is_over(figures: PartitionStatus, until: int) -> bool:
 def left_of(assignments: Iterable[Assignment], reported: Mapping[TopicPartition, PartitionStatus]) -> list[Assignment]:
     """Those of a bounded copy of which something is left to do."""
     return [
-        one for one in assignments if one.source not in reported or not is_over(reported[one.source], one.until or 0)
+        assignment
+        for assignment in assignments
+        if assignment.source not in reported or not is_over(reported[assignment.source], assignment.until or 0)
     ]
 
 
@@ -63,9 +69,9 @@ def has_caught_up(figures: PartitionStatus) -> bool:
 
 def paused_of(reported: Iterable[PartitionStatus]) -> Iterator[str]:
     """The partitions that are not caught up since a person paused them, unless they are known to lack nothing."""
-    for one in reported:
-        if one.state is State.PAUSED and one.lag_records != 0:
-            yield f"{one.topic}-{one.partition}: {one.state} at offset {one.next_offset}, {one.detail}"
+    for status in reported:
+        if status.state is State.PAUSED and status.lag_records != 0:
+            yield f"{status.topic}-{status.partition}: {status.state} at offset {status.next_offset}, {status.detail}"
 
 
 def is_under_way(figures: PartitionStatus) -> bool:
@@ -105,41 +111,43 @@ class StopLog:
 
     def log(self, figures: Iterable[PartitionStatus]) -> None:
         """Log what is new in them."""
-        for one in figures:
-            at, now = TopicPartition(one.topic, one.partition), (one.state, one.next_offset)
-            if one.at_ms < self._seen.get(at, 0):
+        for status in figures:
+            at, now = TopicPartition(status.topic, status.partition), (status.state, status.next_offset)
+            if status.at_ms < self._seen.get(at, 0):
                 continue
-            self._seen[at] = one.at_ms
+            self._seen[at] = status.at_ms
             before = self._reported.get(at)
-            self._log_passing(at, one)
-            says_offset = one.next_offset >= 0 and one.state is not State.RECREATED
-            is_known = before is not None and one.state is before[0] and (now == before or not says_offset)
-            if one.state.is_stop and not is_known:
+            self._log_passing(at, status)
+            says_offset = status.next_offset >= 0 and status.state is not State.RECREATED
+            is_known = before is not None and status.state is before[0] and (now == before or not says_offset)
+            if status.state.is_stop and not is_known:
                 self._reported[at] = now
-                _log_state(_log.error, "partition_stopped", one)
-            elif before and (one.state is State.CAUGHT_UP or (not one.state.is_stop and one.next_offset > before[1])):
+                _log_state(_log.error, "partition_stopped", status)
+            elif before and (
+                status.state is State.CAUGHT_UP or (not status.state.is_stop and status.next_offset > before[1])
+            ):
                 del self._reported[at]
-                _log_ended(one, after=before[0])
+                _log_ended(status, after=before[0])
 
-    def _log_passing(self, at: TopicPartition, one: PartitionStatus) -> None:
-        before = self._passing.get(at)
-        if one.state in _PASSING and one.state is not before:
-            self._passing[at] = one.state
-            _log_state(_log.warning if one.state is State.UNAVAILABLE else _log.info, "partition_state", one)
-        elif before and (one.state in _WELL or one.state.is_stop):
-            del self._passing[at]
-            if one.state in _WELL:
-                _log_ended(one, after=before)
-
-
-def _log_state(log: Callable[..., None], event: str, one: PartitionStatus) -> None:
-    place = {"topic": one.topic, "partition": one.partition, "offset": one.next_offset}
-    log(event, state=str(one.state), **place, detail=one.detail)
+    def _log_passing(self, partition: TopicPartition, status: PartitionStatus) -> None:
+        before = self._passing.get(partition)
+        if status.state in _PASSING and status.state is not before:
+            self._passing[partition] = status.state
+            _log_state(_log.warning if status.state is State.UNAVAILABLE else _log.info, "partition_state", status)
+        elif before and (status.state in _WELL or status.state.is_stop):
+            del self._passing[partition]
+            if status.state in _WELL:
+                _log_ended(status, after=before)
 
 
-def _log_ended(one: PartitionStatus, after: State) -> None:
+def _log_state(log: Callable[..., None], event: str, status: PartitionStatus) -> None:
+    place = {"topic": status.topic, "partition": status.partition, "offset": status.next_offset}
+    log(event, state=str(status.state), **place, detail=status.detail)
+
+
+def _log_ended(status: PartitionStatus, after: State) -> None:
     """The end of a state that was logged."""
-    place = {"topic": one.topic, "partition": one.partition, "offset": one.next_offset}
+    place = {"topic": status.topic, "partition": status.partition, "offset": status.next_offset}
     _log.info("partition_resumed", **place, after=str(after))
 
 
@@ -151,70 +159,74 @@ def paused_detail(topic: str) -> str:
     return f"paused; {Remedy.RESUME.text({'topic': topic})}"
 
 
-def paused_report(one: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
+def paused_report(assignment: Assignment, before: PartitionStatus | None, flow: str, instance: str) -> PartitionStatus:
     """The report of a paused partition, from its last one; a stop remains one, since a pause mends nothing, also one
-    that `one` alone knows of. Where the source's log ends by now is not known, and so is the lag: the driver asks for
-    it.
+    that `assignment` alone knows of. Where the source's log ends by now is not known, and so is the lag: the driver
+    asks for it.
     """
-    now, stop = clock.now_ms(), one.stop
-    if before is not None and before.target_topic != one.target.topic:
+    now, stop = clock.now_ms(), assignment.stop
+    if before is not None and before.target_topic != assignment.target.topic:
         before = None  # of a copy under another name
     if before is not None:
-        before = replace(before, caught_up_ms=max(before.caught_up_ms, one.caught_up_ms))
+        before = replace(before, caught_up_ms=max(before.caught_up_ms, assignment.caught_up_ms))
     if before is not None and before.state.is_stop:
         return replace(before, lag_records=None, at_ms=now, instance=instance, presumed=False)
-    if stop is not None and not stop.concerns(one.target_topic_id) and (stop.stands or before is not None):
+    if stop is not None and not stop.concerns(assignment.target_topic_id) and (stop.stands or before is not None):
         stop = None
-    state, detail = (stop.state, stop.text) if stop is not None else (State.PAUSED, paused_detail(one.source.topic))
+    state, detail = (
+        (stop.state, stop.text) if stop is not None else (State.PAUSED, paused_detail(assignment.source.topic))
+    )
     if before is not None:
         known = replace(before, lag_records=None, lag_ms=None)
         return replace(known, state=state, detail=detail, at_ms=now, instance=instance)
-    return replace(unreported(one, flow, instance), state=state, detail=detail, next_offset=stop.offset if stop else -1)
+    return replace(
+        unreported(assignment, flow, instance), state=state, detail=detail, next_offset=stop.offset if stop else -1
+    )
 
 
-def unreported(one: Assignment, flow: str, instance: str) -> PartitionStatus:
+def unreported(assignment: Assignment, flow: str, instance: str) -> PartitionStatus:
     """What is known of a partition that no task has reported yet."""
     return PartitionStatus(
         flow=flow,
         instance=instance,
-        topic=one.source.topic,
-        partition=one.source.partition,
-        target_topic=one.target.topic,
+        topic=assignment.source.topic,
+        partition=assignment.source.partition,
+        target_topic=assignment.target.topic,
         state=State.STARTING,
         next_offset=-1,
-        log_end=one.contact.end,
-        contact_ms=one.contact.at_ms,
+        log_end=assignment.contact.end,
+        contact_ms=assignment.contact.at_ms,
         lag_records=None,
         at_ms=clock.now_ms(),
-        caught_up_ms=one.caught_up_ms,
-        tombstones_ms=one.tombstones_ms,
+        caught_up_ms=assignment.caught_up_ms,
+        tombstones_ms=assignment.tombstones_ms,
     )
 
 
-def stopped_before(one: Assignment, known: Mapping[bytes, bytes]) -> Assignment:
+def stopped_before(assignment: Assignment, known: Mapping[bytes, bytes]) -> Assignment:
     """The same, with the stop that its last report in the journal has, of which `known` are the newest records, unless
     it has one: one that stands would be there by itself, if nobody had lifted it.
     """
-    before = last_reported(known, one.target)
-    is_it = before.topic == one.source.topic and before.state.is_stop and before.state not in STANDING
-    if one.stop is not None or not is_it:
-        return one
+    before = last_reported(known, assignment.target)
+    is_it = before.topic == assignment.source.topic and before.state.is_stop and before.state not in STANDING
+    if assignment.stop is not None or not is_it:
+        return assignment
     stop = KnownStop(state=before.state, offset=before.next_offset, detail=before.detail, stands=False)
-    return replace(one, stop=stop)
+    return replace(assignment, stop=stop)
 
 
-def last_reported(known: Mapping[bytes, bytes], at: TopicPartition) -> PartitionStatus:
+def last_reported(known: Mapping[bytes, bytes], partition: TopicPartition) -> PartitionStatus:
     """Return the last report of a target partition, by the newest records of a journal; one that names no source topic
     where there is none.
     """
     with contextlib.suppress(*NOT_OURS):
-        return PartitionStatus.from_json(known.get(PartitionStatus.key_of(*at), b""))
+        return PartitionStatus.from_json(known.get(PartitionStatus.key_of(*partition), b""))
     return PartitionStatus(
         flow="",
         instance="",
         topic="",
-        partition=at.partition,
-        target_topic=at.topic,
+        partition=partition.partition,
+        target_topic=partition.topic,
         state=State.STARTING,
         next_offset=-1,
         log_end=-1,
@@ -223,16 +235,16 @@ def last_reported(known: Mapping[bytes, bytes], at: TopicPartition) -> Partition
     )
 
 
-def left_out(one: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[PartitionStatus]:
+def left_out(refusal: Refusal, known: Mapping[bytes, bytes], flow: str, instance: str) -> list[PartitionStatus]:
     """Return the reports of a topic that is not mirrored, since preflight refuses it or it could not be made: one for
     each of its partitions that had not begun, from the last one in the journal, of which `known` are the newest
     records.
     """
     last = (
-        last_reported(known, copy).carried(instance, State.REFUSED, f"not mirrored: {one.reason}")
-        for copy in one.places
+        last_reported(known, copy).carried(instance, State.REFUSED, f"not mirrored: {refusal.reason}")
+        for copy in refusal.places
     )
-    return [replace(report, flow=flow, topic=one.source) for report in last]
+    return [replace(report, flow=flow, topic=refusal.source) for report in last]
 
 
 def with_places(refused: Iterable[Refusal], left: Iterable[PartitionStatus]) -> tuple[Refusal, ...]:
@@ -240,13 +252,13 @@ def with_places(refused: Iterable[Refusal], left: Iterable[PartitionStatus]) -> 
     the last reports of topics that nobody mirrors.
     """
     many, copies = Counter[str](), dict[str, str]()
-    for one in left:
-        many[one.topic], copies[one.topic] = max(many[one.topic], one.partition + 1), one.target_topic
+    for status in left:
+        many[status.topic], copies[status.topic] = max(many[status.topic], status.partition + 1), status.target_topic
     return tuple(
-        replace(one, target=copies[one.source], partitions=many[one.source])
-        if not one.partitions and one.source in copies
-        else one
-        for one in refused
+        replace(refusal, target=copies[refusal.source], partitions=many[refusal.source])
+        if not refusal.partitions and refusal.source in copies
+        else refusal
+        for refusal in refused
     )
 
 
@@ -262,7 +274,7 @@ def reports_in(known: Mapping[bytes, bytes]) -> Iterator[PartitionStatus]:
 
 async def forget(journal: Journal, gone: Iterable[Assignment]) -> None:
     """Delete the last reports of partitions that are mirrored no longer. Raises as `Journal.append` does."""
-    await journal.append_all((PartitionStatus.key_of(*one.target), None) for one in gone)
+    await journal.append_all((PartitionStatus.key_of(*assignment.target), None) for assignment in gone)
 
 
 def log_epoch(flow: str, number: int, seconds: float, figures: Collection[PartitionStatus]) -> None:

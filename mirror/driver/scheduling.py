@@ -143,16 +143,24 @@ def renewed(
     the new one has more. One that is gone, or that preflight refuses by now, goes on as it was: its task reports. Of
     target topics that begin `anew`, by other ids than before, what is planned holds.
     """
-    kept = [one for one in current if is_wanted(one.source.topic) and one.target.topic not in anew]
-    ids = {one.source.topic: one.topic_id for one in kept}
-    found = {one.place: one for one in kept}
+    kept = [
+        assignment
+        for assignment in current
+        if is_wanted(assignment.source.topic) and assignment.target.topic not in anew
+    ]
+    ids = {assignment.source.topic: assignment.topic_id for assignment in kept}
+    found = {assignment.place: assignment for assignment in kept}
     for one in planned:
         if one.place in found:
             found[one.place] = replace(found[one.place], rules=one.rules)
         elif ids.get(one.source.topic, one.topic_id) in (None, one.topic_id):
             found[one.place] = one
-    replaced = {one.source: one.target for one in planned}
-    return tuple(one for one in found.values() if replaced.get(one.source, one.target) == one.target)
+    replaced = {assignment.source: assignment.target for assignment in planned}
+    return tuple(
+        assignment
+        for assignment in found.values()
+        if replaced.get(assignment.source, assignment.target) == assignment.target
+    )
 
 
 def tasks_of(
@@ -176,7 +184,7 @@ def tasks_of(
     ]
     sources = (sorted(task, key=lambda load: -load.weight) for task in pack(loads, tasks))
     named = ([TopicPartition(load.topic, load.partition) for load in task] for task in sources)
-    return [tuple(by_source[at] for at in sorted(task, key=all_counters.__contains__)) for task in named]
+    return [tuple(by_source[partition] for partition in sorted(task, key=all_counters.__contains__)) for task in named]
 
 
 class Limits(NamedTuple):
@@ -208,7 +216,12 @@ def rates_of(
     if bound is None:
         return [None] * len(tasks)
     lags = {source: figures[source].lag_bytes or 0 for task in tasks for source in _sources(task) if source in figures}
-    return [*shares(bound, [sum(lags.get(at, 0) + moved.get(at, 0) for at in _sources(task)) for task in tasks])]
+    return [
+        *shares(
+            bound,
+            [sum(lags.get(partition, 0) + moved.get(partition, 0) for partition in _sources(task)) for task in tasks],
+        )
+    ]
 
 
 def _sources(task: Sequence[Assignment]) -> list[TopicPartition]:

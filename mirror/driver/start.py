@@ -88,7 +88,7 @@ async def recorded(
     """
     await _all_known(source, {one.source.topic for one in assignments})
     await _all_known(journal.cluster, {one.target.topic for one in assignments})
-    has_begun = any(not one.compared for one in COPIES.newest(known).values())
+    has_begun = any(not seen.compared for seen in COPIES.newest(known).values())
     since = {} if has_begun else await _begun(source, journal, assignments, start)
     changed: dict[bytes, bytes] = {}
     former, rekeyed = set[bytes](), REKEYED.newest(known)
@@ -168,10 +168,12 @@ async def record_starts(
     the flow no longer `follows` are forgotten. Raises as `Journal.append` does.
     """
     before = STARTS.newest(known)
-    new = [] if start == EARLIEST else [one for one in rules if one.target not in before]
-    asked = await asyncio.gather(*(_pending_start(source, one.source, start) for one in new))
-    now = {target: one for target, one in before.items() if follows(one.source_topic, target)}
-    now |= {one.target: begins for one, begins in zip(new, asked, strict=True)}
+    new = [] if start == EARLIEST else [rule for rule in rules if rule.target not in before]
+    asked = await asyncio.gather(*(_pending_start(source, rekeying.source, start) for rekeying in new))
+    now = {
+        target: pending_start for target, pending_start in before.items() if follows(pending_start.source_topic, target)
+    }
+    now |= {rekeying.target: begins for rekeying, begins in zip(new, asked, strict=True)}
     changed = [target for target in before | now if before.get(target) != now.get(target)]
     await journal.append_all(STARTS.change(target, now.get(target)) for target in changed)
     return now
@@ -185,17 +187,19 @@ async def _pending_start(source: Cluster, topic: str, when: int) -> PendingStart
         known = source.topics.get(topic)
         places = [TopicPartition(topic, number) for number in (known.leaders if known is not None else ())]
         starts = await listed(source, places, EARLIEST)
-        if not any([await padding_at(source, at, starts.get(at, 0), sys.maxsize) for at in places]):
-            offsets = await start_offsets(source, source, [(at, None) for at in places], when)
+        if not any(
+            [await padding_at(source, partition, starts.get(partition, 0), sys.maxsize) for partition in places]
+        ):
+            offsets = await start_offsets(source, source, [(partition, None) for partition in places], when)
     return PendingStart(topic, source.topic_id(topic), when, tuple(offset for _, offset in sorted(offsets.items())))
 
 
-async def padding_at(source: Cluster, at: TopicPartition, begin: int, end: int) -> str:
+async def padding_at(source: Cluster, partition: TopicPartition, begin: int, end: int) -> str:
     """What is waited for where a log has another mirror's padding from offset `begin` on; empty where it has none.
     Raises ClusterError.
     """
     try:
-        raw = await batch_at(source, at, begin) if begin < end else None
+        raw = await batch_at(source, partition, begin) if begin < end else None
     except (MalformedBatch, BadRecords):
         return ""  # whoever re-keys it finds that out
     return padding_detail(raw) if raw is not None and is_a_mirrors_padding(raw) else ""
@@ -297,10 +301,10 @@ async def _begun(
     source: Cluster, journal: Journal, assignments: Sequence[Assignment], start: int
 ) -> dict[str, tuple[int, ...]]:
     """By source topic, where its partitions begin; without topics that all begin with their first record."""
-    copies = [(one.source, one.target) for one in assignments]
+    copies = [(assignment.source, assignment.target) for assignment in assignments]
     offsets: dict[str, list[int]] = {}
-    for at, offset in sorted((await start_offsets(source, journal.cluster, copies, start)).items()):
-        offsets.setdefault(at.topic, []).append(offset)
+    for partition, offset in sorted((await start_offsets(source, journal.cluster, copies, start)).items()):
+        offsets.setdefault(partition.topic, []).append(offset)
     return {topic: tuple(of) for topic, of in offsets.items() if any(of)}
 
 
@@ -323,10 +327,10 @@ async def bounded(
     with contextlib.suppress(ClusterError, WireError):
         written = await listed(source, [one.source for one in assignments], LATEST)
 
-    async def end_of(one: Assignment) -> int:
-        if other_topic(source, one.source.topic, one.topic_id):
+    async def end_of(assignment: Assignment) -> int:
+        if other_topic(source, assignment.source.topic, assignment.topic_id):
             return 0
-        return await list_offset(source, one.source, LATEST, READ_COMMITTED)
+        return await list_offset(source, assignment.source, LATEST, READ_COMMITTED)
 
     found: list[Assignment] = []
     left_out: dict[TopicPartition, str] = {}
@@ -349,7 +353,7 @@ def warn_of_open(flow: str, stable: Mapping[TopicPartition, int], written: Mappi
     where they end for a reader of committed records, and for everybody. Asked for in the other order: what grows
     between both questions is no transaction.
     """
-    held = [f"{at} from offset {end}" for at, end in stable.items() if end < written.get(at, 0)]
+    held = [f"{partition} from offset {end}" for partition, end in stable.items() if end < written.get(partition, 0)]
     if held:
         why = f"a transaction is open on the source, and {HELD}"
         _log.warning("open_transactions", flow=flow, partitions=first_of(held), reason=why)

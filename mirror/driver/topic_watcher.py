@@ -120,7 +120,11 @@ class Deletions:
         """
         if settings.sync.deletions == "keep":
             return {}
-        copies = {one.target.topic: one for one in current if selects(one.source.topic, settings.topics)}
+        copies = {
+            assignment.target.topic: assignment
+            for assignment in current
+            if selects(assignment.source.topic, settings.topics)
+        }
         if self._missed is None:  # when they went nobody knows: now they are noticed
             left = gone_topics(settings, self._source, self._target, seen, plan.source_topics).items()
             self._missed = frozenset(topic for copy, topic in left if copy not in copies)
@@ -130,15 +134,15 @@ class Deletions:
             self._log_kept(settings, gone, _as_lost(settings, why))
             return {}
         kept = self._held_back(settings, plan, copies, gone, seen)
-        ours = self._made({topic: one for topic, one in gone.items() if topic not in kept}, seen)
+        ours = self._made({topic: assignment for topic, assignment in gone.items() if topic not in kept}, seen)
         kept |= {topic: _UNCHECKED for topic in ours if topic not in sound}
-        if checked := {topic: one for topic, one in ours.items() if topic in sound}:
-            ids = {topic: (one.topic_id, seen[topic].target_topic_id) for topic, one in checked.items()}
+        if checked := {topic: assignment for topic, assignment in ours.items() if topic in sound}:
+            ids = {topic: (assignment.topic_id, seen[topic].target_topic_id) for topic, assignment in checked.items()}
             more = asyncio.run(unacknowledged(settings, ids))
             kept |= {topic: f"{why}: somebody else wrote to it; if it is to go" for topic, why in more.items()}
         whys = "; ".join(sorted(set(kept.values())))
         self._log_kept(settings, {topic: gone[topic] for topic in kept}, whys)
-        return {topic: one for topic, one in ours.items() if topic not in kept}
+        return {topic: assignment for topic, assignment in ours.items() if topic not in kept}
 
     def _held_back(
         self, settings: Settings, plan: TopicPlan, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
@@ -156,13 +160,15 @@ class Deletions:
         """Those whose source is there no more, each time that it is asked for; one that is hidden from us may be."""
         known, gone = plan.source_topics, dict(copies)
         for tried in range(1 + MISSING_TRIES):
-            gone = {topic: one for topic, one in gone.items() if one.source.topic not in known}
-            hidden = self._source.denied({one.source.topic for one in gone.values()})  # whether or not they are there
-            gone = {topic: one for topic, one in gone.items() if one.source.topic not in hidden}
+            gone = {topic: assignment for topic, assignment in gone.items() if assignment.source.topic not in known}
+            hidden = self._source.denied(
+                {assignment.source.topic for assignment in gone.values()}
+            )  # whether or not they are there
+            gone = {topic: assignment for topic, assignment in gone.items() if assignment.source.topic not in hidden}
             if not gone or tried == MISSING_TRIES:
                 break
             time.sleep(_AGAIN_SECONDS)
-            known = self._source.describe({one.source.topic for one in gone.values()})
+            known = self._source.describe({assignment.source.topic for assignment in gone.values()})
         return gone
 
     def _lost(
@@ -173,15 +179,17 @@ class Deletions:
         """
         since = clock.now_ms() - _WINDOW_MS
         deleted = {
-            one.source_topic
-            for one in seen.values()
-            if one.deleted_ms > since
-            and one.source_topic not in plan.source_topics
-            and selects(one.source_topic, settings.topics)
+            first_seen.source_topic
+            for first_seen in seen.values()
+            if first_seen.deleted_ms > since
+            and first_seen.source_topic not in plan.source_topics
+            and selects(first_seen.source_topic, settings.topics)
         }
         missed = (self._missed or frozenset()) if clock.monotonic() < self._missed_until else frozenset()
-        lost = deleted | (missed - plan.source_topics.keys()) | {one.source.topic for one in gone.values()}
-        return len(lost), len(lost | {one.source.topic for one in copies.values()})
+        lost = (
+            deleted | (missed - plan.source_topics.keys()) | {assignment.source.topic for assignment in gone.values()}
+        )
+        return len(lost), len(lost | {copy.source.topic for copy in copies.values()})
 
     def delete(self, settings: Settings, copies: Copies) -> Collection[str]:
         """Delete those of the copies that are `due` which the journal of now lets go; the names of those that
@@ -268,7 +276,11 @@ def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mappin
     """What shows that the source lost records of topics that are there, and whether that is certain; empty where
     nothing does.
     """
-    left = {copy: one.source.topic for copy, one in copies.items() if one.source.topic in plan.source_topics}
+    left = {
+        copy: assignment.source.topic
+        for copy, assignment in copies.items()
+        if assignment.source.topic in plan.source_topics
+    }
     for copy, topic in sorted(left.items()):
         if copy in seen and not same_id(seen[copy].topic_id, plan.source_topics[topic].topic_id):
             return f"{topic} is another topic by that name (RECREATED)", True
@@ -313,13 +325,17 @@ class NewPlan:
         """Whether all that changes is that more is mirrored than `current`, which goes on as it is."""
         added = self.assignments[len(current) :]
         goes_on = self.assignments[: len(current)] == tuple(current)
-        return goes_on and bool(added) and self.made | self.anew <= {one.target.topic for one in added}
+        return goes_on and bool(added) and self.made | self.anew <= {assignment.target.topic for assignment in added}
 
 
 def _left_out(refused: Iterable[Refusal], mirrored: Iterable[Assignment]) -> tuple[Refusal, ...]:
     """What is left out of these topics: the partitions that are mirrored, the first ones, had begun."""
-    begun = Counter(one.source.topic for one in mirrored)
-    return tuple(replace(one, first=begun[one.source]) for one in refused if begun[one.source] < max(1, one.partitions))
+    begun = Counter(assignment.source.topic for assignment in mirrored)
+    return tuple(
+        replace(refusal, first=begun[refusal.source])
+        for refusal in refused
+        if begun[refusal.source] < max(1, refusal.partitions)
+    )
 
 
 class Replanner:
@@ -372,14 +388,16 @@ class Replanner:
 
     def _replan(self, current: Sequence[Assignment], seen: Mapping[str, FirstSeen], sound: Collection[str]) -> NewPlan:
         target = self._target
-        self._gate.stamped = frozenset(one.target.topic for one in current if one.rules.target_append_time)
-        whole = self._planned(seen, {one.target.topic for one in current})
-        current = [one for one in current if one.target.topic not in self._gate.foreign]
+        self._gate.stamped = frozenset(
+            assignment.target.topic for assignment in current if assignment.rules.target_append_time
+        )
+        whole = self._planned(seen, {assignment.target.topic for assignment in current})
+        current = [assignment for assignment in current if assignment.target.topic not in self._gate.foreign]
         due = self._deletions.due(self.settings, whole, current, seen, sound)
         if due and (gone := self._deletions.delete(self.settings, due)):
             for topic in gone:
                 _log.warning("topic_deleted", cluster=target.settings.alias, topic=topic, reason="its source was")
-            left = tuple(one for one in current if one.target.topic not in gone)
+            left = tuple(assignment for assignment in current if assignment.target.topic not in gone)
             return NewPlan(
                 left, refused=_left_out(refused_by(whole), left), origins=whole.history.chains(whole.sources)
             )
@@ -388,7 +406,7 @@ class Replanner:
         anew = self._begun_anew(whole, current)
         self._log_advice(whole.advice)
         self._reconciler.record_compaction(whole, self.settings)
-        self._made -= {one.target.topic for one in current}
+        self._made -= {assignment.target.topic for assignment in current}
         done = self._reconciler.carry_out(whole, self.settings)
         self._made |= done.made
         for text in self._refused.new(map(str, done.findings)):
@@ -491,7 +509,7 @@ class Replanner:
         """Whether something of a plan begins, or is not allowed to by what other flows' journals said long ago."""
 
         def begins(plan: TopicPlan) -> bool:
-            new = {one.source for one in plan.rekeyed} - self._rekeyed
+            new = {rekeying.source for rekeying in plan.rekeyed} - self._rekeyed
             return bool(new or {pair.target for pair in plan.pairs}.difference(begun))
 
         is_old = clock.monotonic() - self._read_at > _ASK_OTHERS_SECONDS
@@ -519,7 +537,9 @@ class Replanner:
         """Target topics that are there, and are to be filled, under another id than the journal knows, or that it names
         by other ids than they are mirrored by: somebody adopted them.
         """
-        mirrored = {one.target.topic: (one.topic_id, one.target_topic_id) for one in current}
+        mirrored = {
+            assignment.target.topic: (assignment.topic_id, assignment.target_topic_id) for assignment in current
+        }
 
         def begins(topic: str, topic_id: UUID | None) -> bool:
             if (seen := plan.history.seen.get(topic)) is None:

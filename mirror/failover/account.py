@@ -68,7 +68,7 @@ UNCHECKED: Final = Doubt("its copy was not compared with its source")
 
 def doubts_in(doubts: Doubts, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Doubt]:
     """Those of the partitions that are not verified."""
-    return {at: doubt for at in partitions if (doubt := doubts.get(at, UNCHECKED)) is not None}
+    return {partition: doubt for partition in partitions if (doubt := doubts.get(partition, UNCHECKED)) is not None}
 
 
 async def doubts_of(
@@ -83,10 +83,10 @@ async def doubts_of(
     standing = standing_in(known.newest)
     turns = asyncio.Semaphore(_COMPARED_AT_ONCE)
 
-    async def of(one: PartitionStatus) -> Doubt | None:
-        if one.state in UNLIKE:
-            return Doubt(UNLIKE[one.state], one.state)
-        there = TopicPartition(one.target_topic, one.partition)
+    async def of(status: PartitionStatus) -> Doubt | None:
+        if status.state in UNLIKE:
+            return Doubt(UNLIKE[status.state], status.state)
+        there = TopicPartition(status.target_topic, status.partition)
         stop = standing.stops.get(there)
         if stop is not None and stop.concerns(target.topic_id(there.topic)):
             return Doubt(stop.detail, stop.state)
@@ -95,18 +95,22 @@ async def doubts_of(
             return Doubt("the target topic is another one than was mirrored to")
         if source is None:
             return None
-        if (doubt := await _other_source(source, one.topic, copy)) is not None:
+        if (doubt := await _other_source(source, status.topic, copy)) is not None:
             return doubt
         async with turns:
             try:
-                await _require_leader(source, _source_of(one))
+                await _require_leader(source, _source_of(status))
             except ClusterError as problem:
-                return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
-            ids = source.topic_id(one.topic), topic_id
+                return None if is_verified(status) else Doubt(f"both logs could not be compared: {problem}")
+            ids = source.topic_id(status.topic), topic_id
             last, losses = standing.positions.get(there), standing.lost_of(there, *ids)
-            return await _compared(settings, source, known, one, starts.get(there, 0), last, losses)
+            return await _compared(settings, source, known, status, starts.get(there, 0), last, losses)
 
-    asked = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
+    asked = {
+        partition: status
+        for partition, status in known.figures.items()
+        if not is_rekeyed(partition.topic, settings.topics)
+    }
     if source is not None:
         await _leaderless(source, asked)  # all of them at a time, and not one turn after the other
     return dict(zip(asked, await asyncio.gather(*map(of, asked.values())), strict=True))
@@ -133,7 +137,7 @@ async def _compared(
     settings: Settings,
     source: Cluster,
     known: JournalSnapshot,
-    one: PartitionStatus,
+    status: PartitionStatus,
     since: int,
     last: LastPosition | None,
     losses: tuple[tuple[int, int], ...],
@@ -143,7 +147,7 @@ async def _compared(
     of the moment, as where records were deleted meanwhile, is looked for again.
     """
     target = known.journal.cluster
-    at, there = TopicPartition(one.topic, one.partition), TopicPartition(one.target_topic, one.partition)
+    at, there = TopicPartition(status.topic, status.partition), TopicPartition(status.target_topic, status.partition)
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
         last = None
     observer = Observer(settings.flow, source, at, target, there, _ANY_LOSS, since, last, losses)
@@ -161,10 +165,10 @@ async def _compared(
     except (ClusterError, WireError) as problem:
         if isinstance(found := problem.__cause__, PartitionStop):  # and nobody can say whether that stands
             if tries_left:
-                return await _compared(settings, source, known, one, since, last, losses, tries_left - 1)
+                return await _compared(settings, source, known, status, since, last, losses, tries_left - 1)
             return Doubt(f"{found.detail}; {problem}", found.state)
         # It was compared when its task began, and has not been found to be unlike since.
-        return None if is_verified(one) else Doubt(f"both logs could not be compared: {problem}")
+        return None if is_verified(status) else Doubt(f"both logs could not be compared: {problem}")
     return None
 
 
@@ -172,19 +176,23 @@ def group_sync(
     settings: Settings, source: Cluster, target: Cluster, known: JournalSnapshot, doubts: Doubts
 ) -> GroupSync:
     """The sync of the flow as its journal has it; partitions with doubts are not verified."""
-    figures = {at: one for at, one in known.figures.items() if not is_rekeyed(at.topic, settings.topics)}
-    pairs = {at: TopicPartition(one.target_topic, one.partition) for at, one in figures.items()}
+    figures = {
+        partition: status
+        for partition, status in known.figures.items()
+        if not is_rekeyed(partition.topic, settings.topics)
+    }
+    pairs = {partition: TopicPartition(status.target_topic, status.partition) for partition, status in figures.items()}
     seen, origins, copies = COPIES.newest(known.newest), {}, {}
     for one in figures.values():
         known_as = seen.get(one.target_topic)
         copies[one.target_topic] = known_as.target_topic_id if known_as else None
         origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
     starts = starts_in(known.newest, target)
-    since = {at: starts[there] for at, there in pairs.items() if there in starts}
+    since = {partition: starts[there] for partition, there in pairs.items() if there in starts}
     common = source, target, settings.groups.include
 
-    def verified(at: TopicPartition) -> bool:
-        return at in figures and not doubts_in(doubts, [at])
+    def verified(partition: TopicPartition) -> bool:
+        return partition in figures and not doubts_in(doubts, [partition])
 
     if settings.topics.offsets == "translate":
         moved = translated(pairs, known.runs)
@@ -204,41 +212,41 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
     last = standing_in(known.newest).positions
-    statuses = [_placed(one, last.get(_target_of(one))) for one in known.figures.values()]
+    statuses = [_placed(status, last.get(_target_of(status))) for status in known.figures.values()]
     lost = losses_in(known.newest)
-    asked_there = (_position(settings, known, one) for one in statuses)
+    asked_there = (_position(settings, known, status) for status in statuses)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends, stable = dict[TopicPartition, int](), dict[TopicPartition, int]()
     if source is not None:
-        every = [_source_of(one) for one in statuses]
+        every = [_source_of(status) for status in statuses]
         ends = await ends_of(source, every, READ_UNCOMMITTED)  # first: a log that grows has no open transaction for it
         stable = await ends_of(source, every)
     asked = (
-        _exposure(source, ends.get(_source_of(one)), stable.get(_source_of(one)), known, one, position)
-        for one, position in zip(statuses, positions, strict=True)
+        _exposure(source, ends.get(_source_of(status)), stable.get(_source_of(status)), known, status, position)
+        for status, position in zip(statuses, positions, strict=True)
     )
-    spanned = (_spanned(settings, known, one, lost.get(_target_of(one), ())) for one in statuses)
+    spanned = (_spanned(settings, known, status, lost.get(_target_of(status), ())) for status in statuses)
     exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
-    return [replace(one, losses=missing) for one, missing in zip(exposures, losses, strict=True)]
+    return [replace(rpo, losses=missing) for rpo, missing in zip(exposures, losses, strict=True)]
 
 
 def with_doubts(exposures: Iterable[PartitionRpo], doubts: Doubts) -> list[PartitionRpo]:
     """The same, with what comparing both logs showed of source partitions since."""
     found: list[PartitionRpo] = []
-    for one in exposures:
-        doubt = doubts.get(TopicPartition(one.topic, one.partition), UNCHECKED)
+    for exposure in exposures:
+        doubt = doubts.get(TopicPartition(exposure.topic, exposure.partition), UNCHECKED)
         if doubt is None:
-            found.append(one)
+            found.append(exposure)
         elif doubt.stop is not None:
-            found.append(replace(one, state=doubt.stop))
+            found.append(replace(exposure, state=doubt.stop))
         else:
-            found.append(replace(one, unconfirmed=doubt.reason))
+            found.append(replace(exposure, unconfirmed=doubt.reason))
     return found
 
 
 def may_hold_more(exposures: Iterable[PartitionRpo]) -> list[PartitionRpo]:
     """The same, of a source of which one broker is silent."""
-    return [replace(one, may_hold_more=True) for one in exposures]
+    return [replace(exposure, may_hold_more=True) for exposure in exposures]
 
 
 async def ends_of(
@@ -248,28 +256,33 @@ async def ends_of(
     be asked.
     """
     await _leaderless(source, partitions)
-    asked = (_end_of(source, at, isolation) for at in partitions)
+    asked = (_end_of(source, partition, isolation) for partition in partitions)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     ends: dict[TopicPartition, int] = {}
-    for at, answer in zip(partitions, answers, strict=True):
+    for topic_partition, answer in zip(partitions, answers, strict=True):
         if isinstance(answer, int):
-            ends[at] = answer
+            ends[topic_partition] = answer
         elif isinstance(answer, ClusterError):
-            _log.warning("source_end_unknown", topic=at.topic, partition=at.partition, reason=str(answer))
+            _log.warning(
+                "source_end_unknown",
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
+                reason=str(answer),
+            )
         else:
             raise answer
     return ends
 
 
-async def _end_of(source: Cluster, at: TopicPartition, isolation: int) -> int:
-    await _require_leader(source, at)
-    await source.require(at)
-    return await list_offset(source, at, LATEST, isolation)
+async def _end_of(source: Cluster, partition: TopicPartition, isolation: int) -> int:
+    await _require_leader(source, partition)
+    await source.require(partition)
+    return await list_offset(source, partition, LATEST, isolation)
 
 
-async def _require_leader(source: Cluster, at: TopicPartition) -> None:
-    if await _leaderless(source, [at]):
-        raise ClusterError(f"{source}: {at} has no leader that answers")
+async def _require_leader(source: Cluster, partition: TopicPartition) -> None:
+    if await _leaderless(source, [partition]):
+        raise ClusterError(f"{source}: {partition} has no leader that answers")
 
 
 async def _leaderless(source: Cluster, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
@@ -279,9 +292,9 @@ async def _leaderless(source: Cluster, partitions: Collection[TopicPartition]) -
     """
     deadline = clock.monotonic() + CALL_TIMEOUT
     while True:
-        leaders = {at: source.leader(at).node for at in partitions if source.has(at)}
-        found = {at: node for at, node in leaders.items() if node < 0 or node in source.silent}
-        lacking = {at if node < 0 else node for at, node in found.items()}
+        leaders = {partition: source.leader(partition).node for partition in partitions if source.has(partition)}
+        found = {partition: node for partition, node in leaders.items() if node < 0 or node in source.silent}
+        lacking = {partition if node < 0 else node for partition, node in found.items()}
         if lacking <= source.given_up or clock.monotonic() > deadline:
             source.given_up |= lacking
             return frozenset(found)
@@ -359,9 +372,15 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     may have deleted. Of a partition that cannot be asked about others answer.
     """
     seen = COPIES.newest(known.newest)
-    asked = (_deleted(settings, source, known, one, seen.get(one.target_topic)) for one in known.figures.values())
+    asked = (
+        _deleted(settings, source, known, status, seen.get(status.target_topic)) for status in known.figures.values()
+    )
     found = [one for one in await asyncio.gather(*asked) if one is not None]
-    rekeyed = {one.target_topic: one.topic for one in known.figures.values() if is_rekeyed(one.topic, settings.topics)}
+    rekeyed = {
+        status.target_topic: status.topic
+        for status in known.figures.values()
+        if is_rekeyed(status.topic, settings.topics)
+    }
     looked = (_emptied(source, known.journal.cluster, topic, there) for there, topic in sorted(rekeyed.items()))
     emptied = [one for one in await asyncio.gather(*looked) if one is not None]
     if not (found or emptied):
@@ -369,8 +388,8 @@ async def deleted_there(settings: Settings, source: Cluster, known: JournalSnaps
     names = {target for _, target, _, _, _ in found} | {there for there, _ in emptied}
     configs = await asyncio.to_thread(Admin(settings.target).topic_configs, names)
     lacking = [
-        (target, age_ms, f"{at}: the target deleted offsets {first} to {until - 1}, which the source has")
-        for at, target, first, until, age_ms in found
+        (target, age_ms, f"{partition}: the target deleted offsets {first} to {until - 1}, which the source has")
+        for partition, target, first, until, age_ms in found
     ]
     lacking += [(there, age_ms, f"{there}: the target deleted all that was re-keyed") for there, age_ms in emptied]
     return [
@@ -388,13 +407,13 @@ async def _emptied(source: Cluster, target: Cluster, topic: str, target_topic: s
     try:
         await asyncio.gather(source.refresh([topic]), target.refresh([target_topic]))
         places = [TopicPartition(target_topic, number) for number in target.topics[target_topic].leaders]
-        begins = await asyncio.gather(*(list_offset(target, at, EARLIEST) for at in places))
-        ends = await asyncio.gather(*(list_offset(target, at, LATEST) for at in places))
+        begins = await asyncio.gather(*(list_offset(target, partition, EARLIEST) for partition in places))
+        ends = await asyncio.gather(*(list_offset(target, partition, LATEST) for partition in places))
         if begins != ends or not any(ends):
             return None
         newest = -1
-        for at in (TopicPartition(topic, number) for number in source.topics[topic].leaders):
-            batch = await last_committed(source, at)
+        for topic_partition in (TopicPartition(topic, number) for number in source.topics[topic].leaders):
+            batch = await last_committed(source, topic_partition)
             newest = max(newest, batch.header.max_timestamp if batch is not None else -1)
     except (ClusterError, MalformedBatch, KeyError) as problem:
         _log.warning("start_unknown", topic=topic, reason=str(problem))
@@ -498,10 +517,10 @@ def _seen_ms(contact: PartitionStatus, now: int) -> int | None:
     return max(0, now - last.at_ms)
 
 
-async def _written(source: Cluster, at: TopicPartition, offset: int) -> int | None:
+async def _written(source: Cluster, partition: TopicPartition, offset: int) -> int | None:
     """When the record at an offset, or the next one, was written: Unix ms, None where that is unknown."""
     try:
-        batch = await batch_at(source, at, offset, READ_COMMITTED)
+        batch = await batch_at(source, partition, offset, READ_COMMITTED)
     except (ClusterError, MalformedBatch):
         return None
     return batch.header.base_timestamp if batch is not None and batch.header.base_timestamp >= 0 else None

@@ -54,7 +54,7 @@ async def drain(flow: Flow, gone: Collection[str] = ()) -> list[str]:
         assert taken is not None, "nobody stops it"
         known = taken.seen.values
         paused = paused_in(known)
-        active = [one for one in flow.assignments if one.source.topic not in paused]
+        active = [assignment for assignment in flow.assignments if assignment.source.topic not in paused]
         failures = dict[str, MirrorError]()
         begins = failures, flow.made, EARLIEST, flow.origins, flow.elsewhere
         begun = await recorded(source, journal, active, dict(known), *begins)
@@ -125,11 +125,11 @@ async def _stretches(
             memory_bytes=flow.memory_bytes,
             bytes_per_second=flow.bytes_per_second,
             stop_mark=mark,
-            so_far={at: one.counters for at, one in results.items()},
+            so_far={partition: result.counters for partition, result in results.items()},
         )
-        for one in await run_task(task):
-            results[TopicPartition(one.figures.topic, one.figures.partition)] = one
-        moves = headway.made({at: one.figures for at, one in results.items()})
+        for task_result in await run_task(task):
+            results[TopicPartition(task_result.figures.topic, task_result.figures.partition)] = task_result
+        moves = headway.made({partition: result.figures for partition, result in results.items()})
         left = tuple(
             a for a in left if a.source not in results or not _is_over(results[a.source].figures, a.until or 0)
         )

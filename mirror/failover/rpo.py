@@ -144,12 +144,12 @@ class RecoveryPoint:
     def of(cls, exposures: Iterable[PartitionRpo]) -> RecoveryPoint:
         """Of all partitions together: `certain` where it is for each; else `records` is what is known."""
         every = list(exposures)
-        times = [one.seconds for one in every]
-        known = [one for one in times if one is not None]
+        times = [rpo.seconds for rpo in every]
+        known = [time for time in times if time is not None]
         return cls(
-            records=sum(one.records for one in every),
+            records=sum(rpo.records for rpo in every),
             seconds=max(known, default=0.0) if len(known) == len(times) else None,
-            certain=all(one.is_certain for one in every),
+            certain=all(rpo.is_certain for rpo in every),
         )
 
 
@@ -226,11 +226,18 @@ class JournalSnapshot:
         while True:
             await self.read()
             figures = self.figures
-            behind = [at for at, end in ends.items() if at in figures and not _is_over(figures[at], end)]
+            behind = [
+                partition
+                for partition, end in ends.items()
+                if partition in figures and not _is_over(figures[partition], end)
+            ]
             if not behind or not self.is_mirrored:
                 return behind
-            wanted = {at: figures[at] for at in ends.keys() & figures.keys()}
-            capped = {at: replace(one, next_offset=min(one.next_offset, ends[at])) for at, one in wanted.items()}
+            wanted = {partition: figures[partition] for partition in ends.keys() & figures.keys()}
+            capped = {
+                partition: replace(status, next_offset=min(status.next_offset, ends[partition]))
+                for partition, status in wanted.items()
+            }
             if headway.made(capped):  # behind its end a partition may move for ever
                 moved_at = clock.monotonic()
             elif clock.monotonic() - moved_at > idle_seconds:
@@ -241,18 +248,26 @@ class JournalSnapshot:
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each source partition, about the copy of now."""
         reported = self._statuses()
-        begun = [one for there, topic in self._unheard().items() for one in self._begun(there, topic)]
+        begun = [status for there, topic in self._unheard().items() for status in self._begun(there, topic)]
         begun += [
             self._starting(topic, number, there, offset)
             for topic, there in self._named_rekeyed().items()
             for number, offset in self.reached.get(topic, {}).items()
         ]
-        return {TopicPartition(one.topic, one.partition): one for one in (*begun, *reported) if self._is_of_now(one)}
+        return {
+            TopicPartition(status.topic, status.partition): status
+            for status in (*begun, *reported)
+            if self._is_of_now(status)
+        }
 
     @property
     def rekeyed(self) -> dict[str, str]:
         """The re-keyed source topics of now with their targets, also those on which no query has reported."""
-        reported = {at.topic: one.target_topic for at, one in self.figures.items() if not self.is_plain(at.topic)}
+        reported = {
+            partition.topic: status.target_topic
+            for partition, status in self.figures.items()
+            if not self.is_plain(partition.topic)
+        }
         return self._named_rekeyed() | reported
 
     def others(self) -> dict[str, str]:
@@ -261,9 +276,9 @@ class JournalSnapshot:
         """
         owner = self.watched.last
         return {
-            one.target_topic: one.topic
-            for one in self._statuses()
-            if owner is not None and one.instance == owner.instance and not self._is_of_now(one)
+            status.target_topic: status.topic
+            for status in self._statuses()
+            if owner is not None and status.instance == owner.instance and not self._is_of_now(status)
         }
 
     def _statuses(self) -> tuple[PartitionStatus, ...]:
@@ -272,18 +287,18 @@ class JournalSnapshot:
     def _named_rekeyed(self) -> dict[str, str]:
         """Those that are on record since before their first record was."""
         return {
-            one.source_topic: there
-            for there, one in REKEYED.newest(self.newest).items()
-            if self.target_of and self.target_of(one.source_topic) == there and not self.is_plain(one.source_topic)
+            seen.source_topic: there
+            for there, seen in REKEYED.newest(self.newest).items()
+            if self.target_of and self.target_of(seen.source_topic) == there and not self.is_plain(seen.source_topic)
         }
 
     def _unheard(self) -> dict[str, FirstSeen]:
         """Copies that the flow began and no task has reported on, by name: a mirror may be lost in its first second."""
-        reported = {one.target_topic for one in self._statuses()}
+        reported = {status.target_topic for status in self._statuses()}
         return {
-            there: one
-            for there, one in COPIES.newest(self.newest).items()
-            if there not in reported and not one.deleted_ms and self.target_of and self.is_plain(one.source_topic)
+            there: seen
+            for there, seen in COPIES.newest(self.newest).items()
+            if there not in reported and not seen.deleted_ms and self.target_of and self.is_plain(seen.source_topic)
         }
 
     def _begun(self, there: str, topic: FirstSeen) -> Iterator[PartitionStatus]:

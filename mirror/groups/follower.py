@@ -149,7 +149,7 @@ class GroupFollower:
     async def _report(self, result: SyncResult) -> list[Blocker]:
         try:
             if result.cuts:
-                await self.journal.append_all(cut_entry(at, cut) for at, cut in result.cuts.items())
+                await self.journal.append_all(cut_entry(partition, cut) for partition, cut in result.cuts.items())
         except (ClusterError, WireError) as problem:
             return [Blocker("the journal was not written", detail=str(problem))]
         now = clock.now_ms()

@@ -95,7 +95,7 @@ class Side:
         for found in (await self._gathered({0: self._coordinators(groups)})).values():
             refused += found.refused
         self.refused(refused)
-        return frozenset(one.group for one in refused if one.code in AUTHORIZATION_ERRORS)
+        return frozenset(group_refusal.group for group_refusal in refused if group_refusal.code in AUTHORIZATION_ERRORS)
 
     async def _coordinators(self, groups: Collection[str]) -> Coordinators:
         """By the first broker that answers: any of them knows. Raises WireError where none does."""
@@ -118,10 +118,12 @@ class Side:
         """Where the chosen share groups stand, and the chosen streams groups, which nobody follows."""
         work: dict[int, Awaitable[FetchedOffsets]] = {}
         for node, groups in (await self.listed()).items():
-            chosen = [one for one in groups if one.is_unfollowed and any(of.fullmatch(one.group) for of in include)]
-            if share := [one.group for one in chosen if one.is_share]:
+            chosen = [
+                group for group in groups if group.is_unfollowed and any(of.fullmatch(group.group) for of in include)
+            ]
+            if share := [group.group for group in chosen if group.is_share]:
                 work[2 * node] = fetch_share_offsets(self.cluster, node, share)
-            if streams := [one.group for one in chosen if not one.is_share]:
+            if streams := [group.group for group in chosen if not group.is_share]:
                 work[2 * node + 1] = fetch_offsets(self.cluster, node, streams)
         found: tuple[dict[str, Offsets], dict[str, Offsets]] = {}, {}
         for key, fetched in (await self._gathered(work)).items():
@@ -142,7 +144,7 @@ class Side:
         }
         answers = await self._gathered(work)
         answered = {group for node in answers for group in parts[node]}
-        return answered, [one for refusals in answers.values() for one in refusals]
+        return answered, [refusal for refusals in answers.values() for refusal in refusals]
 
     def blocked(self, cause: str, group: str, *, passing: bool = False) -> None:
         """Take down what stands in the way here."""

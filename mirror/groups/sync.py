@@ -289,12 +289,12 @@ class GroupSync:
     async def _followed(self, *, whole: bool) -> dict[str, Offsets]:
         """Everything that the chosen groups have committed."""
         listed = await self._source.listed()
-        every = {one.group for groups in listed.values() for one in groups}
+        every = {group.group for groups in listed.values() for group in groups}
         nodes = {
-            one.group: node
+            group.group: node
             for node, groups in listed.items()
-            for one in groups
-            if one.commits and self._is_chosen(one.group)
+            for group in groups
+            if group.commits and self._is_chosen(group.group)
         }
         # A group that may not be described is not listed either; one that is asked for by name is to be missed.
         named = {pattern.pattern for pattern in self.include if names.is_plain(pattern.pattern)}
@@ -319,13 +319,13 @@ class GroupSync:
     async def _on_copies(self, listed: Collection[str] = ()) -> dict[str, Offsets]:
         """Where the chosen groups stand on copies, but for those that are `listed`."""
         there = {
-            one.group: node
+            group.group: node
             for node, groups in (await self._target.listed()).items()
-            for one in groups
-            if one.commits and one.group not in listed and self._is_chosen(one.group)
+            for group in groups
+            if group.commits and group.group not in listed and self._is_chosen(group.group)
         }
         found = {
-            group: {at: one for at, one in offsets.items() if at.topic in self._origins}
+            group: {at: committed for at, committed in offsets.items() if at.topic in self._origins}
             for group, offsets in (await self._target.fetched(there)).items()
         }
         return {group: offsets for group, offsets in found.items() if offsets}
@@ -339,7 +339,7 @@ class GroupSync:
         held_back: set[str] = set()
         until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed(whole=whole)).items():
-            moved = {at: there for at, one in offsets.items() if (there := self._translate(at, one))}
+            moved = {at: there for at, committed in offsets.items() if (there := self._translate(at, committed))}
             begun = {at: there for at, there in moved.items() if offsets[at].offset >= self._since.get(at, 0)}
             here = dict(there for at, there in begun.items() if self._verified(at))
             if len(here) < len(moved):
@@ -378,16 +378,16 @@ class GroupSync:
         """Who coordinates each group, but for those with members and those that take no offsets."""
         known: set[str] = set()
         for node, groups in (await self._target.listed()).items():
-            for one in groups:
-                if one.group not in work.sources:
+            for group in groups:
+                if group.group not in work.sources:
                     continue
-                known.add(one.group)
-                if not one.commits:
-                    self._target.blocked("a group of this name takes no offsets: rename one of them", one.group)
-                elif one.has_members:
-                    work.standings[one.group].add(GroupStanding.ACTIVE)
+                known.add(group.group)
+                if not group.commits:
+                    self._target.blocked("a group of this name takes no offsets: rename one of them", group.group)
+                elif group.has_members:
+                    work.standings[group.group].add(GroupStanding.ACTIVE)
                 else:
-                    work.nodes[one.group] = node
+                    work.nodes[group.group] = node
         work.nodes |= await self._target.coordinators(work.sources.keys() - known)
 
     async def _decide(self, work: _Work, *, renewing: bool) -> None:
@@ -476,7 +476,10 @@ class GroupSync:
         """Take out what is about other topics than are mirrored, on either side."""
         if not (topics := {at.topic for offsets in work.commits().values() for at in offsets}):
             return
-        ids, copies = dict(self._origins[one] for one in topics), {one: self._copies.get(one) for one in topics}
+        ids, copies = (
+            dict(self._origins[topic] for topic in topics),
+            {topic: self._copies.get(topic) for topic in topics},
+        )
         ours = await self._others(self._source, ids, "its source topic is gone or another one")
         theirs = await self._others(self._target, copies, "it is gone, or another one than was mirrored to")
         for group, offsets in work.commits().items():
@@ -562,8 +565,8 @@ class GroupSync:
         def is_behind(group: str) -> bool:
             reached, none = targets.get(group, {}), Committed(0)
             return any(
-                reached.get(at, none).offset < min(one.offset, ends.get(at, one.offset))
-                for at, one in left[group].items()
+                reached.get(at, none).offset < min(committed.offset, ends.get(at, committed.offset))
+                for at, committed in left[group].items()
             )
 
         return [f"group {group} stays behind ({standings[group]})" for group in sorted(left) if is_behind(group)]
@@ -694,10 +697,10 @@ class GroupSync:
             return [], tuple(self._target.blockers)
         found: list[OffsetGap] = []
         for group, offsets in sorted(groups.items()):
-            for at, one in sorted((offsets | planned.get(group, {})).items()):
+            for at, committed in sorted((offsets | planned.get(group, {})).items()):
                 if (end := ends.get(at)) is None:
                     self._unanswered(group, at)
-                elif one.offset > end:
+                elif committed.offset > end:
                     found.append(
                         OffsetGap(
                             group=group,
@@ -705,9 +708,9 @@ class GroupSync:
                             partition=at.partition,
                             target_topic=at.topic,
                             source_offset=None,
-                            reached=one.offset,
+                            reached=committed.offset,
                             reads_again=0,
-                            misses=one.offset - end,
+                            misses=committed.offset - end,
                             cause=BEHIND_END.format(end=end),
                         )
                     )

@@ -49,8 +49,8 @@ class Terms(NamedTuple):
 def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
     """Offsets that are equal on both sides; `pairs` are the mirrored partitions, source to target."""
 
-    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
-        target = pairs.get(at)
+    def translate(partition: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
+        target = pairs.get(partition)
         return (target, committed) if target else None
 
     return translate
@@ -61,8 +61,8 @@ def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes)
     dropped from there on: too far, so that whoever knows where the runs end holds it back.
     """
 
-    def translate(at: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
-        target = pairs.get(at)
+    def translate(partition: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
+        target = pairs.get(partition)
         if target is None:
             return None
         index = indexes.get(target)

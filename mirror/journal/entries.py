@@ -153,7 +153,7 @@ def mirrored_cluster(journal: Mapping[bytes, bytes]) -> str | None:
     any, or these are several.
     """
     seen = (*COPIES.newest(journal).values(), *REKEYED.newest(journal).values())
-    ids = {one.cluster_id for one in seen if one.cluster_id and not one.deleted_ms}
+    ids = {first_seen.cluster_id for first_seen in seen if first_seen.cluster_id and not first_seen.deleted_ms}
     return ids.pop() if len(ids) == 1 else None
 
 
@@ -184,27 +184,29 @@ async def start_offsets(
     elsewhere than was asked for could not be mended later.
     """
 
-    async def of(one: TopicPartition, other: TopicPartition | None) -> int:
+    async def of(partition: TopicPartition, other: TopicPartition | None) -> int:
         if when == EARLIEST or (other is not None and await replicated_end(target, other)):
             return 0
-        return await _offset_at(source, one, when)
+        return await _offset_at(source, partition, when)
 
     asked = list(copies)
     found = await asyncio.gather(*(of(*copy) for copy in asked))
-    return {one: offset for (one, _), offset in zip(asked, found, strict=True)}
+    return {partition: offset for (partition, _), offset in zip(asked, found, strict=True)}
 
 
-async def _offset_at(source: Cluster, at: TopicPartition, when: int) -> int:
+async def _offset_at(source: Cluster, partition: TopicPartition, when: int) -> int:
     """The first offset at or after a moment, 0 for that of the log itself: what a source deletes of its first records
     before they are mirrored is no loss. The log's end where there is none, which for the latest is where a reader of
     committed records begins: no transaction is mirrored in part.
     """
-    start = await list_offset(source, at, EARLIEST)
+    start = await list_offset(source, partition, EARLIEST)
     if when == LATEST:
-        found = await list_offset(source, at, LATEST, READ_COMMITTED)
+        found = await list_offset(source, partition, LATEST, READ_COMMITTED)
     else:
-        end = await list_offset(source, at, LATEST)  # asked before: what is appended in between may be of that time
-        found = await begin_since(source, at, when, start, end)
+        end = await list_offset(
+            source, partition, LATEST
+        )  # asked before: what is appended in between may be of that time
+        found = await begin_since(source, partition, when, start, end)
     return found if found > start else 0
 
 
@@ -321,7 +323,7 @@ def losses_in(known: Mapping[bytes, bytes]) -> dict[TopicPartition, tuple[Lost, 
     seen, rekeyed = COPIES.newest(known), REKEYED.newest(known)  # what was copied as it is once may have both records
     for (target, _), lost in LOSSES.newest(known).items():
         named = [now for of in (seen, rekeyed) if (now := of.get(target.topic)) is not None]
-        if not named or any(lost.concerns(one.topic_id, one.target_topic_id) for one in named):
+        if not named or any(lost.concerns(first_seen.topic_id, first_seen.target_topic_id) for first_seen in named):
             found.setdefault(target, []).append(lost)
     return {target: tuple(sorted(lost, key=lambda one: one.first)) for target, lost in found.items()}
 
@@ -331,10 +333,10 @@ def accept_entry(loss: Loss, topic_id: UUID | None) -> tuple[bytes, bytes]:
     return ACCEPTED.entry(loss.target, Accepted(loss.first, loss.next_offset, topic_id, loss.reason))
 
 
-def accepted_for(one: Assignment, accepted: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
+def accepted_for(assignment: Assignment, accepted: Mapping[TopicPartition, Accepted]) -> tuple[int, int] | None:
     """What is accepted of a partition: nothing where the topic that it was accepted of was another one."""
-    found = accepted.get(one.target)
-    return found.offsets if found is not None and found.topic_id == one.topic_id else None
+    found = accepted.get(assignment.target)
+    return found.offsets if found is not None and found.topic_id == assignment.topic_id else None
 
 
 # --- Settings of copies that do not follow their sources' -------------------------------------------------------------
@@ -371,7 +373,7 @@ def unfollowed_entries(
 ) -> list[Change]:
     """Return the records by which the journal says what is so `now`, and not what was `before`."""
     return [
-        SETTINGS.change(topic, [one[1:] for one in now[topic]] if topic in now else None)
+        SETTINGS.change(topic, [unfollowed[1:] for unfollowed in now[topic]] if topic in now else None)
         for topic in sorted(before.keys() | now.keys())
         if before.get(topic) != now.get(topic)
     ]

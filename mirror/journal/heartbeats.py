@@ -83,10 +83,10 @@ class Heart:
         while True:
             now, before = clock.monotonic(), since
             since = {
-                one.key(): known if (known := before.get(one.key())) and known[0] == one else (one, now)
-                for one in self.figures()
+                status.key(): known if (known := before.get(status.key())) and known[0] == status else (status, now)
+                for status in self.figures()
             }
-            figures = (one if now - at <= STALE_SECONDS else _of_old(one) for one, at in since.values())
+            figures = (status if now - at <= STALE_SECONDS else _of_old(status) for status, at in since.values())
             beat = Heartbeat.of(self.flow, self.instance, figures)
             try:
                 batch = encode([(self.flow.encode(), beat.to_json())])

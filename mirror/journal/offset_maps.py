@@ -277,9 +277,11 @@ async def forget_expired(journal: Journal, indexes: Indexes) -> None:
     """
     cluster = journal.cluster
     asked = [
-        at for at, index in indexes.items() if (index.begin or len(index.pieces) > 1) and cluster.leader(at).node >= 0
+        partition
+        for partition, index in indexes.items()
+        if (index.begin or len(index.pieces) > 1) and cluster.leader(partition).node >= 0
     ]
-    found = await asyncio.gather(*(list_offset(cluster, at, EARLIEST) for at in asked))
-    for at, log_start in zip(asked, found, strict=True):
-        indexes[at].log_start = log_start
+    found = await asyncio.gather(*(list_offset(cluster, partition, EARLIEST) for partition in asked))
+    for topic_partition, log_start in zip(asked, found, strict=True):
+        indexes[topic_partition].log_start = log_start
     await journal.append_all(indexes.expired(dict(zip(asked, found, strict=True))))

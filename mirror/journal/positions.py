@@ -145,36 +145,36 @@ class Standing:
         has what the former one lacked, or there is another record of it.
         """
         losses = self.losses.get(target, {}).values()
-        of_it = (one for one in losses if one.reason not in POSSIBLE and one.concerns(topic_id, target_topic_id))
-        return _joined((one.first, one.next_offset) for one in of_it)
+        of_it = (loss for loss in losses if loss.reason not in POSSIBLE and loss.concerns(topic_id, target_topic_id))
+        return _joined((lost.first, lost.next_offset) for lost in of_it)
 
-    def updated(self, one: Assignment) -> Assignment:
+    def updated(self, assignment: Assignment) -> Assignment:
         """An assignment with what is known here of its copy, on top of what it has: what a part of a journal does not
         say, the rest of it may.
         """
-        here = self.handed(one)
+        here = self.handed(assignment)
         return replace(
             here,
-            accepted=one.accepted,
-            last=here.last or one.last,
-            stop=here.stop or one.stop,
-            losses=tuple(sorted({*one.losses, *here.losses})),
-            tombstones_ms=self.tombstones_ms.get(one.target, one.tombstones_ms),
-            may_lack=here.may_lack or one.may_lack,
+            accepted=assignment.accepted,
+            last=here.last or assignment.last,
+            stop=here.stop or assignment.stop,
+            losses=tuple(sorted({*assignment.losses, *here.losses})),
+            tombstones_ms=self.tombstones_ms.get(assignment.target, assignment.tombstones_ms),
+            may_lack=here.may_lack or assignment.may_lack,
         )
 
-    def handed(self, one: Assignment) -> Assignment:
+    def handed(self, assignment: Assignment) -> Assignment:
         """An assignment with all that the journal says of its copy."""
         return replace(
-            one,
-            accepted=accepted_for(one, self.accepted),
-            last=self.positions.get(one.target),
-            stop=self.stops.get(one.target),
-            losses=self.lost_of(one.target, one.topic_id, one.target_topic_id),
-            caught_up_ms=max(one.caught_up_ms, self.caught_up.get(one.target, 0)),
-            contact=self.contacts.get(one.target, one.contact),
-            tombstones_ms=self.tombstones_ms.get(one.target),
-            may_lack=self.may_lack(one.target, one.topic_id, one.target_topic_id),
+            assignment,
+            accepted=accepted_for(assignment, self.accepted),
+            last=self.positions.get(assignment.target),
+            stop=self.stops.get(assignment.target),
+            losses=self.lost_of(assignment.target, assignment.topic_id, assignment.target_topic_id),
+            caught_up_ms=max(assignment.caught_up_ms, self.caught_up.get(assignment.target, 0)),
+            contact=self.contacts.get(assignment.target, assignment.contact),
+            tombstones_ms=self.tombstones_ms.get(assignment.target),
+            may_lack=self.may_lack(assignment.target, assignment.topic_id, assignment.target_topic_id),
         )
 
     def may_lack(self, target: TopicPartition, topic_id: UUID | None, target_topic_id: UUID | None) -> bool:
@@ -196,7 +196,11 @@ def stops_in(known: Mapping[bytes, bytes], topic_ids: Mapping[str, UUID | None])
     """By target partition, the stops that stand now, for whoever shows them or decides by them. `topic_ids` are the
     target topics' ids of now: a stop of another topic by that name concerns nobody; None is an id that is not known.
     """
-    return {at: stop for at, stop in standing_in(known).stops.items() if stop.concerns(topic_ids.get(at.topic))}
+    return {
+        partition: stop
+        for partition, stop in standing_in(known).stops.items()
+        if stop.concerns(topic_ids.get(partition.topic))
+    }
 
 
 class StandingLog:
@@ -210,10 +214,14 @@ class StandingLog:
         self, positions: Iterable[tuple[TopicPartition, LastPosition]], stops: Mapping[TopicPartition, KnownStop | None]
     ) -> list[Change]:
         """The records for what is not written yet: positions, stops, and None for a stop that was lifted."""
-        moved: list[Change] = [POSITIONS.entry(at, one) for at, one in positions if self._positions.get(at) != one]
-        for at, stop in stops.items():
-            if at not in self._stops or self._stops[at] != stop:
-                moved.append(STOPS.change(at, stop))
+        moved: list[Change] = [
+            POSITIONS.entry(partition, position)
+            for partition, position in positions
+            if self._positions.get(partition) != position
+        ]
+        for topic_partition, stop in stops.items():
+            if topic_partition not in self._stops or self._stops[topic_partition] != stop:
+                moved.append(STOPS.change(topic_partition, stop))
         return moved
 
     def written(

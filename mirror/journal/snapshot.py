@@ -85,8 +85,8 @@ class Status:
     def seen_ms(self) -> int:
         """When the owner was last heard of; 0 for never."""
         if self.owner is None:
-            return max((one.at_ms for one in self.figures), default=0)
-        mine = (one.at_ms for one in self.figures if one.instance == self.owner.instance)
+            return max((status.at_ms for status in self.figures), default=0)
+        mine = (status.at_ms for status in self.figures if status.instance == self.owner.instance)
         return max(self.owner.at_ms, *mine, 0)
 
     @property
@@ -174,29 +174,35 @@ class Follower:
         """
         with contextlib.suppress(*NOT_OURS):
             owner, now = Owner.from_json(self._newest.get(OWNER) or b""), clock.now_ms()
-            mine = [one for one in arrived if ownership.reporter(one.value) == owner.instance]
+            mine = [entry for entry in arrived if ownership.reporter(entry.value) == owner.instance]
             self._heard_ms = now if mine else self._heard_ms
-            reports = (PartitionStatus.from_json(one.value or b"") for one in mine if one.key.startswith(STATE))
-            if times := [one.at_ms for one in reports]:
+            reports = (PartitionStatus.from_json(entry.value or b"") for entry in mine if entry.key.startswith(STATE))
+            if times := [report.at_ms for report in reports]:
                 behind = now - max(times)
                 self._skew_ms = behind if abs(behind) > _SKEW_MS else 0
 
     async def _with_lag(self, found: Status) -> Status:
         """The same with the lag by the source's own answer, where no fresh report has it."""
-        blind = [one for one in found.figures if found.is_stale(one) or not one.sees_the_end]
+        blind = [status for status in found.figures if found.is_stale(status) or not status.sees_the_end]
         if self.source is None or not blind:
             return found
         if clock.monotonic() - self._asked > ASK_PAUSE:
-            places = {TopicPartition(one.topic, one.partition) for one in blind}
+            places = {TopicPartition(status.topic, status.partition) for status in blind}
             seen = REKEYED.newest(self._kept) | COPIES.newest(self._kept)
-            ids = {one.topic: seen[one.target_topic].topic_id for one in blind if one.target_topic in seen}
+            ids = {status.topic: seen[status.target_topic].topic_id for status in blind if status.target_topic in seen}
             self._ends = await self._ask(self.source, places, found.source_id, ids)
             self._asked = clock.monotonic()
         ends = self._ends
-        known = {one.key(): ends[at] for one in blind if (at := TopicPartition(one.topic, one.partition)) in ends}
+        known = {
+            status.key(): ends[partition]
+            for status in blind
+            if (partition := TopicPartition(status.topic, status.partition)) in ends
+        }
         return replace(
             found,
-            figures=tuple(one.with_end(*known[one.key()]) if one.key() in known else one for one in found.figures),
+            figures=tuple(
+                status.with_end(*known[status.key()]) if status.key() in known else status for status in found.figures
+            ),
         )
 
     @staticmethod
@@ -210,8 +216,11 @@ class Follower:
             async with asyncio.timeout(ASK_SECONDS):
                 ends = await ends_and_starts(source, partitions)
             if same_id(source.cluster_id, source_id or None):
-                is_same = {at.topic: same_id(ids.get(at.topic), source.topic_id(at.topic)) for at in ends}
-                return {at: end for at, end in ends.items() if is_same[at.topic]}
+                is_same = {
+                    partition.topic: same_id(ids.get(partition.topic), source.topic_id(partition.topic))
+                    for partition in ends
+                }
+                return {partition: end for partition, end in ends.items() if is_same[partition.topic]}
         return {}
 
 
@@ -260,7 +269,7 @@ def status_of(
         target_id=target_id,
         skew_ms=skew_ms,
         heard_ms=heard_ms,
-        unfollowed=tuple(one for _, every in sorted(unfollowed_in(journal).items()) for one in every),
+        unfollowed=tuple(unfollowed for _, every in sorted(unfollowed_in(journal).items()) for unfollowed in every),
     )
     now_unknown = {one.key() for one in figures if status.is_stale(one) or one.state in _FROZEN}
     return replace(
@@ -268,11 +277,11 @@ def status_of(
     )
 
 
-def _stopped(one: PartitionStatus, stop: KnownStop | None) -> PartitionStatus:
+def _stopped(status: PartitionStatus, stop: KnownStop | None) -> PartitionStatus:
     """A report that does not name a stop that stands was written without knowing of it."""
-    if stop is None or one.state.is_stop:
-        return one
-    return replace(one, state=stop.state, detail=stop.text, lag_records=None)
+    if stop is None or status.state.is_stop:
+        return status
+    return replace(status, state=stop.state, detail=stop.text, lag_records=None)
 
 
 def is_lag_known(figures: PartitionStatus) -> bool:

@@ -217,9 +217,9 @@ async def in_turns(
     Raises AllFailed where all failed by errors that are `retriable`; another error at once.
     """
 
-    def drop(one: asyncio.Task[T]) -> None:
-        if not one.cancelled() and one.exception() is None:
-            discard(one.result())
+    def drop(task: asyncio.Task[T]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            discard(task.result())
 
     untried, begun = list(attempts), list[asyncio.Task[T]]()
     taken: asyncio.Task[T] | None = None
@@ -227,17 +227,17 @@ async def in_turns(
         while True:
             if untried:
                 begun.append(asyncio.create_task(untried.pop(0)()))
-            if under_way := [one for one in begun if not one.done()]:
+            if under_way := [task for task in begun if not task.done()]:
                 waits = stagger if untried else None
                 await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED, timeout=waits)
             for one in begun:
                 if one.done() and not isinstance(one.exception(), retriable):
                     taken = one
                     return one.result()
-            if not untried and all(one.done() for one in begun):
-                raise AllFailed([problem for one in begun if isinstance(problem := one.exception(), Exception)])
+            if not untried and all(task.done() for task in begun):
+                raise AllFailed([problem for task in begun if isinstance(problem := task.exception(), Exception)])
     finally:
-        late = [one for one in begun if one is not taken]
+        late = [task for task in begun if task is not taken]
         for one in late:
             one.add_done_callback(drop)  # also where whoever waits here is cancelled once more
             one.cancel()

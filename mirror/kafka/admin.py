@@ -166,7 +166,8 @@ def topic_info(found: Described) -> TopicInfo:
         name=found.name,
         topic_id=found.topic_id,
         partitions=tuple(
-            PartitionInfo(partition=one.partition, leader=one.leader, replicas=one.replicas) for one in found.partitions
+            PartitionInfo(partition=partition.partition, leader=partition.leader, replicas=partition.replicas)
+            for partition in found.partitions
         ),
         rights=found.rights,
     )
@@ -376,7 +377,7 @@ class Admin:
             asked = partial(topic_configs_by_all, topics=some, timeout=_EACH_S)
             found = self._wire.ask("describe topic configs", DEADLINE_S, asked)
             answers = [read_configs(one, self._wire.endpoint, {}) for one in found]
-            known |= {name: of for name in some if (of := agreed(one[name] for one in answers if name in one))}
+            known |= {name: of for name in some if (of := agreed(answer[name] for answer in answers if name in answer))}
         return known
 
     def broker_configs(self) -> dict[str, ConfigValue]:
@@ -436,12 +437,12 @@ class Admin:
     def _creating(self, creations: Sequence[Creation], *, validate_only: bool) -> Mapping[str, Future[Any]]:
         wanted = [
             NewTopic(
-                one.topic,
-                num_partitions=one.partitions,
-                replication_factor=one.replication_factor,
-                config=dict(one.configs),
+                creation.topic,
+                num_partitions=creation.partitions,
+                replication_factor=creation.replication_factor,
+                config=dict(creation.configs),
             )
-            for one in creations
+            for creation in creations
         ]
         with self._doing("create topics"):
             return self._requested(
@@ -543,13 +544,18 @@ class Admin:
         By the wire: librdkafka asks with the leader epochs that it read first, and where a leader was elected since, it
         is refused (FENCED_LEADER_EPOCH) for as long as it lives.
         """
-        led = ((topic.name, one.partition) for topic in topics for one in topic.partitions if one.leader >= 0)
+        led = (
+            (topic.name, partition.partition)
+            for topic in topics
+            for partition in topic.partitions
+            if partition.leader >= 0
+        )
         partitions = [TopicPartition(*at) for at in led]
         if not partitions:
             return {}
 
         async def listed(cluster: Cluster) -> tuple[dict[TopicPartition, int], ...]:
-            names = {at.topic for at in partitions}
+            names = {partition.topic for partition in partitions}
             try:
                 async with asyncio.timeout(DEADLINE_S):
                     await cluster.learn(names)  # who leads now
@@ -560,7 +566,10 @@ class Admin:
                 cluster.forget(names)
 
         starts, ends = self._wire.ask("list offsets", DEADLINE_S, listed)
-        return {(at.topic, at.partition): Span(start=starts[at], end=ends[at]) for at in partitions}
+        return {
+            (partition.topic, partition.partition): Span(start=starts[partition], end=ends[partition])
+            for partition in partitions
+        }
 
     def groups(self) -> frozenset[str]:
         """Every consumer group that we may see."""
@@ -627,7 +636,7 @@ class Admin:
         for _ in range(_ASKS - 1):
             asked = call(*args, request_timeout=DEADLINE_S, **options)
             errors = [one.exception() for one in (asked.values() if isinstance(asked, Mapping) else (asked,))]
-            if not any(isinstance(one, KafkaException) and is_to_repeat(one.args[0]) for one in errors):
+            if not any(isinstance(error, KafkaException) and is_to_repeat(error.args[0]) for error in errors):
                 return asked
             self._client.list_topics(timeout=DEADLINE_S)  # brings the controller that is named now
         return call(*args, request_timeout=DEADLINE_S, **options)

@@ -233,10 +233,10 @@ async def commit_offsets(
 def _commit_request(version: int, group: str, offsets: Offsets) -> Any:
     schema = OFFSET_COMMIT.schema(version, "request")
     topics: dict[str, list[Any]] = {}
-    for at, committed in offsets.items():
-        topics.setdefault(at.topic, []).append(
+    for partition, committed in offsets.items():
+        topics.setdefault(partition.topic, []).append(
             schema.OffsetCommitRequestPartition(
-                partition_index=at.partition,
+                partition_index=partition.partition,
                 committed_offset=committed.offset,
                 committed_leader_epoch=_NO_EPOCH,
                 committed_metadata=committed.metadata,

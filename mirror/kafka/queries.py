@@ -61,9 +61,9 @@ def list_offsets_request(
     """The request behind `list_offset`, for all partitions of `epochs`, which are those of the leader asked."""
     schema = LIST_OFFSETS.schema(version, "request")
     parts: dict[str, list[Any]] = {}
-    for at, epoch in epochs.items():
-        parts.setdefault(at.topic, []).append(
-            schema.ListOffsetsPartition(partition_index=at.partition, current_leader_epoch=epoch, timestamp=when)
+    for partition, epoch in epochs.items():
+        parts.setdefault(partition.topic, []).append(
+            schema.ListOffsetsPartition(partition_index=partition.partition, current_leader_epoch=epoch, timestamp=when)
         )
     topics = tuple(schema.ListOffsetsTopic(name=name, partitions=tuple(of)) for name, of in parts.items())
     late = {"timeout": timedelta(seconds=CALL_TIMEOUT)} if version >= 10 else {}
@@ -253,12 +253,12 @@ async def listed(
     Leaders are looked up anew where one is not known or did not answer, for the next time. Raises ClusterUnreachable,
     NotAuthenticated.
     """
-    unknown = {at.topic for at in partitions if at.topic not in cluster.topics}
+    unknown = {partition.topic for partition in partitions if partition.topic not in cluster.topics}
     if unknown:
         await cluster.learn(unknown)
     by_leader: dict[int, list[TopicPartition]] = {}
-    for at in partitions:
-        by_leader.setdefault(cluster.leader(at).node, []).append(at)
+    for topic_partition in partitions:
+        by_leader.setdefault(cluster.leader(topic_partition).node, []).append(topic_partition)
     by_leader.pop(-1, None)
     found: dict[TopicPartition, int] = {}
     asked = (_ask(cluster, node, led, when, isolation) for node, led in by_leader.items())
@@ -278,7 +278,7 @@ async def ends_and_starts(
     """The high watermark and the log start of each partition, as `listed` has them."""
     ends = await listed(cluster, partitions, LATEST)
     starts = await listed(cluster, list(ends), EARLIEST)
-    return {at: (ends[at], start) for at, start in starts.items()}
+    return {partition: (ends[partition], start) for partition, start in starts.items()}
 
 
 async def every_listed(
@@ -286,8 +286,8 @@ async def every_listed(
 ) -> dict[TopicPartition, int]:
     """As `listed`, and where a leader did not answer, as after an election, `list_offset` asks again, and raises."""
     found = await listed(cluster, partitions, when, isolation)
-    silent = [at for at in partitions if at not in found]
-    again = await asyncio.gather(*(list_offset(cluster, at, when, isolation) for at in silent))
+    silent = [partition for partition in partitions if partition not in found]
+    again = await asyncio.gather(*(list_offset(cluster, partition, when, isolation) for partition in silent))
     return found | dict(zip(silent, again, strict=True))
 
 
@@ -295,7 +295,7 @@ async def _ask(
     cluster: Cluster, node: int, partitions: Sequence[TopicPartition], when: int, isolation: int
 ) -> dict[TopicPartition, int]:
     connection = await cluster.connection(node, PURPOSE)
-    epochs = {at: cluster.leader(at).epoch for at in partitions}
+    epochs = {partition: cluster.leader(partition).epoch for partition in partitions}
     request = list_offsets_request(connection.version(LIST_OFFSETS), epochs, when, isolation)
     answer = await connection.call(LIST_OFFSETS, request, CALL_TIMEOUT)
     for topic in answer.topics:

@@ -109,7 +109,7 @@ class RememberingAdmin(Admin):
         try:
             super().alter_configs(changing, failures, ids)
         finally:
-            self._forget(one.topic for one in changing)
+            self._forget(change.topic for change in changing)
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in names:

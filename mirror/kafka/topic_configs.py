@@ -70,7 +70,7 @@ async def topic_configs_by_all(
     for one in answers:
         if isinstance(one, BaseException) and not isinstance(one, (ConnectionLost, ClusterUnreachable, TimeoutError)):
             raise one
-    if found := [one for one in answers if not isinstance(one, BaseException)]:
+    if found := [answer for answer in answers if not isinstance(answer, BaseException)]:
         return found
     raise ClusterUnreachable(f"{cluster}: no broker says how its topics are configured: {answers}")
 
@@ -91,7 +91,7 @@ async def _topic_configs(
     answer = await asked_of(cluster, connection, DESCRIBE_CONFIGS, request, timeout)
     found = {
         (result.resource_type, result.resource_name): result.error_code
-        or tuple(Config(one.name, one.value, int(one.config_source)) for one in result.configs)
+        or tuple(Config(config.name, config.value, int(config.config_source)) for config in result.configs)
         for result in answer.results
     }
     limits = [one for (kind, _), of in found.items() if kind == _BROKER and isinstance(of, tuple) for one in of]
@@ -144,7 +144,7 @@ def agreed(answers: Iterable[Mapping[str, ConfigValue]]) -> dict[str, ConfigValu
 
 
 def _agreed(name: str, found: Sequence[ConfigValue]) -> ConfigValue:
-    if all(one.value == found[0].value for one in found):
+    if all(config.value == found[0].value for config in found):
         return found[0]
     keeps_most = found[0] if name not in _BOUNDS else max(found, key=lambda one: _bound(one.value))
     return replace(keeps_most, is_disputed=True)
@@ -211,6 +211,6 @@ class ConfigChange:
 def by_topic(changes: Iterable[ConfigChange]) -> dict[str, list[ConfigChange]]:
     """The changes of each topic, in their order."""
     found: dict[str, list[ConfigChange]] = {}
-    for one in changes:
-        found.setdefault(one.topic, []).append(one)
+    for change in changes:
+        found.setdefault(change.topic, []).append(change)
     return found

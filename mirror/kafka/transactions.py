@@ -130,12 +130,12 @@ class Transaction:
         out.
         """
         assert not self._over, f"{self} has ended"
-        asked = [at for at in dict.fromkeys(partitions) if at not in self._next]
+        asked = [partition for partition in dict.fromkeys(partitions) if partition not in self._next]
         if not asked:
             return
         topics: dict[str, list[int]] = {}
-        for at in asked:
-            topics.setdefault(at.topic, []).append(at.partition)
+        for topic_partition in asked:
+            topics.setdefault(topic_partition.topic, []).append(topic_partition.partition)
 
         def build(version: int) -> Any:
             named = ADD_PARTITIONS_TO_TXN.schema(version, "request").AddPartitionsToTxnTopic
@@ -151,7 +151,7 @@ class Transaction:
         self._named = True
         self._topic_ids = {name: self._cluster.topic_id(name) for name in topics} | self._topic_ids
         await self._coordinator.ask(ADD_PARTITIONS_TO_TXN, build, _codes_by_topic, "AddPartitionsToTxn", self._timeout)
-        self._next |= {at: self._sequences.get(at, self._first) for at in asked}
+        self._next |= {partition: self._sequences.get(partition, self._first) for partition in asked}
 
     async def append(self, batches: Mapping[TopicPartition, RawBatch]) -> dict[TopicPartition, int]:
         """Append one batch to each of several partitions that have joined, and wait for all in-sync replicas: the
@@ -162,10 +162,10 @@ class Transaction:
         """
         assert not self._over, f"{self} has ended"
         waiting: dict[TopicPartition, Parts] = {}
-        for at, raw in batches.items():
-            assert raw.header.magic == 2, f"{at}: a batch of magic {raw.header.magic}"
-            assert not raw.header.is_control, f"{at}: a marker"
-            waiting[at] = restamp(raw, self._next[at], transactional=True), raw.records
+        for topic_partition, raw in batches.items():
+            assert raw.header.magic == 2, f"{topic_partition}: a batch of magic {raw.header.magic}"
+            assert not raw.header.is_control, f"{topic_partition}: a marker"
+            waiting[topic_partition] = restamp(raw, self._next[topic_partition], transactional=True), raw.records
         self._doubtful, before = True, self._doubtful
         acks = await self._appended(waiting)
         self._doubtful = before
@@ -173,7 +173,7 @@ class Transaction:
             self._next[at] = self._next[at].after(raw.header.last_offset_delta)
             if acks[at].append_time_ms not in (-1, raw.header.max_timestamp):
                 self.stamped.setdefault(at, acks[at].base_offset)
-        return {at: ack.base_offset for at, ack in acks.items()}
+        return {partition: ack.base_offset for partition, ack in acks.items()}
 
     async def commit(self) -> None:
         """Have all of it seen. Returns once that is decided; leaders get their markers within moments.
@@ -228,8 +228,8 @@ class Transaction:
         deadline = clock.monotonic() + self._timeout
         backoff = Backoff()
         acks: dict[TopicPartition, Ack] = {}
-        if any(self._cluster.leader(at).node < 0 for at in waiting):
-            await self._cluster.refresh({at.topic for at in waiting}, self._timeout)
+        if any(self._cluster.leader(partition).node < 0 for partition in waiting):
+            await self._cluster.refresh({partition.topic for partition in waiting}, self._timeout)
         while waiting:
             problem = "no leader"
             left = max(0.1, deadline - clock.monotonic())
@@ -249,7 +249,9 @@ class Transaction:
                     f" (last: {problem})"
                 )
             await asyncio.sleep(backoff.next())
-            await self._cluster.refresh({at.topic for at in waiting}, max(0.1, deadline - clock.monotonic()))
+            await self._cluster.refresh(
+                {partition.topic for partition in waiting}, max(0.1, deadline - clock.monotonic())
+            )
         return acks
 
     def _take(self, acks: Iterable[Ack], waiting: dict[TopicPartition, Parts], taken: dict[TopicPartition, Ack]) -> str:
@@ -271,15 +273,15 @@ class Transaction:
         """What goes to which leader, in requests of a limited size."""
         requests: list[tuple[int, dict[TopicPartition, Parts]]] = []
         open_: dict[int, tuple[int, dict[TopicPartition, Parts]]] = {}
-        for at, parts in waiting.items():
-            if (node := self._cluster.leader(at).node) < 0:
+        for partition, parts in waiting.items():
+            if (node := self._cluster.leader(partition).node) < 0:
                 continue
             size, request = open_.get(node, (REQUEST_BYTES, {}))
             length = sum(map(len, parts))
             if size + length > REQUEST_BYTES:
                 size, request = 0, {}
                 requests.append((node, request))
-            request[at] = parts
+            request[partition] = parts
             open_[node] = size + length, request
         return requests
 
@@ -300,15 +302,19 @@ async def awaiting_markers(cluster: Cluster, transactional_id: str) -> frozenset
         return DESCRIBE_TRANSACTIONS.request(version)(transactional_ids=(transactional_id,))
 
     def codes(answer: Any) -> Iterator[tuple[Any, str]]:
-        yield from ((one.error_code, "") for one in answer.transaction_states if one.error_code != _UNKNOWN_ID)
+        yield from (
+            (transaction_state.error_code, "")
+            for transaction_state in answer.transaction_states
+            if transaction_state.error_code != _UNKNOWN_ID
+        )
 
     coordinator = _Coordinator(cluster, transactional_id)
     answer = await coordinator.ask(DESCRIBE_TRANSACTIONS, build, codes, "DescribeTransactions", CALL_TIMEOUT)
     return frozenset(
         TopicPartition(topic.topic, number)
-        for one in answer.transaction_states
-        if one.transaction_state == _COMMITTING
-        for topic in one.topics
+        for transaction_state in answer.transaction_states
+        if transaction_state.transaction_state == _COMMITTING
+        for topic in transaction_state.topics
         for number in topic.partitions
     )
 
@@ -410,4 +416,4 @@ def _codes_by_topic(answer: Any) -> Iterator[tuple[Any, str]]:
         for topic in answer.results_by_topic_v3_and_below
         for part in topic.results_by_partition
     ]
-    yield from sorted(codes, key=lambda one: one[0] == _NOT_ATTEMPTED)
+    yield from sorted(codes, key=lambda code: code[0] == _NOT_ATTEMPTED)

@@ -103,7 +103,7 @@ def _naming(draft: Draft, include: list[str]) -> list[str]:
         case "DefaultReplicationPolicy":
             draft.put(("topics", "naming"), {"prefix": prefix} if prefix else "identity", given or policy)
             beats = [_HEARTBEATS, *(f"{alias}{separator}{_HEARTBEATS}" for alias in (*scope.clusters, source, target))]
-            left_out = [re.escape(one) for one in beats if not {one, re.escape(one)} & set(include)]
+            left_out = [re.escape(beat) for beat in beats if not {beat, re.escape(beat)} & set(include)]
         case "IdentityReplicationPolicy":
             if source == target:
                 raise _refusal(policy, f"with equal aliases ({source!r}) it makes MirrorMaker mirror no topic")
@@ -163,9 +163,9 @@ def _groups(draft: Draft) -> None:
         return
     why = f"{own.key} cannot be run" if own else "MirrorMaker set no group's offsets (sync.group.offsets.enabled)"
     draft.put(("groups", "include"), [], remark=f"{why}; to have them follow: {line_of(patterns)}")
-    for one in (own, follow, seconds):
-        if one is not None:
-            scope.explain(one, "no group follows: see groups.include")
+    for property_ in (own, follow, seconds):
+        if property_ is not None:
+            scope.explain(property_, "no group follows: see groups.include")
 
 
 def _sync(draft: Draft) -> None:

@@ -118,7 +118,9 @@ def text_of(draft: Draft, origin: str) -> str:
     flow = "->".join(draft.scope.names.values())
     lines = [*_comment(f"The flow {flow} of {origin}, translated by `mirror import-mm2`. Check it with `mirror plan`.")]
     variables = draft.translator.variables.values()
-    lines += _listed("Set these variables before it starts:", (f"{one.name}: {one.holds}" for one in variables))
+    lines += _listed(
+        "Set these variables before it starts:", (f"{variable.name}: {variable.holds}" for variable in variables)
+    )
     section: str | int | None = None
     sections = list(dict.fromkeys(where[0] for where in draft.values))
     for where, value in sorted(draft.values.items(), key=lambda item: sections.index(item[0][0])):
@@ -206,17 +208,17 @@ def strays(data: bytes) -> list[Note]:
     file = PropertyFile(data)
     lone = set(file.clusters).difference(*file.flows)
     notes = []
-    for one in file.properties:
-        if "->" in one.key:
-            if not any(one.key.startswith(f"{source}->{target}.") for source, target in file.flows):
-                notes.append(Note(one.key, one.line, "its flow is not enabled"))
-        elif any(one.key.startswith(f"{alias}.") for alias in lone):
-            notes.append(Note(one.key, one.line, "its cluster is in no enabled flow"))
+    for property_ in file.properties:
+        if "->" in property_.key:
+            if not any(property_.key.startswith(f"{source}->{target}.") for source, target in file.flows):
+                notes.append(Note(property_.key, property_.line, "its flow is not enabled"))
+        elif any(property_.key.startswith(f"{alias}.") for alias in lone):
+            notes.append(Note(property_.key, property_.line, "its cluster is in no enabled flow"))
     return notes
 
 
 def _flow(file: PropertyFile, source: str, target: str, origin: str, folder: Path) -> Imported:
-    values = {key: one.value for key, one in file.last.items()}
+    values = {key: property_.value for key, property_ in file.last.items()}
     draft = Draft(Scope(file, source, target), Translator(values))
     name = f"{_legal(source)}-to-{_legal(target)}"
     draft.put(("name",), name)
@@ -238,10 +240,12 @@ def _legal(alias: str) -> str:
 
 def _explain_rest(draft: Draft, properties: Sequence[Property]) -> None:
     seen: dict[str, int] = {}
-    for one in properties:
-        if one.key in seen:
-            draft.scope.notes.append(Note(one.key, seen[one.key], f"given again on line {one.line}, which holds"))
-        seen[one.key] = one.line
+    for property_ in properties:
+        if property_.key in seen:
+            draft.scope.notes.append(
+                Note(property_.key, seen[property_.key], f"given again on line {property_.line}, which holds")
+            )
+        seen[property_.key] = property_.line
     for one, name in list(draft.scope.rest()):
         draft.scope.explain(one, reason(name))
     draft.scope.notes.sort(key=lambda note: (note.line, note.key))

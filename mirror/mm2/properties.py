@@ -80,7 +80,7 @@ class PropertyFile:
         #: Every property in its order, those that a later one overrides included.
         self.properties = parse(data)
         #: By key, the property that holds.
-        self.last = {one.key: one for one in self.properties}
+        self.last = {property_.key: property_ for property_ in self.properties}
         #: The names of the clusters.
         self.clusters = list(dict.fromkeys(filter(None, map(str.strip, self.value("clusters").split(",")))))
         #: The flows that are enabled; `enabled` without a flow before it holds for each that says nothing.
@@ -259,7 +259,7 @@ class Scope:
         """Return what MirrorMaker calls a cluster in names of topics: its alias, unless a key gives another or none."""
         alias = self.names[side]
         given = self._given(f"{self._flow}{side}.cluster.alias", f"{alias}.alias", f"{side}.cluster.alias")
-        self._used |= {one.key for one in given}
+        self._used |= {property_.key for property_ in given}
         return given[0].value.strip() if given else alias
 
     def client(self, side: Side, key: str, *, common: bool = True) -> Property | None:
@@ -268,7 +268,7 @@ class Scope:
         override = (f"{flow}producer.override.{key}",) if side == "target" else ()
         of_flow = f"{flow}{side}.{main}.{key}", *override, f"{flow}{main}.{key}", f"{flow}{side}.cluster.{key}"
         found = self._given(*of_flow, f"{alias}.{main}.{key}", f"{alias}.{key}", *([key] if common else []))
-        self._used |= {one.key for one in found}
+        self._used |= {property_.key for property_ in found}
         for one in self._given(f"{flow}{side}.admin.{key}", f"{flow}admin.{key}", f"{alias}.admin.{key}"):
             if found and one.value.strip() == found[0].value.strip():
                 self._used.add(one.key)
@@ -285,19 +285,19 @@ class Scope:
         names = (key.removeprefix(prefix) for key in self._last for prefix in prefixes if key.startswith(prefix))
         return list(dict.fromkeys(base_name(name) for name in names if "->" not in name))
 
-    def explain(self, one: Property, why: str) -> None:
+    def explain(self, property_: Property, why: str) -> None:
         """Note a property, used or not."""
-        self._used.add(one.key)
-        self.notes.append(Note(one.key, one.line, why))
+        self._used.add(property_.key)
+        self.notes.append(Note(property_.key, property_.line, why))
 
     def rest(self) -> Iterator[tuple[Property, str]]:
         """The properties that hold for this flow and were not used, each with its name alone; those that hold for
         other flows or clusters only are no part of it.
         """
-        for key, one in self._last.items():
+        for key, property_ in self._last.items():
             name = self._own_name(key)
             if name is not None and key not in self._used:
-                yield one, name
+                yield property_, name
 
     def _own_name(self, key: str) -> str | None:
         if key.startswith(self._flow):

@@ -61,12 +61,12 @@ class Metrics(Collector):
     def learn(self, figures: Iterable[PartitionStatus]) -> None:
         """Reports of partitions by this instance; older ones than those known are passed over."""
         with self._lock:
-            for one in figures:
-                at = one.topic, one.partition
+            for status in figures:
+                at = status.topic, status.partition
                 before = self._newest.get(at)
-                if before is not one and (before is None or before.at_ms <= one.at_ms):
-                    self._count(one, before)
-                    self._newest[at] = one
+                if before is not status and (before is None or before.at_ms <= status.at_ms):
+                    self._count(status, before)
+                    self._newest[at] = status
 
     def learn_task(self, task: TaskStatus) -> None:
         """A task's report by this instance."""
@@ -125,13 +125,13 @@ class Metrics(Collector):
         state = GaugeMetricFamily(
             "mirror_partition_state", "1 for the state that a partition is in", labels=(*labels, "state")
         )
-        for one in self._newest.values():
-            values = self._flow, one.topic, str(one.partition)
-            if one.lag_records is not None:
-                records.add_metric(values, one.lag_records)
-            if (lag_bytes := one.lag_bytes) is not None:
+        for status in self._newest.values():
+            values = self._flow, status.topic, str(status.partition)
+            if status.lag_records is not None:
+                records.add_metric(values, status.lag_records)
+            if (lag_bytes := status.lag_bytes) is not None:
                 size.add_metric(values, lag_bytes)
-            state.add_metric((*values, str(one.state)), 1)
+            state.add_metric((*values, str(status.state)), 1)
         return iter((records, size, state))
 
     def _of_topics(self) -> Iterator[Metric]:
@@ -193,7 +193,7 @@ class Metrics(Collector):
             yield age
 
     def _oldest(self) -> float | None:
-        return min((one.at_ms / 1000 for one in self._newest.values()), default=None)
+        return min((status.at_ms / 1000 for status in self._newest.values()), default=None)
 
 
 def _grown(now: int, before: int) -> int:

@@ -238,22 +238,22 @@ class Totals:
     def of(cls, figures: Iterable[PartitionStatus]) -> Totals:
         """Add up one report per partition."""
         every = list(figures)
-        lags = [one.lag_records for one in every if one.lag_records is not None]
+        lags = [status.lag_records for status in every if status.lag_records is not None]
         verdicts: Counter[str] = Counter()
         for one in every:
             verdicts.update(one.verdicts)
         return cls(
             partitions=len(every),
-            states=Counter(one.state for one in every),
-            stopped=sum(one.state.is_stop for one in every),
+            states=Counter(status.state for status in every),
+            stopped=sum(status.state.is_stop for status in every),
             lag_records=sum(lags) if lags else None,
             lag_unknown=len(every) - len(lags),
-            lag_ms=max((one.lag_ms for one in every if one.lag_ms is not None), default=None),
-            records=sum(one.records for one in every),
-            batches=sum(one.batches for one in every),
-            bytes=sum(one.bytes for one in every),
-            filled=sum(one.filled for one in every),
-            lost=sum(one.lost for one in every),
+            lag_ms=max((status.lag_ms for status in every if status.lag_ms is not None), default=None),
+            records=sum(status.records for status in every),
+            batches=sum(status.batches for status in every),
+            bytes=sum(status.bytes for status in every),
+            filled=sum(status.filled for status in every),
+            lost=sum(status.lost for status in every),
             verdicts=verdicts,
         )
 

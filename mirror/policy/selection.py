@@ -185,9 +185,9 @@ def select(topics: Mapping[str, int], patterns: TopicSettings) -> Selection:
         illegal=tuple(pair for pair in pairs if not names.is_legal(pair.target)),
         internal=tuple(topic for topic in wanted if topic.startswith(_NEVER)),
         excluded={
-            topic: next(one.pattern for one in patterns.exclude if one.fullmatch(topic))
+            topic: next(pattern.pattern for pattern in patterns.exclude if pattern.fullmatch(topic))
             for topic in sorted(topics)
-            if topic not in wanted and any(one.fullmatch(topic) for one in patterns.include)
+            if topic not in wanted and any(pattern.fullmatch(topic) for pattern in patterns.include)
         },
     )
 

@@ -234,11 +234,11 @@ def header_columns(records: Records) -> tuple[Int32s, Column, Column]:
     return offsets, _gathered(records.data, key_at, key_size), _gathered(records.data, value_at, value_size)
 
 
-def _gathered(data: Bytes, at: Int32s, size: Int32s) -> Column:
-    offsets = np.zeros(len(at) + 1, np.int32)
+def _gathered(data: Bytes, int32s: Int32s, size: Int32s) -> Column:
+    offsets = np.zeros(len(int32s) + 1, np.int32)
     np.cumsum(np.maximum(size, 0), out=offsets[1:])
     gathered = np.empty(int(offsets[-1]), np.uint8)
-    kernels.gather_bytes(data, at, size, offsets, gathered)
+    kernels.gather_bytes(data, int32s, size, offsets, gathered)
     return offsets, gathered, size >= 0
 
 

@@ -288,13 +288,13 @@ def records_crc(raw: RawBatch) -> int:
     return crc32c(raw.data[HEADER_BYTES:])
 
 
-def same_records(one: RawBatch, other: RawBatch) -> bool:
+def same_records(raw: RawBatch, other: RawBatch) -> bool:
     """Whether two batches of one magic hold the same bytes: the records section, or all after a message's length.
 
     No checksum detects that where somebody means harm: four bytes of one's choice give any CRC.
     """
-    begin = HEADER_BYTES if one.header.magic == 2 else LENGTH_PREFIX
-    ours, theirs = one.data[begin:], other.data[begin:]
+    begin = HEADER_BYTES if raw.header.magic == 2 else LENGTH_PREFIX
+    ours, theirs = raw.data[begin:], other.data[begin:]
     # of equal lengths; to compare two views is a hundred times slower
     return len(ours) == len(theirs) and bytes(ours).startswith(theirs)
 

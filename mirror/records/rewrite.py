@@ -217,8 +217,8 @@ def rewritten(
     RecordTooLarge for one that fits into no batch: each behind the batches that come before.
     """
     codec = raws[0].header.codec if recipe.codec is None else recipe.codec
-    for every in _together(raws, recipe):
-        wanted = every.rows(int(np.searchsorted(every.offsets, recipe.first_offset)), len(every))
+    for records in _together(raws, recipe):
+        wanted = records.rows(int(np.searchsorted(records.offsets, recipe.first_offset)), len(records))
         for run in (wanted,) if closes_up else dense(wanted):
             yield from fitting(run, codec, recipe.max_bytes, recipe.max_record_bytes)
 
@@ -292,11 +292,11 @@ def _together(raws: Sequence[RawBatch], recipe: Recipe) -> Iterator[Records]:
     yield joined(parts)
 
 
-def dense(every: Records) -> Iterator[Records]:
+def dense(records: Records) -> Iterator[Records]:
     """Cut where offsets are missing."""
     at = 0
-    for _, count in pieces(every.offsets) if len(every) else ():
-        yield every.rows(at, at + count)
+    for _, count in pieces(records.offsets) if len(records) else ():
+        yield records.rows(at, at + count)
         at += count
 
 

@@ -221,7 +221,7 @@ async def may_take_more(source: Cluster, topic: str, target: Cluster, copy: str,
     found = await asyncio.gather(topic_configs(source, [topic]), topic_configs(target, [copy]))
     described = found[0].get(topic), found[1].get(copy)
     ours, theirs = (
-        {one.name: one.value for one in each if one.value is not None} if isinstance(each, tuple) else None
+        {config.name: config.value for config in each if config.value is not None} if isinstance(each, tuple) else None
         for each in described
     )
     return ours is not None and theirs is not None and rules.may_take_more(ours, theirs)

@@ -462,7 +462,7 @@ class _Records:
                 self._taken.append((header.base_offset, header.next_offset))
             else:
                 self.left = header.count
-                lost = [one for one in self._losses if one[0] <= header.last_offset and header.base_offset < one[1]]
+                lost = [loss for loss in self._losses if loss[0] <= header.last_offset and header.base_offset < loss[1]]
                 self._taken += lost
                 if any(first <= header.base_offset and header.next_offset <= following for first, following in lost):
                     self.left = 0  # what cannot be read is among them
@@ -524,16 +524,16 @@ class _Records:
             yield self._contents[at], int(rows.timestamps[at]), int(rows.offsets[at])
 
 
-def _alike(theirs: _Records, ours: _Records) -> int:
+def _alike(records: _Records, ours: _Records) -> int:
     """How many records at hand are the same on both sides and, in the source, at offsets in a row."""
-    assert theirs.raw is not None
+    assert records.raw is not None
     assert ours.raw is not None
-    whole = theirs.is_whole and ours.is_whole
-    if whole and not batch_difference(ours.raw.at(theirs.offset), theirs.raw, may_be_rewritten=False):
+    whole = records.is_whole and ours.is_whole
+    if whole and not batch_difference(ours.raw.at(records.offset), records.raw, may_be_rewritten=False):
         return ours.left
     timed = not ours.raw.header.attributes & APPEND_TIME
-    count, offset = 0, theirs.offset
-    for (mine, stamp, _), (its, its_stamp, its_offset) in zip(ours.following(), theirs.following(), strict=False):
+    count, offset = 0, records.offset
+    for (mine, stamp, _), (its, its_stamp, its_offset) in zip(ours.following(), records.following(), strict=False):
         if mine != its or (timed and stamp != its_stamp) or its_offset != offset + count:
             break
         count += 1

@@ -98,7 +98,7 @@ def pairs_of(raw: RawBatch) -> Iterator[Pair]:
     found = read(raw)
     data = found.data.tobytes()
     columns = (found.offsets, found.key_at, found.key_size, found.value_at, found.value_size)
-    for offset, key_at, key_size, value_at, value_size in zip(*(one.tolist() for one in columns), strict=True):
+    for offset, key_at, key_size, value_at, value_size in zip(*(column.tolist() for column in columns), strict=True):
         key = None if key_size < 0 else data[key_at : key_at + key_size]
         yield Pair(offset, key, None if value_size < 0 else data[value_at : value_at + value_size])
 
@@ -216,7 +216,7 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     is_whole = True
     try:
         replicas = [scan(folder) for folder in folders]
-        log, is_whole = taken(replicas), all(one.is_torn or not one.damage for one in replicas)
+        log, is_whole = taken(replicas), all(replica.is_torn or not replica.damage for replica in replicas)
         notes += log.notes
     except ConfigError as problem:
         notes.append(f"{_THE_LOG} cannot be read: {problem}")
@@ -270,15 +270,17 @@ def _learn(found: ClusterTopics, batches: Iterable[RawBatch], where: str) -> Ite
     for raw in batches:
         try:
             if raw.header.is_control:
-                voters = [voter for one in pairs_of(raw) for voter in decode_voters(one.key or b"", one.value or b"")]
+                voters = [
+                    voter for record in pairs_of(raw) for voter in decode_voters(record.key or b"", record.value or b"")
+                ]
                 found.voters = frozenset(voters) or found.voters
                 continue
-            for one in pairs_of(raw):
+            for pair in pairs_of(raw):
                 try:
-                    if one.value is not None and (message := decode(one.value)) is not None:
+                    if pair.value is not None and (message := decode(pair.value)) is not None:
                         found.learn(message)
                 except BadRecords as problem:
-                    unread, first = unread + 1, first or f"offset {one.offset}: {problem}"
+                    unread, first = unread + 1, first or f"offset {pair.offset}: {problem}"
         except BadRecords as problem:
             unread, first = unread + 1, first or str(problem)
     if unread:

@@ -46,10 +46,10 @@ class FileCluster(Cluster):
         super().__init__(Endpoint(alias, ()))
         self._desk = _Desk(logs, groups or {})
         leaders: dict[str, dict[int, Leader]] = {}
-        for at, log in logs.items():
+        for topic_partition, log in logs.items():
             newest = log.epochs[-1][0] if log.epochs else _ANY_EPOCH
-            leaders.setdefault(at.topic, {})[at.partition] = Leader(_NODE, newest)
-        ids = {at.topic: log.topic_id for at, log in logs.items()}
+            leaders.setdefault(topic_partition.topic, {})[topic_partition.partition] = Leader(_NODE, newest)
+        ids = {partition.topic: log.topic_id for partition, log in logs.items()}
         self.topics = {name: Topic(name, ids[name], of) for name, of in leaders.items()}
 
     def __str__(self) -> str:
@@ -122,15 +122,15 @@ class _Desk:
         groups = []
         for asked in request.groups:
             topics: dict[str, list[Any]] = {}
-            for at, committed in self._groups.get(asked.group_id, {}).items():
-                one = SimpleNamespace(
-                    partition_index=at.partition,
+            for partition, committed in self._groups.get(asked.group_id, {}).items():
+                simple_namespace = SimpleNamespace(
+                    partition_index=partition.partition,
                     error_code=_NONE,
                     committed_offset=committed.offset,
                     committed_leader_epoch=committed.epoch,
                     metadata=committed.metadata,
                 )
-                topics.setdefault(at.topic, []).append(one)
+                topics.setdefault(partition.topic, []).append(simple_namespace)
             answered = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
             groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=answered))
         return SimpleNamespace(groups=tuple(groups))

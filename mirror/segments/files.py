@@ -86,7 +86,7 @@ def segments_of(path: Path) -> Sequence[Path]:
         raise ConfigError(f"{path}: no segments (*{SUFFIX}) in this folder; name the folder of one partition")
     if swaps := _swaps_in(path):
         begin, end = offset_of(swaps[0]) or 0, _end_of(swaps[-1])
-        replaced = {offset_of(one) for one in swaps}  # one may be empty, for all of it was cleaned away
+        replaced = {offset_of(swap) for swap in swaps}  # one may be empty, for all of it was cleaned away
         kept = [one for one in found if (base := offset_of(one)) not in replaced and not begin <= (base or 0) < end]
         found = sorted([*kept, *swaps])
     return found
@@ -97,9 +97,9 @@ def _swaps_in(folder: Path) -> Sequence[Path]:
     among their offsets, which may be deleted in part. Where a cleaner was still writing, its other ones are not valid
     from there on (Kafka `LogLoader.load`).
     """
-    unfinished = [base for one in folder.glob(f"*{SUFFIX}{_CLEANED}") if (base := offset_of(one)) is not None]
-    named = ((offset_of(one), one) for one in sorted(folder.glob(f"*{SUFFIX}{_SWAP}")))
-    return [one for base, one in named if base is not None and base < min(unfinished, default=LAST_OFFSET)]
+    unfinished = [base for path in folder.glob(f"*{SUFFIX}{_CLEANED}") if (base := offset_of(path)) is not None]
+    named = ((offset_of(path), path) for path in sorted(folder.glob(f"*{SUFFIX}{_SWAP}")))
+    return [path for base, path in named if base is not None and base < min(unfinished, default=LAST_OFFSET)]
 
 
 def _end_of(segment: Path) -> int:

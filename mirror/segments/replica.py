@@ -189,7 +189,7 @@ def scan(folder: Path) -> Replica:
         scanner.end()
         replica.is_torn &= path == paths[-1]
         if replica.damage:
-            left_out = sum(path.stat().st_size for path in paths) - sum(one.size for one in replica._segments)
+            left_out = sum(path.stat().st_size for path in paths) - sum(segment.size for segment in replica._segments)
             _note_damage(replica, left_out)
         return replica
     except OSError as problem:
@@ -293,10 +293,12 @@ class _Scanner:
         self._confirm()
         history, begins = history_of(replica.folder), log_start_of(replica.folder)
         # an epoch that the last batch alone has is not true: a broker writes it down first
-        newer = [one for one in self._epochs if one[0] > history[-1][0] and one[1] < self._last] if history else []
+        newer = (
+            [epoch for epoch in self._epochs if epoch[0] > history[-1][0] and epoch[1] < self._last] if history else []
+        )
         epochs = [*history, *newer] or self._epochs
         replica.newest = epochs[-1] if epochs else replica.newest
-        replica.epochs = tuple(one for one in epochs if one[0] >= 0 and one[1] < replica.end)
+        replica.epochs = tuple(epoch for epoch in epochs if epoch[0] >= 0 and epoch[1] < replica.end)
         replica.start = max(replica.start, min(begins, replica.end))
         doubtful = LAST_OFFSET if self._is_cleaned else self._doubtful
         replica.stable = max(replica.start, min((replica.end, doubtful, *replica.open_from.values())))

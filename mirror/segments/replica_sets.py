@@ -41,12 +41,12 @@ def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, .
             for place in (path.absolute(), path.resolve()):
                 if (named := PARTITION_FOLDER.fullmatch(place.name)) and _has_segments(place):
                     some = True
-                    at = TopicPartition(named["topic"], int(named["partition"]))
-                    found.setdefault(at, {}).setdefault(path.resolve(), place)
+                    topic_partition = TopicPartition(named["topic"], int(named["partition"]))
+                    found.setdefault(topic_partition, {}).setdefault(path.resolve(), place)
                     break
         if not some:
             raise ConfigError(f"{folder}: no partition's folder (TOPIC-NUMBER, with segments *{SUFFIX}) in it")
-    return {at: tuple(places.values()) for at, places in sorted(found.items())}
+    return {partition: tuple(places.values()) for partition, places in sorted(found.items())}
 
 
 def partition_counts(folders: Iterable[Path]) -> dict[str, int]:
@@ -55,7 +55,7 @@ def partition_counts(folders: Iterable[Path]) -> dict[str, int]:
     for. What was being deleted is passed over. Raises ConfigError as `partitions_in` does.
     """
     counts: dict[str, int] = {}
-    for data in dict.fromkeys(one for folder in folders for one in (folder, *_folders_in(folder))):
+    for data in dict.fromkeys(path for folder in folders for path in (folder, *_folders_in(folder))):
         if not (committed := committed_in(data)):
             continue
         deleted = {path.name.rpartition(".")[0] for path in _folders_in(data) if path.name.endswith(_DELETED)}
@@ -84,10 +84,10 @@ def _has_segments(folder: Path) -> bool:
 def mixed_in(found: Mapping[TopicPartition, Sequence[Path]]) -> dict[str, str]:
     """Topics of which folders have different ids, for one was deleted and made anew: which folder has which."""
     ids: dict[str, dict[UUID, Path]] = {}
-    for at, paths in found.items():
+    for partition, paths in found.items():
         for path in paths:
             if topic_id := topic_id_of(path):
-                ids.setdefault(at.topic, {}).setdefault(topic_id, path)
+                ids.setdefault(partition.topic, {}).setdefault(topic_id, path)
     return {
         topic: ", ".join(f"{path} of id {topic_id}" for topic_id, path in by_id.items())
         for topic, by_id in ids.items()

@@ -151,7 +151,7 @@ def as_made(target: Admin, creation: Creation, found: Iterable[str]) -> dict[str
     shows which it knows, it is taken to know those that were `found`. Raises ClusterError.
     """
     others = target.topic_configs(target.topic_names()[:1])
-    shown = {name: one.value for configs in others.values() for name, one in configs.items()}
+    shown = {name: config.value for configs in others.values() for name, config in configs.items()}
     known = (shown or dict.fromkeys(found, "")) | broker_defaults(target)
     own = {name: ConfigValue(value=value, is_default=False) for name, value in creation.configs.items()}
     return {name: ConfigValue(value=value, is_default=True) for name, value in known.items()} | own
@@ -170,9 +170,9 @@ def _foreign(
     for pair in pairs:
         if (theirs := existing.get(pair.target)) is None:
             continue
-        ours = TopicInfo(name=pair.source, topic_id=topics[pair.source].topic_id, partitions=())
+        info = TopicInfo(name=pair.source, topic_id=topics[pair.source].topic_id, partitions=())
         seen, claim = history.seen.get(pair.target), history.claims.get(pair.target)
-        verdict = standing_of(pair, ours, theirs, seen, claim, cluster_id, has_records=not is_empty(theirs, spans))
+        verdict = standing_of(pair, info, theirs, seen, claim, cluster_id, has_records=not is_empty(theirs, spans))
         match verdict.standing:
             case CopyStanding.CLAIMED:
                 text = f"{verdict.reason}: end that flow with `mirror failover`"
@@ -325,7 +325,7 @@ def found_groups(
     stored: GroupOffsets, include: Sequence[re.Pattern[str]], partitions: Sequence[Restored]
 ) -> GroupsReport:
     """What the files say of the groups that `include` matches, before anything is committed (pure)."""
-    by_source = {one.assignment.source: one for one in partitions}
+    by_source = {partition.assignment.source: partition for partition in partitions}
 
     def is_included(group: str) -> bool:
         return any(pattern.fullmatch(group) for pattern in include)
@@ -333,21 +333,21 @@ def found_groups(
     offsets: dict[str, dict[TopicPartition, Committed]] = {}
     former = 0
     for group in filter(is_included, sorted(stored.groups)):
-        for at, commit in sorted(stored.groups[group].items()):
-            if (one := by_source.get(at)) is None:
+        for topic_partition, commit in sorted(stored.groups[group].items()):
+            if (one := by_source.get(topic_partition)) is None:
                 continue
             if same_id(commit.topic_id, one.assignment.topic_id):
-                offsets.setdefault(group, {})[at] = commit.committed
+                offsets.setdefault(group, {})[topic_partition] = commit.committed
             else:
                 former += 1
     streams = {group: offsets.pop(group) for group in sorted(offsets.keys() & stored.streams)}
     return GroupsReport(
         offsets=offsets,
         beyond=tuple(
-            Beyond(group, at, committed.offset, by_source[at].stable)
+            Beyond(group, partition, committed.offset, by_source[partition].stable)
             for group, of in offsets.items()
-            for at, committed in of.items()
-            if committed.offset > by_source[at].stable
+            for partition, committed in of.items()
+            if committed.offset > by_source[partition].stable
         ),
         undecided={
             group: here
@@ -359,7 +359,7 @@ def found_groups(
             Blocker(
                 UNFOLLOWED_STREAMS,
                 group,
-                detail=f"it read {first_of([f'{at} at offset {of[at].offset}' for at in of])}",
+                detail=f"it read {first_of([f'{partition} at offset {of[partition].offset}' for partition in of])}",
             )
             for group, of in streams.items()
         ),
@@ -377,14 +377,14 @@ async def restore_groups(
     partitions: Sequence[Restored],
 ) -> GroupsReport:
     """Commit what was found, and ask the target what came of it. Raises ClusterError where it cannot be reached."""
-    copied = [one for one in partitions if one.figures is not None]
-    figures = {one.assignment.source: one.figures for one in copied if one.figures is not None}
-    bounds = {one.assignment.source: one.bounds for one in copied}
+    copied = [partition for partition in partitions if partition.figures is not None]
+    figures = {restored.assignment.source: restored.figures for restored in copied if restored.figures is not None}
+    bounds = {restored.assignment.source: restored.bounds for restored in copied}
     async with FileCluster(alias, bounds, report.offsets) as source, Cluster(target) as cluster:
         journal = Journal(cluster, flow)
-        await cluster.refresh({one.assignment.target.topic for one in copied} | {journal.partition.topic})
-        assignments = [one.assignment for one in copied]
-        translates = any(one.rules.translates for one in assignments)
+        await cluster.refresh({restored.assignment.target.topic for restored in copied} | {journal.partition.topic})
+        assignments = [restored.assignment for restored in copied]
+        translates = any(assignment.rules.translates for assignment in assignments)
         indexes = Indexes((await journal.read())[0] if translates else ())
         sync = sync_of(source, cluster, include, assignments, (figures,), indexes)
         skips: list[Skip] = []
@@ -396,7 +396,7 @@ async def restore_groups(
                 break
             await asyncio.sleep(_AGAIN_SECONDS)
         # so far the target has all that the files do: nothing is left to read behind its last record
-        holds = {at: one.next_offset for at, one in figures.items()}
+        holds = {partition: status.next_offset for partition, status in figures.items()}
         gaps, blockers = await sync.gaps({}, holds, {})
     blockers = tuple(dict.fromkeys((*report.blockers, *result.blockers, *blockers)))
     return replace(report, gaps=tuple(gaps), blockers=blockers, skips=tuple(skips))

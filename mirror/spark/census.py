@@ -88,7 +88,7 @@ def counted(records: Records, base_offset: int, base_timestamp: int) -> dict[str
     bodies = 1 + sum(fields) + keys.astype(np.int64) + values + headers
     lengths = varint_sizes(bodies)
     spared = len(records) + int((lengths - varint_sizes(bodies - 1)).sum())
-    sums = (int(one.sum()) for one in (*fields, keys, values, headers))
+    sums = (int(column.sum()) for column in (*fields, keys, values, headers))
     return dict(zip(COUNTED, (len(records), int(lengths.sum()), len(records), *sums, spared), strict=True))
 
 
@@ -257,22 +257,22 @@ class Census:
     @property
     def by_topic(self) -> Mapping[str, Sums]:
         """Sums by topic, in order of their names."""
-        return dict(sorted(_by(self.groups, lambda one: one.topic).items()))
+        return dict(sorted(_by(self.groups, lambda group: group.topic).items()))
 
     @property
     def by_codec(self) -> Mapping[str, Sums]:
         """Sums by codec, the largest first."""
-        return _largest_first(_by(self._sound, lambda one: one.codec))
+        return _largest_first(_by(self._sound, lambda group: group.codec))
 
     @property
     def by_verdict(self) -> Mapping[str, Sums]:
         """Sums by verdict and reason, the largest first."""
-        return _largest_first(_by(self._sound, lambda one: f"{one.verdict}/{one.reason}"))
+        return _largest_first(_by(self._sound, lambda group: f"{group.verdict}/{group.reason}"))
 
     @property
     def by_size(self) -> Mapping[int, Sums]:
         """Sums by size class, from the smallest to the largest, those in between included."""
-        found = _by(self._sound, lambda one: one.size_class or 0)
+        found = _by(self._sound, lambda group: group.size_class or 0)
         return {size: found.get(size, Sums()) for size in range(min(found), max(found) + 1)} if found else {}
 
     @property
@@ -280,28 +280,28 @@ class Census:
         """What MirrorMaker 2 decompresses and compresses again: every compressed batch of data. Then what this mirror
         does: the compressed ones that it rewrites.
         """
-        packed = [one for one in self._sound if one.codec != "none" and one.reason != "control"]
-        return added(packed), added([one for one in packed if one.verdict == "REWRITE"])
+        packed = [group for group in self._sound if group.codec != "none" and group.reason != "control"]
+        return added(packed), added([group for group in packed if group.verdict == "REWRITE"])
 
     @property
     def small(self) -> Mapping[str, tuple[int, int]]:
         """Topics of which more than half the data batches are small: how many are, and of how many."""
         found: dict[str, tuple[int, int]] = {}
-        for topic, groups in _grouped(self._sound, lambda one: one.topic).items():
-            data = sum(one.batches - one.markers for one in groups)
-            few = sum(one.batches - one.markers for one in groups if (one.size_class or 0) < SMALL_CLASS)
+        for topic, groups in _grouped(self._sound, lambda group: group.topic).items():
+            data = sum(group.batches - group.markers for group in groups)
+            few = sum(group.batches - group.markers for group in groups if (group.size_class or 0) < SMALL_CLASS)
             if 2 * few > data:
                 found[topic] = few, data
         return dict(sorted(found.items()))
 
     @property
     def _sound(self) -> Sequence[Group]:
-        return [one for one in self.groups if one.batches]
+        return [group for group in self.groups if group.batches]
 
 
 def added(groups: Sequence[Group]) -> Sums:
     """The sums of several groups."""
-    return Sums(*(sum(getattr(one, field.name) for one in groups) for field in fields(Sums)))
+    return Sums(*(sum(getattr(group, field.name) for group in groups) for field in fields(Sums)))
 
 
 def taken_by(
@@ -365,8 +365,8 @@ def taken(spark: SparkSession, batches: DataFrame) -> tuple[Group, ...]:
 
 def _grouped(groups: Sequence[Group], key: Callable[[Group], Key]) -> dict[Key, list[Group]]:
     found: dict[Key, list[Group]] = {}
-    for one in groups:
-        found.setdefault(key(one), []).append(one)
+    for group in groups:
+        found.setdefault(key(group), []).append(group)
     return found
 
 

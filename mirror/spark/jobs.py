@@ -54,8 +54,12 @@ def tasks_for(
                 seconds=seconds,
                 memory_bytes=flow.memory_bytes // len(packed),
                 stop_mark=mark,
-                so_far={one.source: all_counters[one.source] for one in task if one.source in all_counters},
-                runs={one.target: last[one.target] for one in task if one.target in last},
+                so_far={
+                    assignment.source: all_counters[assignment.source]
+                    for assignment in task
+                    if assignment.source in all_counters
+                },
+                runs={assignment.target: last[assignment.target] for assignment in task if assignment.target in last},
                 place=place,
                 epoch=number,
                 bytes_per_second=rates[index],
@@ -112,12 +116,12 @@ class UnderWay:
     @classmethod
     def of(cls, mark: ControlServer, tasks: Sequence[TaskAssignment]) -> UnderWay:
         """As it begins."""
-        held = [{one.source for one in task.assignments} for task in tasks]
+        held = [{assignment.source for assignment in task.assignments} for task in tasks]
         return cls(mark, held, int(JOINING * sum(map(len, held))))
 
     async def join(self, more: Sequence[Assignment]) -> bool:
         """Each goes to the task that has fewest, unless one has it already. False where not all are taken."""
-        more = [one for one in more if not any(one.source in task for task in self.tasks)]
+        more = [assignment for assignment in more if not any(assignment.source in task for task in self.tasks)]
         if len(more) > self.room:
             return False
         self.room -= len(more)

@@ -281,10 +281,10 @@ async def _copied(portion: Portion, log: Replica, found: Restored) -> Restored:
     return replace(found, at_risk=found.at_risk or bool(expired), expired=expired, figures=figures, problem=problem)
 
 
-async def _log_start(cluster: Cluster, at: TopicPartition) -> int:
+async def _log_start(cluster: Cluster, partition: TopicPartition) -> int:
     """The first offset of a partition; -1 where nobody says."""
     try:
-        return await list_offset(cluster, at, EARLIEST)
+        return await list_offset(cluster, partition, EARLIEST)
     except (ClusterError, WireError):
         return -1
 

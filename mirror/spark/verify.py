@@ -82,10 +82,10 @@ class ProofOnSpark(AbstractContextManager["ProofOnSpark"]):
             text = f"Spark gave up a part of the proof: {failure_text(failure)}. Finished ranges are kept"
             raise EngineLost(text) from failure
         reports: list[Found] = []
-        for one in found:
-            if isinstance(one, Hindered):
-                raise one.error()
-            reports.append(one)
+        for report in found:
+            if isinstance(report, Hindered):
+                raise report.error()
+            reports.append(report)
         read(share.offsets)
         return reports
 

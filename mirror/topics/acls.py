@@ -101,20 +101,20 @@ class AclPlan:
     @property
     def topics(self) -> frozenset[str]:
         """The target topics whose rules would change."""
-        return frozenset(one.name for one in (*self.missing, *self.revoked) if one.kind == "topic")
+        return frozenset(acl.name for acl in (*self.missing, *self.revoked) if acl.kind == "topic")
 
     def leaving(self, topics: Collection[str], unreadable: Collection[str] = ()) -> AclPlan:
         """The plan without changes to these target topics; of those that are `unreadable`, what was denied is taken
         back all the same.
         """
 
-        def is_left(one: Acl) -> bool:
-            return one.kind != "topic" or one.name not in topics
+        def is_left(acl: Acl) -> bool:
+            return acl.kind != "topic" or acl.name not in topics
 
         return replace(
             self,
             missing=tuple(filter(is_left, self.missing)),
-            revoked=tuple(one for one in self.revoked if is_left(one) or (one.name in unreadable and not one.allowed)),
+            revoked=tuple(acl for acl in self.revoked if is_left(acl) or (acl.name in unreadable and not acl.allowed)),
         )
 
     def giving_alone(self, others: Collection[str], source_id: str) -> AclPlan:
@@ -148,13 +148,13 @@ def plan_acls(
         every = _filter(kind)
         asked += source.acls(every)
         theirs |= {
-            _rule(kind, one.name, one.principal, one)
-            for one in target.acls(every)
-            if one.resource_pattern_type is ResourcePatternType.LITERAL
+            _rule(kind, acl.name, acl.principal, acl)
+            for acl in target.acls(every)
+            if acl.resource_pattern_type is ResourcePatternType.LITERAL
         }
     ours = set(wanted(asked, copies, principals))
     in_flow = {(kind, copy) for kind, _, copy in copies}
-    gone = {one for one in given if one.resource in in_flow and one not in ours}
+    gone = {acl for acl in given if acl.resource in in_flow and acl not in ours}
     return AclPlan(tuple(sorted(ours - theirs)), tuple(sorted(gone & theirs)))
 
 
@@ -164,23 +164,27 @@ def wanted(
     """What the ACLs of the source come to on the target; `copies` are kind, name there and name here."""
     every = list(rules)
     for kind, name, copy in copies:
-        for one in every:
-            if one.restype is not _KINDS[kind] or not _concerns(one, name) or one.operation not in _CARRIED:
+        for acl_binding in every:
+            if (
+                acl_binding.restype is not _KINDS[kind]
+                or not _concerns(acl_binding, name)
+                or acl_binding.operation not in _CARRIED
+            ):
                 continue
-            if (principal := _principal(one.principal, principals)) is not None:
-                yield _rule(kind, copy, principal, one, _CARRIED[one.operation])
+            if (principal := _principal(acl_binding.principal, principals)) is not None:
+                yield _rule(kind, copy, principal, acl_binding, _CARRIED[acl_binding.operation])
 
 
 def create_acls(target: Admin, missing: Iterable[Acl], failures: dict[str, MirrorError] | None = None) -> None:
     """Create what `plan_acls` found missing; `failures` learns by name what could not be. Raises ClusterError, and
     AccessDenied (ALTER on the cluster) without these.
     """
-    target.create_acls([AclBinding(*_binding(one)) for one in missing], failures)
+    target.create_acls([AclBinding(*_binding(acl)) for acl in missing], failures)
 
 
 def delete_acls(target: Admin, revoked: Iterable[Acl]) -> None:
     """Delete what `plan_acls` found revoked, rule by rule. Raises as `create_acls` does."""
-    target.delete_acls([AclBindingFilter(*_binding(one)) for one in revoked])
+    target.delete_acls([AclBindingFilter(*_binding(acl)) for acl in revoked])
 
 
 def given_in(journal: Mapping[bytes, bytes]) -> set[Acl]:
@@ -201,8 +205,8 @@ def given_entries(given: Collection[Acl], resources: Iterable[tuple[str, str]]) 
     """The journal's records of what was given for these topics and groups."""
     entries = list[Change]()
     for kind, name in sorted(set(resources)):
-        rules = sorted(one for one in given if one.resource == (kind, name))
-        fields = [(one.principal, one.host, one.operation, one.allowed) for one in rules]
+        rules = sorted(acl for acl in given if acl.resource == (kind, name))
+        fields = [(rule.principal, rule.host, rule.operation, rule.allowed) for rule in rules]
         entries.append(GIVEN.change(f"{kind}/{name}", fields or None))
     return entries
 
@@ -235,15 +239,15 @@ def _filter(kind: str) -> AclBindingFilter:
     )
 
 
-def _binding(one: Acl) -> tuple[Any, ...]:
+def _binding(acl: Acl) -> tuple[Any, ...]:
     return (
-        _KINDS[one.kind],
-        one.name,
+        _KINDS[acl.kind],
+        acl.name,
         ResourcePatternType.LITERAL,
-        one.principal,
-        one.host,
-        AclOperation[one.operation],
-        AclPermissionType.ALLOW if one.allowed else AclPermissionType.DENY,
+        acl.principal,
+        acl.host,
+        AclOperation[acl.operation],
+        AclPermissionType.ALLOW if acl.allowed else AclPermissionType.DENY,
     )
 
 
@@ -253,6 +257,6 @@ def _concerns(rule: AclBinding, name: str) -> bool:
     return rule.name in (name, EVERYTHING)
 
 
-def _rule(kind: str, name: str, principal: str, one: AclBinding, operation: AclOperation | None = None) -> Acl:
-    allowed = one.permission_type is AclPermissionType.ALLOW
-    return Acl(kind, name, principal, one.host, AclOperation(operation or one.operation).name, allowed)
+def _rule(kind: str, name: str, principal: str, acl_binding: AclBinding, operation: AclOperation | None = None) -> Acl:
+    allowed = acl_binding.permission_type is AclPermissionType.ALLOW
+    return Acl(kind, name, principal, acl_binding.host, AclOperation(operation or acl_binding.operation).name, allowed)

@@ -99,8 +99,8 @@ class CopyVerdict:
 
 def standing_of(
     pair: TopicPair,
-    ours: TopicInfo,
-    theirs: TopicInfo | None,
+    source_topic: TopicInfo,
+    target_topic: TopicInfo | None,
     seen: FirstSeen | None,
     claim: Claim | None,
     source_id: str,
@@ -108,15 +108,16 @@ def standing_of(
     has_records: bool,
 ) -> CopyVerdict:
     """What the target topic of a pair is to the flow whose journal says `seen` of it, and that of another flow `claim`
-    (pure). `ours` is the source topic, `theirs` the target topic as it is now; `has_records`: it holds or held some.
+    (pure). `source_topic` and `target_topic` are both topics as they are now; `has_records`: the latter holds or held
+    some.
     """
-    if theirs is None:
+    if target_topic is None:
         return CopyVerdict(CopyStanding.MISSING)
-    if claim is not None and same_id(claim.topic_id, theirs.topic_id):
+    if claim is not None and same_id(claim.topic_id, target_topic.topic_id):
         return CopyVerdict(CopyStanding.CLAIMED, f"flow {claim.flow} writes to it")
-    if not (why := not_named(pair.source, theirs.topic_id, seen, source_id)):
-        if seen is not None and not same_id(seen.topic_id, ours.topic_id):
-            return CopyVerdict(CopyStanding.FROZEN, made_anew(seen.topic_id, ours.topic_id))
+    if not (why := not_named(pair.source, target_topic.topic_id, seen, source_id)):
+        if seen is not None and not same_id(seen.topic_id, source_topic.topic_id):
+            return CopyVerdict(CopyStanding.FROZEN, made_anew(seen.topic_id, source_topic.topic_id))
         return CopyVerdict(CopyStanding.OURS)
     return CopyVerdict(CopyStanding.FOREIGN, why) if has_records else CopyVerdict(CopyStanding.EMPTY)
 
@@ -171,19 +172,25 @@ class Gate:
         findings = tuple(self._refusals(plan, verdicts, settings))
         for _ in range(_PLANS):
             plan = decide(observation, held) if held else plan
-            timed = [one for one in plan.changes if self._is_timed(one, settings)]
-            late = [one for one in timed if self._is_written_by(one)]
-            retimed = frozenset(one.topic for one in timed if one.after != LOG_APPEND_TIME) - self.untimed
-            plan = replace(plan, changes=tuple(one for one in plan.changes if one not in late), retimed=retimed)
-            changing = {one.topic for one in plan.changes} | {one.topic for one in plan.growths}
-            changing -= {topic for topic, one in verdicts.items() if one.is_refused}
+            timed = [change for change in plan.changes if self._is_timed(change, settings)]
+            late = [change for change in timed if self._is_written_by(change)]
+            retimed = frozenset(change.topic for change in timed if change.after != LOG_APPEND_TIME) - self.untimed
+            plan = replace(
+                plan, changes=tuple(change for change in plan.changes if change not in late), retimed=retimed
+            )
+            changing = {change.topic for change in plan.changes} | {growth.topic for growth in plan.growths}
+            changing -= {topic for topic, verdict in verdicts.items() if verdict.is_refused}
             more = self.held(changing, plan, settings, verdicts)
             held |= more
             if not more.keys() & changing:
                 break
-        for topic, why in sorted(({one.topic: _TIMED for one in late if one.after == LOG_APPEND_TIME} | held).items()):
+        for topic, why in sorted(
+            ({change.topic: _TIMED for change in late if change.after == LOG_APPEND_TIME} | held).items()
+        ):
             self.on_held(topic, why)
-        self.foreign = frozenset(topic for topic, one in verdicts.items() if one.standing is CopyStanding.FOREIGN)
+        self.foreign = frozenset(
+            topic for topic, verdict in verdicts.items() if verdict.standing is CopyStanding.FOREIGN
+        )
         return _without_growth(plan, held).leaving(held).refusing(findings)
 
     def _is_timed(self, change: ConfigChange, settings: Settings) -> bool:
@@ -296,12 +303,12 @@ class Gate:
         wrong = asyncio.run(tails(settings, pairs, plan, plan.history.seen))
         again = clock.monotonic() + _AGAIN_SECONDS
         self.unreadable -= {pair.target for pair in pairs}
-        self.unreadable |= {topic for topic, one in wrong.items() if one.is_denied}
+        self.unreadable |= {topic for topic, unlike in wrong.items() if unlike.is_denied}
         for pair in pairs:
             self._unsound.pop(pair.target, None)
             if pair.target in wrong and not wrong[pair.target].is_passing:
                 self._unsound[pair.target] = again, wrong[pair.target].reason
-        return {topic: one.reason for topic, one in wrong.items()}
+        return {topic: unlike.reason for topic, unlike in wrong.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +335,7 @@ Attempt = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any,
 def attempt_of(
     flow: str,
     source: Cluster,
-    at: TopicPartition,
+    partition: TopicPartition,
     target: Cluster,
     copy: TopicPartition,
     standing: Journaled,
@@ -336,8 +343,8 @@ def attempt_of(
     index: OffsetRangeIndex | None,
 ) -> Attempt:
     """Return what begins a partition, by what its journal says. `index`: where its offsets moved to, if they do."""
-    ids = source.topic_id(at.topic), target.topic_id(copy.topic)
-    observer = Observer(flow, source, at, target, copy, since=since, losses=standing.lost_of(copy, *ids))
+    ids = source.topic_id(partition.topic), target.topic_id(copy.topic)
+    observer = Observer(flow, source, partition, target, copy, since=since, losses=standing.lost_of(copy, *ids))
 
     def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
         begun = replace(observer, accepted=accepted, last=last)
@@ -388,7 +395,7 @@ async def tails(
         async def of_all(pair: TopicPair) -> Unlike | None:
             ours = plan.source_topics[pair.source].partitions
             theirs = plan.target_topics[pair.target].partitions
-            numbers = {one.partition for one in ours} & {one.partition for one in theirs}
+            numbers = {partition_info.partition for partition_info in ours} & {one.partition for one in theirs}
             for found in await asyncio.gather(*(of(pair, n) for n in sorted(numbers)), return_exceptions=True):
                 if isinstance(found, PartitionStop):
                     stop = located(found, source, target, pair.target)
@@ -403,7 +410,7 @@ async def tails(
 
         each = list(pairs)
         found = await asyncio.gather(*map(of_all, each))
-    return {pair.target: one for pair, one in zip(each, found, strict=True) if one is not None}
+    return {pair.target: unlike for pair, unlike in zip(each, found, strict=True) if unlike is not None}
 
 
 async def unacknowledged(settings: Settings, copies: Mapping[str, tuple[UUID | None, UUID | None]]) -> dict[str, str]:
@@ -421,12 +428,16 @@ async def unacknowledged(settings: Settings, copies: Mapping[str, tuple[UUID | N
             await asyncio.sleep(_ACKS_SECONDS if tried else 0)
             positions = standing_in(newest(await _journal(target, settings.flow))).positions
             more: dict[str, str] = {}
-            for at in there:
-                last = positions.get(at)
-                known = last.target_end if last is not None and last.is_of(*copies[at.topic]) else 0
-                if ends.get(at, NO_LIMIT) > known:
-                    end = f"its log ends at {ends[at]}" if at in ends else "its leader does not say where its log ends"
-                    more.setdefault(at.topic, f"{at}: {end}, and the flow copied up to {known}")
+            for partition in there:
+                last = positions.get(partition)
+                known = last.target_end if last is not None and last.is_of(*copies[partition.topic]) else 0
+                if ends.get(partition, NO_LIMIT) > known:
+                    end = (
+                        f"its log ends at {ends[partition]}"
+                        if partition in ends
+                        else "its leader does not say where its log ends"
+                    )
+                    more.setdefault(partition.topic, f"{partition}: {end}, and the flow copied up to {known}")
             if not more:
                 break
     return more | {name: f"{name}: no broker knows it" for name in copies.keys() - known_topics}
@@ -441,17 +452,25 @@ async def source_lost(settings: Settings, pairs: Mapping[str, str], seen: Mappin
     """
     async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         standing = standing_in(newest(await _journal(target, settings.flow)))
-        ids = {copy: (one.topic_id, one.target_topic_id) for copy, one in seen.items() if copy in pairs}
-        for at, stop in sorted(standing.stops.items()):
-            if at.topic in ids and stop.state is State.TRUNCATED and stop.concerns(ids[at.topic][1]):
-                return f"{pairs[at.topic]}-{at.partition} is TRUNCATED ({stop.detail})", True
-        reached = {
-            TopicPartition(pairs[at.topic], at.partition): last.source_next
-            for at, last in standing.positions.items()
-            if at.topic in ids and last.is_of(*ids[at.topic])
+        ids = {
+            copy: (first_seen.topic_id, first_seen.target_topic_id)
+            for copy, first_seen in seen.items()
+            if copy in pairs
         }
-        await source.refresh({at.topic for at in reached})
-        ends = await listed(source, [at for at in reached if at.topic in source.topics], LATEST)
+        for topic_partition, stop in sorted(standing.stops.items()):
+            if (
+                topic_partition.topic in ids
+                and stop.state is State.TRUNCATED
+                and stop.concerns(ids[topic_partition.topic][1])
+            ):
+                return f"{pairs[topic_partition.topic]}-{topic_partition.partition} is TRUNCATED ({stop.detail})", True
+        reached = {
+            TopicPartition(pairs[partition.topic], partition.partition): last.source_next
+            for partition, last in standing.positions.items()
+            if partition.topic in ids and last.is_of(*ids[partition.topic])
+        }
+        await source.refresh({partition.topic for partition in reached})
+        ends = await listed(source, [partition for partition in reached if partition.topic in source.topics], LATEST)
     for at, end in sorted(ends.items()):
         if end < reached[at]:
             return f"{at} ends at {end}, and was copied up to {reached[at]}", True
@@ -500,7 +519,7 @@ def _without_growth(plan: TopicPlan, held: Mapping[str, str]) -> TopicPlan:
 
 def is_empty(topic: TopicInfo, spans: Mapping[tuple[str, int], Span]) -> bool:
     """Whether no partition ever held a record; of one without a leader that is not known."""
-    found = [spans.get((topic.name, one.partition)) for one in topic.partitions]
+    found = [spans.get((topic.name, partition.partition)) for partition in topic.partitions]
     return all(span is not None and span.end == 0 for span in found)
 
 

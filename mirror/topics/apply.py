@@ -100,8 +100,10 @@ def apply(
                 log.info("topic_config_changed", cluster=target.settings.alias, **asdict(change))
         if plan.creations:
             ask()
-            failed |= _outdated(source, target, plan, {one.topic: one.configs.keys() for one in plan.creations})
-        existed = _create(target, [one for one in plan.creations if one.topic not in failed], failed)
+            failed |= _outdated(
+                source, target, plan, {creation.topic: creation.configs.keys() for creation in plan.creations}
+            )
+        existed = _create(target, [creation for creation in plan.creations if creation.topic not in failed], failed)
         grown = [one for one in plan.growths if one.topic not in failed]
         if grown:
             ask()
@@ -124,7 +126,9 @@ def _outdated(
     """Those of these target topics that are not to be made as planned, and why: a setting of them or of their sources
     is another one by now, one of these `names` or one that decides which records there are, or the source itself is.
     """
-    planned = {one.target: one.source for one in plan.pairs} | {one.target: one.source for one in plan.rekeyed}
+    planned = {pair.target: pair.source for pair in plan.pairs} | {
+        rekeying.target: rekeying.source for rekeying in plan.rekeyed
+    }
     sides: list[tuple[Admin, Mapping[str, str], Mapping[str, Mapping[str, ConfigValue]]]] = [
         (target, {topic: topic for topic in names if topic in plan.target_topics}, plan.target_configs)
     ]
@@ -206,7 +210,7 @@ def keep_progress(target: Admin, rekeyed: Iterable[Rekeying]) -> None:
     """The same of what the flow keeps of re-keyed topics, as far as that is there: without its plans a topic cannot go
     on.
     """
-    for name in target.describe([one.progress for one in rekeyed]):
+    for name in target.describe([rekeying.progress for rekeying in rekeyed]):
         _keep(target, name)
 
 
@@ -227,7 +231,7 @@ def _keep(target: Admin, journal: str) -> None:
     try:
         taken, left = fit_changes(target, changes)
         target.alter_configs(taken)
-        if any(one.setting == "cleanup.policy" for one in left):
+        if any(unfollowed.setting == "cleanup.policy" for unfollowed in left):
             raise PreflightError("; ".join(map(str, left)))
     except (AccessDenied, BrokerError, PreflightError) as problem:
         if not expires:  # while clocks agree, nothing is amiss
@@ -262,17 +266,17 @@ def ensure_heartbeats(target: Admin, flow: str, replicas: Replicas = "target") -
 def _create_own(target: Admin, flow: str, own: Creations) -> None:
     if own.findings:
         raise PreflightError("; ".join(map(str, own.findings)))
-    for one in own.unfollowed:
-        log_setting(flow, one)
+    for unfollowed in own.unfollowed:
+        log_setting(flow, unfollowed)
     failures: dict[str, MirrorError] = {}
     _create(target, own.made, failures)
     for problem in failures.values():
         raise problem
 
 
-def log_setting(flow: str, one: Unfollowed) -> None:
+def log_setting(flow: str, unfollowed: Unfollowed) -> None:
     """Log that a setting of a topic is not as its source's, or as the mirror asks for."""
-    log.warning("setting_not_followed", flow=flow, **one._asdict())
+    log.warning("setting_not_followed", flow=flow, **unfollowed._asdict())
 
 
 def rules_of(target: Admin, pairs: Iterable[TopicPair], settings: TopicSettings) -> dict[str, Rules]:
@@ -328,7 +332,7 @@ def _await_leaders(target: Admin, partitions: Mapping[str, int], failures: dict[
     deadline = clock.monotonic() + _VISIBLE_WITHIN_S
     while waiting:
         for topic, found in target.describe(waiting).items():
-            if len(found.partitions) >= waiting[topic] and all(one.leader >= 0 for one in found.partitions):
+            if len(found.partitions) >= waiting[topic] and all(partition.leader >= 0 for partition in found.partitions):
                 del waiting[topic]
                 deadline = clock.monotonic() + _VISIBLE_WITHIN_S
         if waiting and clock.monotonic() > deadline:

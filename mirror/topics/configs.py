@@ -149,9 +149,9 @@ def changes_to(
     is_disputed = keeps or any(
         source[name].is_disputed and _is_wanted(name, source, sync) for name in KEEPING & source.keys()
     )
-    for one in _changes(topic, copy, source, sync, append_time):
-        if not (is_disputed and one.is_of_keeping) or one.keeps_more:
-            yield one
+    for change in _changes(topic, copy, source, sync, append_time):
+        if not (is_disputed and change.is_of_keeping) or change.keeps_more:
+            yield change
 
 
 def _changes(

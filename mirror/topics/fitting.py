@@ -130,8 +130,10 @@ def fit_creations(
     """Ask the target how it would create these topics. `replicas`: as who says how many they get. `copies`: those of
     them whose settings follow others. Makes nothing; raises ClusterError.
     """
-    wanted: dict[str, Asked] = {one.topic: {REPLICAS: str(one.replication_factor), **one.configs} for one in creations}
-    known = {one.topic: one for one in creations}
+    wanted: dict[str, Asked] = {
+        creation.topic: {REPLICAS: str(creation.replication_factor), **creation.configs} for creation in creations
+    }
+    known = {creation.topic: creation for creation in creations}
 
     def made(topic: str, asked: Asked) -> Creation:
         configs = {name: value for name, value in asked.items() if name != REPLICAS and value is not None}
@@ -181,14 +183,16 @@ def fit_changes(target: Admin, changes: Iterable[ConfigChange]) -> tuple[list[Co
     """Ask the target which of these changes it takes; those as it takes them, and the settings that do not follow.
     Changes nothing; raises ClusterError.
     """
-    before = {topic: {one.name: one for one in every} for topic, every in by_topic(changes).items()}
+    before = {topic: {change.name: change for change in every} for topic, every in by_topic(changes).items()}
 
     def changed(topic: str, asked: Asked) -> list[ConfigChange]:
         return [replace(before[topic][name], after=value) for name, value in asked.items()]
 
-    wanted: dict[str, Asked] = {topic: {name: one.after for name, one in own.items()} for topic, own in before.items()}
+    wanted: dict[str, Asked] = {
+        topic: {name: change.after for name, change in own.items()} for topic, own in before.items()
+    }
     found = fitted(
-        wanted, lambda asked: target.changes_refused(one for every in asked.items() for one in changed(*every))
+        wanted, lambda asked: target.changes_refused(change for every in asked.items() for change in changed(*every))
     )
     taken, unfollowed = list[ConfigChange](), list[Unfollowed]()
     for topic, fit in found.items():
@@ -199,7 +203,9 @@ def fit_changes(target: Admin, changes: Iterable[ConfigChange]) -> tuple[list[Co
                 if one.is_of_keeping and not one.keeps_more:
                     get[one.name] = one.before
                     whys.setdefault(one.name, f"it changes together with {first_of(lost)}")
-        taken += (one for one in changed(topic, get) if one == own[one.name] or one.after != one.before)
+        taken += (
+            change for change in changed(topic, get) if change == own[change.name] or change.after != change.before
+        )
         unfollowed += (
             Unfollowed(topic, name, own[name].after or "", get[name] or "", why) for name, why in whys.items()
         )

@@ -96,17 +96,17 @@ class History:
     @property
     def has_begun(self) -> bool:
         """The flow had its first start: `topics.start` is decided, whatever appears since. An adopted copy is none."""
-        return self.has_run or any(not one.compared for one in self.seen.values())
+        return self.has_run or any(not seen.compared for seen in self.seen.values())
 
     @property
     def loops(self) -> Mapping[str, Origin]:
         """The source topics whose records came through the cluster that they would go to."""
-        return {topic: one for topic, one in self.origins.items() if self._came_through(one)}
+        return {topic: origin for topic, origin in self.origins.items() if self._came_through(origin)}
 
     def _came_through(self, origin: Origin) -> bool:
         if self.target_id not in origin.clusters or self.target_topics is None:
             return self.target_id in origin.clusters
-        hops = {one.partition("/")[2] for one in origin.clusters if one.startswith(f"{self.target_id}/")}
+        hops = {cluster.partition("/")[2] for cluster in origin.clusters if cluster.startswith(f"{self.target_id}/")}
         return not hops or not hops.isdisjoint(self.target_topics)  # unknown hops may be the target's
 
     def chain(self, topic: str) -> tuple[str, ...]:
@@ -132,12 +132,14 @@ def gone_topics(
     is left. Raises ClusterError.
     """
     left = _unlisted(settings, source, seen, source_topics)
-    hidden = source.denied({one.source_topic for one in left.values()})
+    hidden = source.denied({first_seen.source_topic for first_seen in left.values()})
     there = target.describe(left) if left else {}
     return {
-        name: one.source_topic
-        for name, one in sorted(left.items())
-        if one.source_topic not in hidden and name in there and one.target_topic_id == there[name].topic_id
+        name: first_seen.source_topic
+        for name, first_seen in sorted(left.items())
+        if first_seen.source_topic not in hidden
+        and name in there
+        and first_seen.target_topic_id == there[name].topic_id
     }
 
 
@@ -153,8 +155,10 @@ def hidden_topics(
     queries stand. Raises ClusterError.
     """
     topics, begin = settings.topics, progress_topic(settings.flow, "")
-    left = {name: one.source_topic for name, one in _unlisted(settings, source, seen, source_topics).items()}
-    for copy in (one.removeprefix(begin) for one in target_topics if one.startswith(begin)):
+    left = {
+        name: first_seen.source_topic for name, first_seen in _unlisted(settings, source, seen, source_topics).items()
+    }
+    for copy in (target_topic.removeprefix(begin) for target_topic in target_topics if target_topic.startswith(begin)):
         topic = topics.naming.source_of(copy)
         if topic not in source_topics and selects(topic, topics) and topics.naming.target_of(topic) == copy:
             left[copy] = topic
@@ -165,9 +169,11 @@ def hidden_topics(
 def copies_of_others(settings: Settings, seen: Mapping[str, FirstSeen], source_id: str) -> dict[str, str]:
     """The flow's copies that come from other clusters than the one that the source is now, and those clusters' ids."""
     return {
-        name: one.cluster_id
-        for name, one in seen.items()
-        if one.cluster_id and not same_id(one.cluster_id, source_id or None) and _is_copy(settings, name, one)
+        name: first_seen.cluster_id
+        for name, first_seen in seen.items()
+        if first_seen.cluster_id
+        and not same_id(first_seen.cluster_id, source_id or None)
+        and _is_copy(settings, name, first_seen)
     }
 
 
@@ -183,12 +189,12 @@ def _unlisted(
 ) -> dict[str, FirstSeen]:
     """What the flow mirrored of this source, and the source does not list."""
     left = {
-        name: one
-        for name, one in seen.items()
-        if one.source_topic not in source_topics and _is_copy(settings, name, one)
+        name: first_seen
+        for name, first_seen in seen.items()
+        if first_seen.source_topic not in source_topics and _is_copy(settings, name, first_seen)
     }
     source_id = source.cluster_id() if left else ""
-    return {name: one for name, one in left.items() if one.cluster_id == source_id}
+    return {name: first_seen for name, first_seen in left.items() if first_seen.cluster_id == source_id}
 
 
 async def read_own(settings: Settings) -> Own:
@@ -257,7 +263,7 @@ async def read_history(
             continue
         _add_claims(claims, flow, journal, target_topics)
     is_shared = source_id == own.cluster_id or settings.target.differs_from
-    is_asked = is_shared and any(own.cluster_id in one.clusters for one in origins.values())
+    is_asked = is_shared and any(own.cluster_id in origin.clusters for origin in origins.values())
     return History(
         seen=COPIES.newest(own.newest),
         origins=origins,
@@ -349,9 +355,15 @@ def _add_claims(
 ) -> None:
     """Add what a flow claims; a claim as a dead-letter topic, which bars fewer, stands back behind any other."""
     begin = progress_topic(flow, "")
-    rekeyed = {one.removeprefix(begin): Claim(flow, None) for one in target_topics if one.startswith(begin)}
+    rekeyed = {
+        target_topic.removeprefix(begin): Claim(flow, None)
+        for target_topic in target_topics
+        if target_topic.startswith(begin)
+    }
     seen = (*REKEYED.newest(journal).items(), *COPIES.newest(journal).items())
-    found = {topic: Claim(flow, one.target_topic_id, one.is_letters) for topic, one in seen} | rekeyed
+    found = {
+        topic: Claim(flow, first_seen.target_topic_id, first_seen.is_letters) for topic, first_seen in seen
+    } | rekeyed
     claims |= {topic: claim for topic, claim in found.items() if not (claim.is_letters and topic in claims)}
 
 

@@ -59,15 +59,15 @@ async def planned_starts(settings: Settings, plan: TopicPlan, history: History) 
     copies = list(_copies(plan))
     one, other = Endpoint.of(settings.source), Endpoint.of(settings.target)
     async with Cluster(one) as source, Cluster(other) as target:
-        await source.refresh({at.topic for at, _ in copies})
+        await source.refresh({partition.topic for partition, _ in copies})
         await target.refresh(plan.target_topics)
         return await start_offsets(source, target, copies, when)
 
 
 def beginnings(starts: Mapping[TopicPartition, int]) -> Iterator[Beginning]:
     """By topic, where not all partitions begin with their first record."""
-    for topic, places in groupby(sorted(starts), key=lambda at: at.topic):
-        offsets = tuple(starts[at] for at in places)
+    for topic, places in groupby(sorted(starts), key=lambda start: start.topic):
+        offsets = tuple(starts[partition] for partition in places)
         if any(offsets):
             yield Beginning(topic, offsets)
 
@@ -83,10 +83,10 @@ def _copies(plan: TopicPlan) -> Iterator[Copy]:
     for pair in plan.pairs:
         there = plan.target_topics.get(pair.target)
         existing = len(there.partitions) if there else 0
-        for one in plan.source_topics[pair.source].partitions[: pair.partitions]:
-            if one.leader >= 0:
-                copy = TopicPartition(pair.target, one.partition)
-                yield TopicPartition(pair.source, one.partition), copy if one.partition < existing else None
+        for partition in plan.source_topics[pair.source].partitions[: pair.partitions]:
+            if partition.leader >= 0:
+                copy = TopicPartition(pair.target, partition.partition)
+                yield TopicPartition(pair.source, partition.partition), copy if partition.partition < existing else None
 
 
 # --- The whole plan of a flow, for people to look at before anything is touched ---------------------------------------
@@ -294,7 +294,7 @@ def _recreated(target: Endpoint, plan: TopicPlan) -> Iterator[str]:
         if seen := plan.begun_as(pair):
             what = made_anew(seen.topic_id, plan.source_topics[pair.source].topic_id)
             values = {"topic": pair.source, "target_topic": pair.target, "target": target.servers}
-            advice = ". ".join(one.text(values) for one in remedies_for(what))
+            advice = ". ".join(remedy.text(values) for remedy in remedies_for(what))
             yield f"{pair.source}: {State.RECREATED}: {what}. {advice}"
 
 
@@ -312,7 +312,7 @@ def _stops(plan: TopicPlan, settings: Settings, journal: Mapping[bytes, bytes]) 
                 yield str(stop.raised(TopicPartition(pair.source, number)))
         ids = plan.source_topics[pair.source].topic_id, copy.topic_id
         known = (standing.positions.get(TopicPartition(pair.target, number)) for number in range(pair.partitions))
-        is_moved = any(one is not None and one.is_of(*ids) and one.is_moved for one in known)
+        is_moved = any(last is not None and last.is_of(*ids) and last.is_moved for last in known)
         if is_moved and settings.topics.offsets == "preserve":
             what = "the copy was begun with topics.offsets: translate"
             advice = Remedy.AS_BEGUN.text({"offsets": "translate"})
@@ -327,19 +327,23 @@ def _reported(
     """
     lost, others, accepted = list[str](), list[str](), standing_in(journal).accepted
     names = {(pair.source, pair.target) for pair in plan.allowed().pairs}
-    for one in status_of("", "", journal, 0).figures:
-        known_otherwise = one.state in STANDING or one.state is State.RECREATED
-        if not one.state.is_stop or known_otherwise or (one.topic, one.target_topic) not in names:
+    for status in status_of("", "", journal, 0).figures:
+        known_otherwise = status.state in STANDING or status.state is State.RECREATED
+        if not status.state.is_stop or known_otherwise or (status.topic, status.target_topic) not in names:
             continue
-        text = f"{one.topic}-{one.partition}: {one.state}: {one.detail}"
-        if one.state is not State.RETENTION_GAP:
+        text = f"{status.topic}-{status.partition}: {status.state}: {status.detail}"
+        if status.state is not State.RETENTION_GAP:
             others.append(f"{text} (when a mirror ran last; one that starts looks again)")
             continue
-        span = source_spans.get((one.topic, one.partition))
-        known = accepted.get(TopicPartition(one.target_topic, one.partition))
+        span = source_spans.get((status.topic, status.partition))
+        known = accepted.get(TopicPartition(status.target_topic, status.partition))
         first, until = known.offsets if known else (0, 0)
-        is_taken = span is not None and first <= one.next_offset and span.start <= until
-        if settings.topics.on_data_loss == "stop" and not is_taken and (span is None or one.next_offset < span.start):
+        is_taken = span is not None and first <= status.next_offset and span.start <= until
+        if (
+            settings.topics.on_data_loss == "stop"
+            and not is_taken
+            and (span is None or status.next_offset < span.start)
+        ):
             lost.append(text)
     return lost, others
 
@@ -370,9 +374,9 @@ def _extents(
         yield Extent(
             pair.source,
             pair.target,
-            sum(one.end - one.start for one, _ in sides),
+            sum(span.end - span.start for span, _ in sides),
             sum(other.end - other.start for _, other in sides),
-            sum(max(0, one.end - max(one.start, other.end)) for one, other in sides) if is_equal else None,
+            sum(max(0, span.end - max(span.start, other.end)) for span, other in sides) if is_equal else None,
         )
 
 
@@ -393,7 +397,7 @@ def _fillings(
 ) -> tuple[tuple[Filling, ...], tuple[Filling, ...]]:
     padding: list[Filling] = []
     gaps: list[Filling] = []
-    known = {one.topic: one.configs for one in plan.creations}
+    known = {creation.topic: creation.configs for creation in plan.creations}
     known |= {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
     codecs, compacted = {topic: codec_of(configs) for topic, configs in known.items()}, plan.compacted
     for pair in plan.pairs:
@@ -424,9 +428,9 @@ def _target_rights(
     settings: Settings, target: Admin, plan: TopicPlan, acls: AclPlan, padding: Iterable[Filling]
 ) -> Iterator[MissingRight]:
     endpoint = Endpoint.of(settings.target)
-    grown, changed = {one.topic for one in plan.growths}, {one.topic for one in plan.changes}
-    padded = {one.topic for one in padding}
-    written = set(plan.target_topics).union(*(one.own_topics for one in plan.rekeyed))
+    grown, changed = {growth.topic for growth in plan.growths}, {change.topic for change in plan.changes}
+    padded = {filling.topic for filling in padding}
+    written = set(plan.target_topics).union(*(rekeying.own_topics for rekeying in plan.rekeyed))
     for topic, info in target.describe(filter(is_legal, written), rights=True).items():
         needed = {"READ", "WRITE", "DESCRIBE_CONFIGS"}
         needed |= {"ALTER"} if topic in grown else set()

@@ -91,7 +91,7 @@ class TopicPlan:
     @property
     def sources(self) -> list[str]:
         """The source topics that are copied or re-keyed."""
-        return [*(pair.source for pair in self.pairs), *(one.source for one in self.rekeyed)]
+        return [*(pair.source for pair in self.pairs), *(rekeying.source for rekeying in self.rekeyed)]
 
     @property
     def compacted(self) -> Mapping[str, int]:
@@ -123,7 +123,9 @@ class TopicPlan:
     def shortened(self, topic: str) -> str:
         """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
         configs = self.target_configs.get(topic, {})
-        return shortened(plain_values(configs), _changed(configs, (one for one in self.changes if one.topic == topic)))
+        return shortened(
+            plain_values(configs), _changed(configs, (change for change in self.changes if change.topic == topic))
+        )
 
     def allowed(self) -> TopicPlan:
         """Return the plan without the topics that preflight refuses; of no topic where it refuses the whole flow."""
@@ -150,18 +152,21 @@ class TopicPlan:
     def unfollowed_with(self, unchanged: Mapping[str, MirrorError]) -> dict[str, tuple[Unfollowed, ...]]:
         """By target topic, the settings that do not follow once this was carried out, and left topics `unchanged`."""
         found: dict[str, tuple[Unfollowed, ...]] = {}
-        for one in self.unfollowed:
-            found[one.topic] = (*found.get(one.topic, ()), one)
+        for unfollowed in self.unfollowed:
+            found[unfollowed.topic] = (*found.get(unfollowed.topic, ()), unfollowed)
         for topic, every in by_topic(self.changes).items():
             if (why := unchanged.get(topic)) is not None:
-                more = (Unfollowed(topic, one.name, one.after or "", one.before or "", str(why)) for one in every)
+                more = (
+                    Unfollowed(topic, change.name, change.after or "", change.before or "", str(why))
+                    for change in every
+                )
                 found[topic] = (*found.get(topic, ()), *more)
         return found
 
     def refusing(self, findings: Iterable[Finding]) -> TopicPlan:
         """The plan with more findings; changes to topics that one of them refuses are none of it."""
         more = tuple(findings)
-        topics = {one.topic for one in more if one.severity is Severity.REFUSE}
+        topics = {finding.topic for finding in more if finding.severity is Severity.REFUSE}
         return replace(self.leaving(topics), findings=(*self.findings, *more))
 
     def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
@@ -350,7 +355,9 @@ def decide(seen: TopicsObservation, leave: Collection[str] = ()) -> TopicPlan:
         source_configs=desired.configs,
         target_configs={copy: observed.configs[copy] for copy in copies if copy in observed.configs},
         unread=frozenset(desired.unread | observed.unread),
-        unfollowed=tuple(one for one in (*seen.unfollowed, *seen.fit.unfollowed) if one.topic not in frozen),
+        unfollowed=tuple(
+            unfollowed for unfollowed in (*seen.unfollowed, *seen.fit.unfollowed) if unfollowed.topic not in frozen
+        ),
     )
     findings = (
         *_selection_findings(desired, observed),

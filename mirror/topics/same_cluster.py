@@ -76,7 +76,7 @@ def same_cluster(
 
 
 def _observed(cluster: Admin, topics: Mapping[str, TopicInfo]) -> Observed:
-    ids = {name: one.topic_id for name, one in topics.items()}
+    ids = {name: info.topic_id for name, info in topics.items()}
     settings = cluster.settings
     addresses = frozenset(cluster.addresses().split(","))
     return Observed(settings.alias, cluster.cluster_id(), addresses, ids, settings.differs_from or ())
@@ -93,7 +93,7 @@ def loop_finding(source: str, target_alias: str, history: History) -> Finding | 
     """The refusal of a source topic whose records came through the target, if they did."""
     if (origin := history.loops.get(source)) is None:
         return None
-    others = [one for one in origin.clusters if one != history.target_id and "/" not in one]
+    others = [cluster for cluster in origin.clusters if cluster != history.target_id and "/" not in cluster]
     by_way = f" by way of {first_of(others)}" if others else ""
     return refused(
         source,

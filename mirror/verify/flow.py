@@ -64,7 +64,7 @@ async def each(
     source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Answered]]
 ) -> list[Answered | Unread]:
     """The same of several partitions at the same time, in their order."""
-    asked = (or_unread(source, target, pair, one) for pair, one in zip(pairs, doing, strict=True))
+    asked = (or_unread(source, target, pair, awaitable) for pair, awaitable in zip(pairs, doing, strict=True))
     return await asyncio.gather(*asked)
 
 
@@ -194,7 +194,7 @@ class Proof:
     @property
     def size(self) -> int:
         """Bytes of the source that are to be read, as estimated."""
-        return sum(one.size for one in self.plan.ranges)
+        return sum(range_.size for range_ in self.plan.ranges)
 
 
 async def plan_proof(
@@ -232,7 +232,7 @@ async def plan_proof(
             _cut(one, pair, bounds[pair], indexes.get(pair.target), known.losses.get(pair.target, ())) for pair in asked
         )
         cut = readable(zip(asked, await each(one, other, asked, pieces), strict=True), unread)
-    ranges = tuple(replace(one, number=number) for number, one in enumerate(chain.from_iterable(cut.values())))
+    ranges = tuple(replace(range_, number=number) for number, range_ in enumerate(chain.from_iterable(cut.values())))
     plan = ProofPlan(subject, begun_ms, ranges, tuple(unread.values()))
     kept = begin_saved(file, plan) if file is not None else None
     return Proof(plan, source, target, indexes, strays, plan.unread), kept
@@ -285,35 +285,35 @@ async def _keep_what_holds(former: SavedProof, source: Cluster, target: Cluster)
     """Forget finished ranges of which either log is not the one any more that was compared: its last batch read there
     is another one, or of another leader epoch, or the log begins later by now.
     """
-    ranges = {one.number: one for one in former.plan.ranges if one.number in former.finished}
+    ranges = {range_.number: range_ for range_ in former.plan.ranges if range_.number in former.finished}
     if not ranges:
         return
-    here, there = {one.pair.source for one in ranges.values()}, {one.pair.target for one in ranges.values()}
+    here, there = {range_.pair.source for range_ in ranges.values()}, {range_.pair.target for range_ in ranges.values()}
     begins, target_begins = await asyncio.gather(listed(source, here, EARLIEST), listed(target, there, EARLIEST))
     turns = asyncio.Semaphore(CHECKS_AT_ONCE)
 
-    async def is_same(one: Range) -> bool:
-        report = former.finished[one.number]
+    async def is_same(range_: Range) -> bool:
+        report = former.finished[range_.number]
         ours, theirs = report.source_mark, report.target_mark
         if ours is None or theirs is None:
             return False
-        if begins.get(one.pair.source, _FAR) > one.bounds.begin:
+        if begins.get(range_.pair.source, _FAR) > range_.bounds.begin:
             return False
-        if target_begins.get(one.pair.target, _FAR) > one.target_begin:
+        if target_begins.get(range_.pair.target, _FAR) > range_.target_begin:
             return False
         async with turns:
             try:
-                both = holds(source, one.pair.source, ours), holds(target, one.pair.target, theirs)
+                both = holds(source, range_.pair.source, ours), holds(target, range_.pair.target, theirs)
                 return all(await asyncio.gather(*both))
             except (BrokerError, ClusterUnreachable):
                 return False  # the comparison will show it
 
-    same = await asyncio.gather(*(is_same(one) for one in ranges.values()))
-    changed = [one for one, holds_good in zip(ranges.values(), same, strict=True) if not holds_good]
+    same = await asyncio.gather(*(is_same(range_) for range_ in ranges.values()))
+    changed = [range_ for range_, holds_good in zip(ranges.values(), same, strict=True) if not holds_good]
     for one in changed:
         del former.finished[one.number]
     if changed:
-        topics = sorted({str(one.pair.source) for one in changed})
+        topics = sorted({str(range_.pair.source) for range_ in changed})
         log = logs.get("mirror.verify")
         log.warning("ranges_compared_again", ranges=len(changed), partitions=topics[:10], reason="a log changed since")
 
@@ -328,26 +328,26 @@ async def run_proof(
     """
     finished = dict(kept.finished) if kept else {}
     unread = {one.pair: one for one in proof.unread}
-    total = sum(one.offsets for one in proof.plan.ranges)
+    total = sum(range_.offsets for range_ in proof.plan.ranges)
 
     def read(offsets: int) -> None:
         if watch:
             watch(offsets, total)
 
-    read(sum(one.offsets for one in proof.plan.ranges if one.number in finished))
+    read(sum(range_.offsets for range_ in proof.plan.ranges if range_.number in finished))
     left = [one for one in proof.plan.ranges if one.number not in finished and one.pair not in unread]
     together = list(shared_out(left))
     shares = iter([_share(proof, ranges, min(at_once, len(together))) for ranges in together])
 
     async def work() -> None:
         for share in shares:
-            for one, found in zip(share.ranges, await prover(share, read), strict=True):
+            for range_, found in zip(share.ranges, await prover(share, read), strict=True):
                 if isinstance(found, Unread):
-                    unread[one.pair] = found
+                    unread[range_.pair] = found
                     continue
-                finished[one.number] = found
+                finished[range_.number] = found
                 if kept:
-                    kept.add(one.number, found)
+                    kept.add(range_.number, found)
 
     workers = [asyncio.create_task(work()) for _ in range(at_once)]
     try:
@@ -357,7 +357,7 @@ async def run_proof(
             worker.cancel()
         await asyncio.wait(workers)
     reports = _by_partition(proof, finished)
-    whole = [one for one in reports if one.different or one.pair not in unread]
+    whole = [report for report in reports if report.different or report.pair not in unread]
     return whole, tuple(unread[pair] for pair in sorted(unread, key=lambda pair: pair.source))
 
 
@@ -374,9 +374,9 @@ async def prove(share: Share, read: Callable[[int], None]) -> list[Found]:
         )
         return [
             await or_unread(
-                one, other, each.pair, _compare(one, other, each, share.indexes.get(each.pair.target), read)
+                one, other, range_.pair, _compare(one, other, range_, share.indexes.get(range_.pair.target), read)
             )
-            for each in share.ranges
+            for range_ in share.ranges
         ]
 
 
@@ -394,17 +394,17 @@ async def _compare(
 
 def _share(proof: Proof, ranges: tuple[Range, ...], at_once: int) -> Share:
     """One of `at_once` that share the bound on bytes per second."""
-    targets = {one.pair.target for one in ranges}
-    moved = {at: index for at, index in proof.indexes.items() if at in targets}
-    source, target = (one.bounded(one.bytes_per_second, at_once) for one in (proof.source, proof.target))
+    targets = {range_.pair.target for range_ in ranges}
+    moved = {partition: index for partition, index in proof.indexes.items() if partition in targets}
+    source, target = (endpoint.bounded(endpoint.bytes_per_second, at_once) for endpoint in (proof.source, proof.target))
     return Share(source, target, ranges, moved)
 
 
 def _by_partition(proof: Proof, finished: Mapping[int, PartitionReport]) -> list[PartitionReport]:
     parts: dict[Pair, list[PartitionReport]] = {}
-    for one in proof.plan.ranges:
-        if one.number in finished:
-            parts.setdefault(one.pair, []).append(finished[one.number])
+    for range_ in proof.plan.ranges:
+        if range_.number in finished:
+            parts.setdefault(range_.pair, []).append(finished[range_.number])
     reports = {pair: joined(of_pair) for pair, of_pair in parts.items()}
     return [
         with_stray(report, proof.strays[pair]) if pair in proof.strays else report for pair, report in reports.items()
@@ -441,7 +441,7 @@ async def _cut(
 
 
 def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[tuple[int, int], ...]:
-    return tuple(one for one in losses if one[0] < end and one[1] > begin)
+    return tuple(loss for loss in losses if loss[0] < end and loss[1] > begin)
 
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:

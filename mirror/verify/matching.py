@@ -212,12 +212,12 @@ class Matching:
         if self._lose:
             self._lose(lost, records)
 
-    def _compare(self, ours: Records, theirs: Records) -> None:
+    def _compare(self, ours: Records, records: Records) -> None:
         """Records at the same offsets."""
-        one, other = _content(ours, self.timed), _content(theirs, self.timed)
+        one, other = _content(ours, self.timed), _content(records, self.timed)
         if one != other and not self._has_content_difference:
             self._has_content_difference = True
-            self._report(*_first_unlike(ours, theirs, self.timed))
+            self._report(*_first_unlike(ours, records, self.timed))
 
     def _report_single(self, run: Run) -> None:
         while run is self._source and not self._is_over and self._pass_lost():
@@ -241,20 +241,20 @@ def _content(rows: Records, timed: bool) -> bytes:
     return b"".join((rows.offsets.tobytes(), section))
 
 
-def _first_unlike(ours: Records, theirs: Records, timed: bool) -> tuple[int, DifferenceKind, str, str]:
+def _first_unlike(ours: Records, records: Records, timed: bool) -> tuple[int, DifferenceKind, str, str]:
     """Where and in what two runs of records differ whose offsets are the same, but not the contents."""
 
     def differ(count: int) -> bool:
-        return _content(ours.rows(0, count), timed) != _content(theirs.rows(0, count), timed)
+        return _content(ours.rows(0, count), timed) != _content(records.rows(0, count), timed)
 
     at = bisect_left(range(1, len(ours) + 1), True, key=differ)
     offset = int(ours.offsets[at])
     for kind, field in ((DifferenceKind.KEY, key), (DifferenceKind.VALUE, value)):
-        if field(ours, at) != field(theirs, at):
-            return offset, kind, _text(field(ours, at)), _text(field(theirs, at))
-    if timed and ours.timestamps[at] != theirs.timestamps[at]:
-        return offset, DifferenceKind.TIMESTAMP, str(ours.timestamps[at]), str(theirs.timestamps[at])
-    return offset, DifferenceKind.HEADERS, _headers_text(ours, at), _headers_text(theirs, at)
+        if field(ours, at) != field(records, at):
+            return offset, kind, _text(field(ours, at)), _text(field(records, at))
+    if timed and ours.timestamps[at] != records.timestamps[at]:
+        return offset, DifferenceKind.TIMESTAMP, str(ours.timestamps[at]), str(records.timestamps[at])
+    return offset, DifferenceKind.HEADERS, _headers_text(ours, at), _headers_text(records, at)
 
 
 def _text(field: bytes | None) -> str:

@@ -73,14 +73,14 @@ class Share:
     @property
     def offsets(self) -> int:
         """How many are compared."""
-        return sum(one.offsets for one in self.ranges)
+        return sum(range_.offsets for range_ in self.ranges)
 
 
 def shared_out(ranges: Iterable[Range]) -> Iterator[tuple[Range, ...]]:
     """The largest first, small ones together."""
     together: list[Range] = []
     size = 0
-    for one in sorted(ranges, key=lambda each: (-each.size, each.number)):
+    for one in sorted(ranges, key=lambda range_: (-range_.size, range_.number)):
         if together and (size + one.size > RANGE_BYTES or len(together) == MOST_IN_A_SHARE):
             yield tuple(together)
             together, size = [], 0
@@ -99,7 +99,7 @@ async def measured(source: Cluster, partition: TopicPartition, begin: int, end: 
     if not sample:
         return 0
     offsets = sample[-1].header.next_offset - sample[0].header.base_offset
-    return (end - begin) * sum(one.header.size for one in sample) // max(1, offsets)
+    return (end - begin) * sum(raw.header.size for raw in sample) // max(1, offsets)
 
 
 async def cuts(source: Cluster, partition: TopicPartition, begin: int, end: int, size: int) -> list[int]:
@@ -124,7 +124,7 @@ async def holds(cluster: Cluster, partition: TopicPartition, mark: Mark) -> bool
 async def _behind(source: Cluster, partition: TopicPartition, offset: int) -> int:
     """The offset behind the batch that holds `offset`, or is the next; 0 where there is none."""
     found = await _batches_at(source, partition, offset, 1)
-    return next((one.header.next_offset for one in found if one.header.last_offset >= offset), 0)
+    return next((raw.header.next_offset for raw in found if raw.header.last_offset >= offset), 0)
 
 
 async def _batches_at(cluster: Cluster, partition: TopicPartition, offset: int, size: int) -> Sequence[RawBatch]:
@@ -243,7 +243,7 @@ def resume_saved(path: Path, subject: Subject) -> SavedProof | None:
         )
     if torn:
         os.truncate(path, path.stat().st_size - len(torn))
-    return SavedProof(path, plan, {one.number: one.report for one in every})
+    return SavedProof(path, plan, {finished.number: finished.report for finished in every})
 
 
 def _difference(recorded: Subject, wanted: Subject) -> str:
@@ -251,5 +251,5 @@ def _difference(recorded: Subject, wanted: Subject) -> str:
         return f"flow {recorded.flow}, not {wanted.flow}"
     if (recorded.source_id, recorded.target_id) != (wanted.source_id, wanted.target_id):
         return "other clusters"
-    others = sorted({one[0] for one in set(recorded.topics) ^ set(wanted.topics)})
+    others = sorted({topic[0] for topic in set(recorded.topics) ^ set(wanted.topics)})
     return f"other topics, or others by their ids ({', '.join(others[:3])})"

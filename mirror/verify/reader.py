@@ -132,7 +132,7 @@ class Reader:
                 if self._moved is None:
                     self._ready.append(Stored(raw, first, not hidden))
                 else:
-                    self._ready += (Stored(one, one.header.base_offset, not hidden) for one in self._moved(raw))
+                    self._ready += (Stored(batch, batch.header.base_offset, not hidden) for batch in self._moved(raw))
             self._at = max(self._at, header.next_offset)
 
     def _pass_lost(self) -> bool:

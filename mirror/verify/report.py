@@ -63,7 +63,7 @@ def number_of(term: bytes) -> int:
 
 def added_up(digests: Iterable[str]) -> str:
     """The digest of several ranges together."""
-    return f"{sum(int(one, 16) for one in digests) % _MODULUS:0{_BITS // 4}x}"
+    return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:0{_BITS // 4}x}"
 
 
 # --- What a comparison found, as values -------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Counts:
 def _sums(reports: Iterable[Counts], **given: int) -> dict[str, int]:
     """Return the sum of each count over these, or what is `given` for it."""
     every = list(reports)
-    return {one.name: sum(getattr(each, one.name) for each in every) for one in fields(Counts)} | given
+    return {field.name: sum(getattr(counts, field.name) for counts in every) for field in fields(Counts)} | given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,17 +298,17 @@ def joined(ranges: Sequence[PartitionReport]) -> PartitionReport:
         pair=first.pair,
         begin=first.begin,
         end=last.end,
-        codecs=tuple(sorted({codec for one in ranges for codec in one.codecs})),
-        offsets_equal=all(one.offsets_equal for one in ranges),
-        source_digest=added_up(one.source_digest for one in ranges),
-        target_digest=added_up(one.target_digest for one in ranges),
-        differences=tuple(islice((each for one in ranges for each in one.differences), KEPT)),
-        notes=tuple(dict.fromkeys(note for one in ranges for note in one.notes)),
-        lost=tuple(sorted({lost for one in ranges for lost in one.lost})),
-        lost_records=sum(one.lost_records for one in ranges),
+        codecs=tuple(sorted({codec for range_ in ranges for codec in range_.codecs})),
+        offsets_equal=all(range_.offsets_equal for range_ in ranges),
+        source_digest=added_up(range_.source_digest for range_ in ranges),
+        target_digest=added_up(range_.target_digest for range_ in ranges),
+        differences=tuple(islice((difference for range_ in ranges for difference in range_.differences), KEPT)),
+        notes=tuple(dict.fromkeys(note for range_ in ranges for note in range_.notes)),
+        lost=tuple(sorted({lost for range_ in ranges for lost in range_.lost})),
+        lost_records=sum(range_.lost_records for range_ in ranges),
         **_sums(ranges, lag=last.lag),
-        source_mark=next((one.source_mark for one in reversed(ranges) if one.source_mark), None),
-        target_mark=next((one.target_mark for one in reversed(ranges) if one.target_mark), None),
+        source_mark=next((range_.source_mark for range_ in reversed(ranges) if range_.source_mark), None),
+        target_mark=next((range_.target_mark for range_ in reversed(ranges) if range_.target_mark), None),
     )
 
 
@@ -393,14 +393,18 @@ class VerifyReport:
     @property
     def is_whole(self) -> bool:
         """True when all that was committed on the source when the proof began is on the target, and equal."""
-        lacks = self.shortfalls or self.unread or any(one.lag or one.lost for one in self.partitions)
+        lacks = self.shortfalls or self.unread or any(partition.lag or partition.lost for partition in self.partitions)
         return self.equal and not lacks
 
     @property
     def differences(self) -> tuple[Difference, ...]:
         """The differences that were kept, topics first."""
-        of_rules = (one for report in self.rekeyed for one in report.differences)
-        return (*self.misfits, *of_rules, *(one for report in self.partitions for one in report.differences))
+        of_rules = (difference for report in self.rekeyed for difference in report.differences)
+        return (
+            *self.misfits,
+            *of_rules,
+            *(difference for report in self.partitions for difference in report.differences),
+        )
 
     @property
     def sums(self) -> dict[str, int]:
@@ -413,7 +417,7 @@ class VerifyReport:
         by_name: dict[str, list[PartitionReport]] = {}
         for report in self.partitions:
             by_name.setdefault(report.pair.source.topic, []).append(report)
-        misfits = {one.topic: one for one in self.misfits}
+        misfits = {misfit.topic: misfit for misfit in self.misfits}
         names = sorted(by_name.keys() | misfits.keys())
         return tuple(_topic_report(name, by_name.get(name, []), misfits.get(name)) for name in names)
 
@@ -442,16 +446,41 @@ def facts(report: VerifyReport) -> dict[str, Any]:
         "target_id": report.target_id,
         "different": report.different,
         "partitions": [
-            [*one.pair.source, *one.pair.target, one.begin, one.end, one.records, one.source_digest, one.target_digest]
-            for one in report.partitions
+            [
+                *partition.pair.source,
+                *partition.pair.target,
+                partition.begin,
+                partition.end,
+                partition.records,
+                partition.source_digest,
+                partition.target_digest,
+            ]
+            for partition in report.partitions
         ],
-        "not_verified": [[*one.pair.source, *one.pair.target] for one in report.unread],
-        "gone": [[one.topic, one.target] for one in report.gone],
-        "rekeyed": [[one.topic, one.target, one.records, one.target_records, one.different] for one in report.rekeyed],
+        "not_verified": [[*unread.pair.source, *unread.pair.target] for unread in report.unread],
+        "gone": [[gone.topic, gone.target] for gone in report.gone],
+        "rekeyed": [
+            [
+                rekeyed_report.topic,
+                rekeyed_report.target,
+                rekeyed_report.records,
+                rekeyed_report.target_records,
+                rekeyed_report.different,
+            ]
+            for rekeyed_report in report.rekeyed
+        ],
         "whole": report.is_whole,
         "not_whole": [
-            [one.kind, one.topic, one.target, one.partition, one.first, one.next_offset, one.offsets]
-            for one in report.shortfalls
+            [
+                shortfall.kind,
+                shortfall.topic,
+                shortfall.target,
+                shortfall.partition,
+                shortfall.first,
+                shortfall.next_offset,
+                shortfall.offsets,
+            ]
+            for shortfall in report.shortfalls
         ],
     }
 
@@ -466,9 +495,11 @@ def verdict(report: VerifyReport) -> str:
 
 
 def _likeness(report: VerifyReport, sides: str) -> str:
-    if not any(one.batches for one in report.partitions) and not any(one.records for one in report.rekeyed):
+    if not any(partition.batches for partition in report.partitions) and not any(
+        rekeyed_report.records for rekeyed_report in report.rekeyed
+    ):
         return f"nothing {'to compare' if report.is_whole else 'was compared'} between {sides}"
-    if any(one.own_timestamps for one in report.partitions):
+    if any(partition.own_timestamps for partition in report.partitions):
         return f"{sides} are equal, but for timestamps that the target set itself"
     return f"{sides} are equal"
 
@@ -498,12 +529,13 @@ def lacking(report: VerifyReport) -> str:
     """What keeps a copy from being whole, by kind and in numbers; empty where nothing does."""
     parts = []
     for kind in Lack:
-        some = [one for one in report.shortfalls if one.kind is kind]
+        some = [shortfall for shortfall in report.shortfalls if shortfall.kind is kind]
         if not some:
             continue
         offsets = _offsets(some)
         where = Counter(
-            "topic" if part < 0 else "partition" for _, part in {(one.target, one.partition) for one in some}
+            "topic" if part < 0 else "partition"
+            for _, part in {(shortfall.target, shortfall.partition) for shortfall in some}
         )
         places = " and ".join(f"{many:,} {what}{'s' if many > 1 else ''}" for what, many in sorted(where.items()))
         count = f"{offsets:,} offset{'' if offsets == 1 else 's'} " if offsets else ""
@@ -514,7 +546,7 @@ def lacking(report: VerifyReport) -> str:
 def headline(report: VerifyReport) -> str:
     """Whole, not whole or different, before all else."""
     since = f"everything that {report.source} held at {at(report.begun_ms)}"
-    but = ", but for timestamps of its own" if any(one.own_timestamps for one in report.partitions) else ""
+    but = ", but for timestamps of its own" if any(partition.own_timestamps for partition in report.partitions) else ""
     if not report.equal:
         return f"DIFFERENT: {report.target} is not equal to {report.source}"
     if report.is_whole:

@@ -140,7 +140,9 @@ def costs(result: CopyResult) -> Table:
 def verdict(result: CopyResult) -> Text:
     """One sentence of proof, or what speaks against it."""
     if result.objections:
-        return Text("\n".join(["", "This run proves nothing:", *(f"  {one}" for one in result.objections)]), "red")
+        return Text(
+            "\n".join(["", "This run proves nothing:", *(f"  {objection}" for objection in result.objections)]), "red"
+        )
     batches, partitions = (sum(getattr(line, name) for line in result.lines) for name in ("batches", "partitions"))
     proof = f"all {batches:,} batches of {partitions} partitions are on the target, with the same bytes, at the same"
     hidden = sum(line.hidden for line in result.lines)

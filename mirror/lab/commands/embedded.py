@@ -82,14 +82,14 @@ def show(standing: Iterable[StandingCluster], as_json: bool) -> None:
         print_json(
             [
                 {
-                    "name": one.name,
-                    "bootstrap": one.bootstrap,
-                    "alive": one.alive,
-                    "nodes": len(one.nodes),
-                    "cluster_id": one.cluster_id,
-                    "folder": str(one.folder),
+                    "name": cluster.name,
+                    "bootstrap": cluster.bootstrap,
+                    "alive": cluster.alive,
+                    "nodes": len(cluster.nodes),
+                    "cluster_id": cluster.cluster_id,
+                    "folder": str(cluster.folder),
                 }
-                for one in found
+                for cluster in found
             ]
         )
         return
@@ -103,7 +103,7 @@ def show(standing: Iterable[StandingCluster], as_json: bool) -> None:
     out.print(shown)
 
 
-def _style(one: StandingCluster) -> Text:
-    if not one.alive:
+def _style(cluster: StandingCluster) -> Text:
+    if not cluster.alive:
         return Text("down", "red")
-    return Text("up", "green") if one.alive == len(one.nodes) else Text("partly up", "yellow")
+    return Text("up", "green") if cluster.alive == len(cluster.nodes) else Text("partly up", "yellow")

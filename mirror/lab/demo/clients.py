@@ -102,7 +102,8 @@ def ends_of(bootstrap: str, topic: str) -> dict[int, int]:
     try:
         partitions = consumer.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
         return {
-            one: consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=DEADLINE_S)[1] for one in partitions
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=DEADLINE_S)[1]
+            for partition in partitions
         }
     finally:
         consumer.close()
@@ -113,14 +114,14 @@ def stands(place: ClientPlace, bootstrap: str) -> dict[int, int]:
     consumer = Consumer({**client(bootstrap), "group.id": place.group})
     try:
         partitions = consumer.list_topics(place.topic, timeout=DEADLINE_S).topics[place.topic].partitions
-        return _committed(consumer, [TopicPartition(place.topic, one) for one in partitions])
+        return _committed(consumer, [TopicPartition(place.topic, partition) for partition in partitions])
     finally:
         consumer.close()
 
 
 def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[int, int]:
     found = consumer.committed(partitions, timeout=DEADLINE_S)
-    return {one.partition: one.offset for one in found if one.offset != OFFSET_INVALID}
+    return {partition.partition: partition.offset for partition in found if partition.offset != OFFSET_INVALID}
 
 
 def client(bootstrap: str) -> dict[str, Any]:
@@ -301,7 +302,7 @@ class GroupReader:
             self._failing = True
             return
         self._failing = False
-        self._committed |= {one.partition: one.offset for one in partitions}
+        self._committed |= {partition.partition: partition.offset for partition in partitions}
 
 
 def main(arguments: list[str], environment: Mapping[str, str] = MappingProxyType(os.environ)) -> int:

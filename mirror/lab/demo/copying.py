@@ -210,8 +210,8 @@ class Following:
                 before, reported = reported, sum(status.at_ms for status in figures)
                 moved = time.monotonic() if reported != before else moved
                 stops = [
-                    f"{at}: {status.state}: {status.detail}"
-                    for at, status in self.statuses.items()
+                    f"{partition}: {status.state}: {status.detail}"
+                    for partition, status in self.statuses.items()
                     if status.state.is_stop
                 ]
                 if self.mirror.exit_code is not None:

@@ -258,10 +258,10 @@ class Ends:
                 return {}
             answers = self._admin.list_offsets(asked, request_timeout=_DEADLINE_S)
             found: dict[tuple[str, int], int] = {}
-            for at, answer in answers.items():
+            for topic_partition, answer in answers.items():
                 problem = answer.exception()
                 if problem is None:
-                    found[at.topic, at.partition] = int(answer.result().offset)
+                    found[topic_partition.topic, topic_partition.partition] = int(answer.result().offset)
                 elif not (growing and isinstance(problem, KafkaException) and problem.args[0].code() in _NOT_READY):
                     raise problem
             return found

@@ -95,9 +95,9 @@ def down(name: str) -> tuple[str, ...]:
 
 def named(name: str) -> StandingCluster:
     """The cluster of that name. Raises EmbeddedError if there is none, or none of its nodes runs."""
-    for one in standing():
-        if one.name == name and one.alive:
-            return one
+    for cluster in standing():
+        if cluster.name == name and cluster.alive:
+            return cluster
     raise EmbeddedError(f"no cluster {name} is up: `mirror embedded list` shows those that are there")
 
 

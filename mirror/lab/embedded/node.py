@@ -278,7 +278,7 @@ class Node:
         own = {"PLAINTEXT": self.port} | {listener.name: port for listener, port in self.extra}
         advertised = ",".join(f"{name}://127.0.0.1:{port}" for name, port in own.items())
         protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT"} | {
-            one.name: one.protocol for one, _ in self.extra
+            listener.name: listener.protocol for listener, _ in self.extra
         }
         internal: dict[str, str | int | bool] = {}
         for prefix in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic"):

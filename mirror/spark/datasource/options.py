@@ -169,7 +169,7 @@ def parse(given: Mapping[str, str]) -> Options:
         wanted=_wanted(values),
         detail=Detail(
             data=_one(values, "data", _SWITCH, False),
-            sizes=_one(values, "uncompressed", {one.value: one for one in Sizes}, Sizes.STATED),
+            sizes=_one(values, "uncompressed", {Siz.value: Siz for Siz in Sizes}, Sizes.STATED),
             flags=_one(values, "damage", {"fail": False, "flag": True}, False),
             skips=_one(values, "deleted", {"fail": False, "skip": True}, False),
         ),

@@ -87,14 +87,18 @@ def found_at(address: str) -> list[list[Segment]]:
         )
     if not logs:
         raise ConfigError(f"{address}: no segments (*{SUFFIX}) there; name a broker's data folder, or one in it")
-    return [sorted(segments, key=lambda one: one.base_offset) for _, segments in sorted(logs.items())]
+    return [sorted(segments, key=lambda segment: segment.base_offset) for _, segments in sorted(logs.items())]
 
 
 def following(address: str, base_offset: int) -> list[str]:
     """The segments behind one in its folder, in order. Raises ConfigError where the folder cannot be read."""
     folder = address.rpartition("/")[0]
-    found = (one for segments in found_at(folder) for one in segments)
-    return [one.address for one in found if one.address.rpartition("/")[0] == folder and one.base_offset > base_offset]
+    found = (segment for segments in found_at(folder) for segment in segments)
+    return [
+        segment.address
+        for segment in found
+        if segment.address.rpartition("/")[0] == folder and segment.base_offset > base_offset
+    ]
 
 
 def opened(address: str) -> Mapped:
@@ -207,8 +211,8 @@ class LogSlice:
         begin = self.begin
         while True:
             try:
-                async for one in log.batches(begin):
-                    yield one
+                async for batch in log.batches(begin):
+                    yield batch
                 return
             except BrokerError as problem:
                 if not self.detail.skips or problem.code != OFFSET_OUT_OF_RANGE:
@@ -247,7 +251,11 @@ class LogExtent:
 def planned(options: Options, wanted: WantedBatches) -> list[FileSlice] | list[LogSlice]:
     """The slices that hold what is `wanted`. Raises ConfigError, and ClusterError."""
     if options.path is not None:
-        return [one for segments in found_at(folder_of(options.path)) for one in _of_files(options, wanted, segments)]
+        return [
+            of_file
+            for segments in found_at(folder_of(options.path))
+            for of_file in _of_files(options, wanted, segments)
+        ]
     topics = chosen(options, wanted)
     return asyncio.run(_of_cluster(options, wanted, topics, rules_of(options, topics)))
 
@@ -290,7 +298,7 @@ async def extents(cluster: Cluster, topics: Sequence[str], wanted: WantedBatches
         return LogExtent(partition, start, stable, end)
 
     numbers = ((topic, number) for topic in topics for number in sorted(cluster.topics[topic].leaders))
-    partitions = [TopicPartition(*one) for one in numbers if wanted.has_partition(one[1])]
+    partitions = [TopicPartition(*number) for number in numbers if wanted.has_partition(number[1])]
     return list(await asyncio.gather(*map(of, partitions)))
 
 
@@ -299,21 +307,21 @@ def _of_files(options: Options, wanted: WantedBatches, segments: Sequence[Segmen
     asked = options.wanted.has_topic(first.topic) and wanted.has_topic(first.topic)
     if not asked or not wanted.has_partition(first.partition):
         return []
-    ends = [one.base_offset for one in segments[1:]] + [None]
+    ends = [segment.base_offset for segment in segments[1:]] + [None]
     return [
         FileSlice(
-            place=Place(topic=one.topic, partition=one.partition, file=one.address),
-            base_offset=one.base_offset,
+            place=Place(topic=segment.topic, partition=segment.partition, file=segment.address),
+            base_offset=segment.base_offset,
             is_last=end is None,
             rules=Rules(),
             wanted=wanted,
             detail=options.detail,
         )
-        for index, (one, end) in enumerate(zip(segments, ends, strict=True))
-        if one.base_offset < wanted.before
+        for index, (segment, end) in enumerate(zip(segments, ends, strict=True))
+        if segment.base_offset < wanted.before
         # files may be named alike, or not as a broker does: where one ends then does not follow from the next one's
         # name
-        and (end is None or end > wanted.first or end == one.base_offset)
+        and (end is None or end > wanted.first or end == segment.base_offset)
         and (wanted.since is None or not is_older(segments, index, wanted.since))
     ]
 
@@ -325,9 +333,9 @@ async def _of_cluster(
     async with Cluster(endpoint) as cluster:
         found = await extents(cluster, topics, wanted)
         return [
-            slice_of(options, endpoint, one, wanted, rules[one.partition.topic], begin, end)
-            for one in found
-            for begin, end in await _ranges(cluster, one, wanted)
+            slice_of(options, endpoint, extent, wanted, rules[extent.partition.topic], begin, end)
+            for extent in found
+            for begin, end in await _ranges(cluster, extent, wanted)
         ]
 
 

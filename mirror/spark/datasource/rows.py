@@ -279,5 +279,5 @@ def header_lists(offsets: np.ndarray, keys: Column, values: Column) -> pa.Array:
 def binary(offsets: np.ndarray, gathered: np.ndarray, known: np.ndarray, kind: pa.DataType | None = None) -> pa.Array:
     """A column as `records.column` has it, as an array of bytes, or of another `kind` with the same layout."""
     valid = np.packbits(known, bitorder="little")
-    buffers = [pa.py_buffer(one) for one in (valid, offsets, gathered)]
+    buffers = [pa.py_buffer(column) for column in (valid, offsets, gathered)]
     return pa.Array.from_buffers(kind or pa.binary(), len(known), buffers)

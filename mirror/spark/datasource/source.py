@@ -73,12 +73,12 @@ _TABLE: Final[Mapping[tuple[str, str], _Narrow]] = {
 
 def narrowed(wanted: WantedBatches, filters: Iterable[Any]) -> WantedBatches:
     """What is left to read where all `filters` hold; one that says nothing about that is passed over."""
-    for one in filters:
-        column: tuple[str, ...] = getattr(one, "attribute", ())
-        if len(column) != 1 or (narrow := _TABLE.get((type(one).__name__, column[0]))) is None:
+    for filter_ in filters:
+        column: tuple[str, ...] = getattr(filter_, "attribute", ())
+        if len(column) != 1 or (narrow := _TABLE.get((type(filter_).__name__, column[0]))) is None:
             continue
-        value: Any = getattr(one, "value", None)
-        if type(one).__name__ == "In":
+        value: Any = getattr(filter_, "value", None)
+        if type(filter_).__name__ == "In":
             value = tuple(each for each in value if each is not None)
         if value is not None:
             wanted = narrow(wanted, value)
@@ -105,17 +105,17 @@ class BatchStream(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 -- Spark's name
         """Where the logs begin, or what is wanted of them does."""
-        return {_key(one): one.start for one in asyncio.run(self._extents({}))}
+        return {_key(extent): extent.start for extent in asyncio.run(self._extents({}))}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:  # noqa: ARG002, N802 -- Spark's; no limits
         """The last stable offsets of now; of no partition behind where it was."""
         known = {key: at for key, at in start.items() if not key.endswith(_BEGIN)}
         found = asyncio.run(self._extents(known))
-        latest = known | {_key(one): max(one.stable, known.get(_key(one), one.start)) for one in found}
+        latest = known | {_key(extent): max(extent.stable, known.get(_key(extent), extent.start)) for extent in found}
         if latest == known:
             time.sleep(_PAUSE)
             return start
-        begun = {f"{_key(one)}{_BEGIN}": one.start for one in found if _key(one) not in known}
+        begun = {f"{_key(extent)}{_BEGIN}": extent.start for extent in found if _key(extent) not in known}
         return dict(sorted((latest | begun).items()))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
@@ -132,7 +132,7 @@ class BatchStream(DataSourceStreamReader):
                 extent = LogExtent(partition, 0, until, until)
                 rules, wanted = self._rules[partition.topic], self._options.wanted
                 made.append(slice_of(self._options, self._endpoint, extent, wanted, rules, begin, until))
-        return [InputPartition(one) for one in made]
+        return [InputPartition(log_slice) for log_slice in made]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
@@ -143,7 +143,7 @@ class BatchStream(DataSourceStreamReader):
         wanted = self._options.wanted
         async with Cluster(self._endpoint) as cluster:
             found = await extents(cluster, chosen(self._options, wanted), wanted)
-            return [one if _key(one) in known else await self._begun(cluster, one) for one in found]
+            return [extent if _key(extent) in known else await self._begun(cluster, extent) for extent in found]
 
     async def _begun(self, cluster: Cluster, extent: LogExtent) -> LogExtent:
         wanted, start = self._options.wanted, extent.start
@@ -201,7 +201,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Raises ConfigError, and ClusterError."""
-        return [InputPartition(one) for one in planned(self._options, self._wanted)]
+        return [InputPartition(file_slice) for file_slice in planned(self._options, self._wanted)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Nothing where nothing was planned: Spark then reads one partition that holds None."""

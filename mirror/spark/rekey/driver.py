@@ -204,13 +204,13 @@ class Rekeyer:
     def has_refreshed(self) -> bool:
         """It knows how far its source is, or each partition waits for a person, who need not know that."""
         figures = self._all_figures()
-        waits = bool(figures) and all(one.state is State.PAUSED or one.is_stopped for one in figures)
+        waits = bool(figures) and all(status.state is State.PAUSED or status.is_stopped for status in figures)
         return self._side.has_refreshed or waits
 
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """How each source partition that is known stands now."""
-        return {TopicPartition(one.topic, one.partition): one for one in self._all_figures()}
+        return {TopicPartition(status.topic, status.partition): status for status in self._all_figures()}
 
     def learns(self, rule: Rekeying) -> None:
         """The rule as it fits both topics of now: its text is that of the start. What was planned stays as it is."""
@@ -325,8 +325,8 @@ class Rekeyer:
             self._stop = None
             if plan is not None:
                 await self._check_settings()
-                for one in plan.ranges:
-                    await self._side.miss_tombstones(*one, self._is_on_record)
+                for range_ in plan.ranges:
+                    await self._side.miss_tombstones(*range_, self._is_on_record)
                 await self._record_losses()
                 self._learn(plan, await self._carry_out(plan, stopping))
                 await self._refresh()  # what came meanwhile is not caught up with
@@ -414,7 +414,7 @@ class Rekeyer:
 
     async def _record_losses(self) -> None:
         if lost := self._side.losses:
-            of_copy = (replace(one, target_topic_id=self._target_id) for one in lost)
+            of_copy = (replace(loss, target_topic_id=self._target_id) for loss in lost)
             await self.journal.append_all(map(loss_entry, of_copy))
             lost.clear()
 
@@ -628,7 +628,7 @@ class Rekeyer:
             for number, part in self._parts.items()
             if part.stop is not None and stands(part.stop.state)
         }
-        reports = ((one.key(), one.to_json()) for one in self._all_figures())
+        reports = ((status.key(), status.to_json()) for status in self._all_figures())
         await self.journal.append_all([*reports, *self._standing.changes((), met)])
         self._standing.written((), met)
 
@@ -646,12 +646,12 @@ class Rekeyer:
         return [self._figures(number) for number in sorted(self._parts.keys() | self._side.numbers)]
 
     def _figures(self, number: int) -> PartitionStatus:
-        at = TopicPartition(self._rule.source, number)
+        partition = TopicPartition(self._rule.source, number)
         part = self._parts.get(number) or self._side.reported(number)
         if self._stop is not None:
             part = replace(part, stop=self._stop.at(number, part.at))
         return part.figures(
-            at,
+            partition,
             self._rule.target,
             self._flow.name,
             self._instance,

@@ -44,7 +44,7 @@ class RekeyStop(MirrorError):
     def __init__(self, state: State, partition: int, offset: int, detail: str, *remedies: Remedy) -> None:
         self.state, self.partition, self.offset, self.detail = state, partition, offset, detail
         self.remedies = remedies or REKEYED_BY[state]
-        names = [one.name for one in self.remedies]
+        names = [remedy.name for remedy in self.remedies]
         super().__init__(_MARK + json.dumps([state, partition, offset, detail, names]))
 
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
@@ -57,7 +57,7 @@ class RekeyStop(MirrorError):
     def advice(self, values: Mapping[str, object]) -> str:
         """What to do."""
         known = {**values, "partition": self.partition}
-        return ". ".join(one.text(known) for one in self.remedies)
+        return ". ".join(remedy.text(known) for remedy in self.remedies)
 
     def at(self, partition: int, offset: int) -> RekeyStop:
         """The same of one source partition, where it is that of all."""
@@ -244,27 +244,28 @@ def committed_ends(
     """
     ends: dict[TopicPartition, tuple[int, int]] = {}
     writers: dict[TopicPartition, str] = {}
-    for at in every:
+    for partition in every:
         for slot, one in enumerate(reached):
-            epoch, end = one.ends.get(at.partition, (-1, 0))
+            epoch, end = one.ends.get(partition.partition, (-1, 0))
             if epoch >= 0:
-                ends[at], writers[at] = (epoch, end), transactional_id(rule, slot)
+                ends[partition], writers[partition] = (epoch, end), transactional_id(rule, slot)
     return ends, writers
 
 
-async def lost_of(target: Cluster, at: TopicPartition, end: int, epoch: int) -> str:
+async def lost_of(target: Cluster, partition: TopicPartition, end: int, epoch: int) -> str:
     """What a target partition lost of a slot's records, which had been acknowledged up to before offset `end` and are
     no newer than leader epoch `epoch`: in words, empty where it has them, or nobody knows any more. The leader is asked
     also where that epoch is still its own by all that is known here: metadata may not name a crash yet.
     """
-    return lost_behind(at, (await epoch_end(target, at, epoch)).end, end)
+    return lost_behind(partition, (await epoch_end(target, partition, epoch)).end, end)
 
 
-def lost_behind(at: TopicPartition, kept: int, end: int) -> str:
+def lost_behind(partition: TopicPartition, kept: int, end: int) -> str:
     """The same of a log that was cut back to offset `kept`, -1 where that is not known."""
     if not 0 <= kept < end:
         return ""
-    return f"the target lost records: {at} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
+    what = f"{partition} was cut back to offset {kept}, and had acknowledged those up to {end - 1}"
+    return f"the target lost records: {what}"
 
 
 async def undecided_in(
@@ -285,7 +286,7 @@ async def undecided_in(
     written = set[TopicPartition]()  # by what their coordinators said before the log was looked at again
     while True:
         stable = await every_listed(target, ends, LATEST, READ_COMMITTED)
-        found = [(at, stable[at]) for at, (_, end) in ends.items() if stable[at] < end]
+        found = [(partition, stable[partition]) for partition, (_, end) in ends.items() if stable[partition] < end]
         if not found:
             return ""
         at, offset = min(found)
@@ -311,31 +312,33 @@ async def settle_letters(target: Cluster, rule: Rekeying, slots: int) -> None:
     names = [transactional_id(rule, slot) for slot in range(slots)] if rule.dead_letter else []
     for name in names:
         with contextlib.suppress(AccessDenied):  # of whoever only reads
-            while late := [at for at in await awaiting_markers(target, name) if at.topic == rule.dead_letter]:
+            while late := [
+                partition for partition in await awaiting_markers(target, name) if partition.topic == rule.dead_letter
+            ]:
                 if clock.monotonic() > deadline:
                     raise marker_late(target, min(late), name)
                 await asyncio.sleep(POLL_SECONDS)
 
 
-def marker_late(target: Cluster, at: TopicPartition, transactional_id: str) -> ClusterUnreachable:
+def marker_late(target: Cluster, partition: TopicPartition, transactional_id: str) -> ClusterUnreachable:
     """The error where a partition's leader does not take the marker of what is committed."""
     return ClusterUnreachable(
-        f"{target}: {at}: the coordinator of transactional id {transactional_id} has committed a micro-batch, and its"
-        " marker is not written yet: the partition's leader does not take it; it needs min.insync.replicas in-sync"
-        " replicas"
+        f"{target}: {partition}: the coordinator of transactional id {transactional_id} has committed a micro-batch,"
+        " and its marker is not written yet: the partition's leader does not take it; it needs min.insync.replicas"
+        " in-sync replicas"
     )
 
 
-async def foreign_in(target: Cluster, at: TopicPartition, begin: int, end: int) -> str:
+async def foreign_in(target: Cluster, partition: TopicPartition, begin: int, end: int) -> str:
     """The first committed record from offset `begin` to before `end` of a target partition, between what its slot has
     committed and what is next: in words, empty where only markers and aborted records are there. Raises as
     `ReadLog.batches` does.
     """
-    begin = max(begin, await list_offset(target, at, EARLIEST))
-    log = ReadLog(target, at, await list_offset(target, at, LATEST, READ_COMMITTED), end)
+    begin = max(begin, await list_offset(target, partition, EARLIEST))
+    log = ReadLog(target, partition, await list_offset(target, partition, LATEST, READ_COMMITTED), end)
     async for raw in log.committed(begin):
         offset = max(begin, raw.header.base_offset)
-        return f"the record at offset {offset} of {at} is not the mirror's, by what its progress topic says"
+        return f"the record at offset {offset} of {partition} is not the mirror's, by what its progress topic says"
     return ""
 
 
@@ -348,7 +351,7 @@ async def misfit_in(target: Cluster, rule: Rekeying) -> RekeyStop | None:
     for topic, configs in (await topic_configs(target, rule.record_topics)).items():
         if not isinstance(configs, tuple):
             continue  # of one whose settings are not to be seen, the acks say whose times it has
-        known = {one.name: one.value or "" for one in configs}
+        known = {config.name: config.value or "" for config in configs}
         if is_stamped(known) and not rule.may_stamp:
             return stamped(rule, topic, f"{topic} has message.timestamp.type=LogAppendTime")
         if topic == rule.target and is_compacted(known) and not rule.fits_compaction:

@@ -78,7 +78,7 @@ class Packer:
 
     def __init__(self, work: Work, partition: int) -> None:
         self._work, self._rule, self.partition = work, work.plan.rule, partition
-        _, self._begin, self._until = next(one for one in work.plan.ranges if one[0] == partition)
+        _, self._begin, self._until = next(range_ for range_ in work.plan.ranges if range_[0] == partition)
         self._group = _Group(-1)
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
@@ -95,11 +95,11 @@ class Packer:
         # a compressed set of magic 0 or 1 is stored by its last offset
         at = header.base_offset if header.magic == 2 else first
         try:
-            for every in portions(raw, self._work.opens):
-                first, last = np.searchsorted(every.offsets, (self._begin, self._until)).tolist()
+            for portion in portions(raw, self._work.opens):
+                first, last = np.searchsorted(portion.offsets, (self._begin, self._until)).tolist()
                 if first < last:
-                    at = int(every.offsets[last - 1]) + 1
-                    yield every.rows(first, last)
+                    at = int(portion.offsets[last - 1]) + 1
+                    yield portion.rows(first, last)
                 if at >= self._until:
                     return
         except TooManyBytes as problem:
@@ -187,18 +187,18 @@ class Packer:
             data.append(np.frombuffer(held, np.uint8))
         return (replace(wanted, data=np.concatenate(data), **new) if new else wanted), kept
 
-    def _leave(self, every: Records, kept: np.ndarray, bad: np.ndarray, reason: str) -> np.ndarray:
+    def _leave(self, records: Records, kept: np.ndarray, bad: np.ndarray, reason: str) -> np.ndarray:
         """What is kept besides the bad ones, with which the rule's policy deals."""
         if not (bad := bad & kept).any():
             return kept
         if self._rule.on_bad_record == "stop":
-            offset = int(every.offsets[np.flatnonzero(bad)[0]])
+            offset = int(records.offsets[np.flatnonzero(bad)[0]])
             detail = f"{reason} ({self._rule.expressions or 'its key'})"
             raise RekeyStop(State.REFUSED, self.partition, offset, detail, Remedy.CHANGE_RULE)
         if self._rule.on_bad_record == "drop":
             self._left_out["bad-record"] += int(bad.sum())
         else:
-            self._bury(every.taken(np.flatnonzero(bad)), reason)
+            self._bury(records.taken(np.flatnonzero(bad)), reason)
         left: np.ndarray = kept & ~bad
         return left
 
@@ -206,7 +206,7 @@ class Packer:
         """Records as they were, with where they come from in their headers."""
         names = (b"mirror.topic", b"mirror.partition", b"mirror.offset", b"mirror.reason")
         texts = ((self._rule.source, str(self.partition), str(offset), reason) for offset in bad.offsets.tolist())
-        encoded = (zip(names, map(str.encode, each), strict=True) for each in texts)
+        encoded = (zip(names, map(str.encode, text), strict=True) for text in texts)
         pairs = ([*headers(bad, index), *each] for index, each in enumerate(encoded))
         held, begin, end, count = encode_headers(pairs, len(bad.data))
         data = np.concatenate([bad.data, np.frombuffer(held, np.uint8)])
@@ -214,20 +214,25 @@ class Packer:
         self._check_sizes(buried, 0)
         self._add(SliceKind.DEAD, BURIED, buried, 0, self._is_stamped)
 
-    def _check_sizes(self, every: Records, codec: int) -> None:
+    def _check_sizes(self, records: Records, codec: int) -> None:
         """Raises RekeyStop at the first record that takes more than a batch, even alone; no slot has begun yet."""
         most = self._rule.max_bytes
         safe = most - _AROUND - most // _GROWTH
-        if len(every.data) <= safe:
+        if len(records.data) <= safe:
             return
-        sizes = np.maximum(every.key_size, 0) + np.maximum(every.value_size, 0) + every.headers_end - every.headers_at
+        sizes = (
+            np.maximum(records.key_size, 0)
+            + np.maximum(records.value_size, 0)
+            + records.headers_end
+            - records.headers_at
+        )
         for index in np.flatnonzero(sizes > safe).tolist():
-            if (size := build(every.rows(index, index + 1), codec).header.size) > most:
+            if (size := build(records.rows(index, index + 1), codec).header.size) > most:
                 detail = (
                     f"a record takes {size} bytes alone, more than the {most} of a batch of"
                     f" {self._rule.writes_records_to}"
                 )
-                at = int(every.offsets[index])
+                at = int(records.offsets[index])
                 raise RekeyStop(State.REFUSED, self.partition, at, detail, Remedy.RAISE_REKEYED)
 
     def _spread(self, base_offset: int) -> int:

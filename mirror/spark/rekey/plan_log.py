@@ -110,7 +110,7 @@ class PlanLog:
         if progress is None or (plan := await last_plan(self._target, self._rule)) is None:
             return {}
         found = await asyncio.gather(*map(self._reached, range(len(progress.leaders) - 1)))
-        last, is_done = _last_of(plan, [one.number for one in found])
+        last, is_done = _last_of(plan, [reached.number for reached in found])
         return last.until if is_done else last.begin
 
     async def record(self, plan: MicroBatchPlan) -> None:
@@ -160,15 +160,17 @@ class PlanLog:
         if self._target_id is not None and self._target.topic_id(rule.target) != self._target_id:
             return f"the target topic {rule.target} was deleted, with what had been re-keyed into it"
         topics = [self._target.topics.get(name) for name in (rule.target, rule.progress)]
-        there, slots = (sorted(one.leaders) if one is not None else [] for one in topics)
+        there, slots = (sorted(topic.leaders) if topic is not None else [] for topic in topics)
         every = [TopicPartition(rule.target, number) for number in there]
-        epochs = {at.partition: epoch for at in every if (epoch := self._target.leader(at).epoch) >= 0}
+        epochs = {
+            partition.partition: epoch for partition in every if (epoch := self._target.leader(partition).epoch) >= 0
+        }
         if epochs.items() <= self._epochs.items():
             return ""
         reached = await asyncio.gather(*map(self._reached, range(len(slots) - 1)))
         ends, writers = committed_ends(rule, every, reached)
-        for at, (epoch, end) in ends.items():
-            if lost := await lost_of(self._target, at, end, epoch):
+        for topic_partition, (epoch, end) in ends.items():
+            if lost := await lost_of(self._target, topic_partition, end, epoch):
                 return lost
         if lost := await undecided_in(self._target, ends, writers):
             return lost
@@ -214,9 +216,9 @@ class PlanLog:
         reached = await asyncio.gather(*map(self._reached, range(slots)))
         if committed is not None and {one.number for one in reached} != {committed}:
             return ""
-        for at, last in ends.items():
-            gap = reached[slot_of(at.partition, slots)].gap(at.partition, last)
-            if gap and (found := await foreign_in(target, at, *gap)):
+        for partition, last in ends.items():
+            gap = reached[slot_of(partition.partition, slots)].gap(partition.partition, last)
+            if gap and (found := await foreign_in(target, partition, *gap)):
                 return found
         self._ours = ends
         return ""

@@ -64,7 +64,9 @@ class Queries:
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """How each source partition stands."""
-        return {at: figures for one in self._rekeyers.values() for at, figures in one.figures.items()}
+        return {
+            partition: figures for rekeyer in self._rekeyers.values() for partition, figures in rekeyer.figures.items()
+        }
 
     def rekeys(self, topic: str) -> bool:
         """Whether this source topic is re-keyed."""
@@ -73,13 +75,13 @@ class Queries:
     @property
     def have_refreshed(self) -> bool:
         """All of them know how far their sources are."""
-        return all(one.has_refreshed for one in self._rekeyers.values())
+        return all(rekeyer.has_refreshed for rekeyer in self._rekeyers.values())
 
     @property
     def unfinished(self) -> Iterator[str]:
         """Of bounded copies, what was not re-keyed."""
-        for one in self._rekeyers.values():
-            yield from one.unfinished
+        for rekeyer in self._rekeyers.values():
+            yield from rekeyer.unfinished
 
     def start(
         self,
@@ -100,19 +102,19 @@ class Queries:
             if not task.cancelled() and task.exception() is not None:
                 stop()
 
-        def begin(one: Rekeyer, start: PendingStart | None) -> asyncio.Task[None]:
-            one.journal.clearance = journal_state.clearance(one.journal)
-            one.has_flow = partial(journal_state.has_flow, one.journal)
-            one.may_lack = partial(journal_state.may_lack, one.journal)
-            one.limits = limits or one.limits
-            one.recall(reports)
-            running = one.run(journal_state.instance, stopping, lambda: journal_state.paused, start=start)
+        def begin(rekeyer: Rekeyer, start: PendingStart | None) -> asyncio.Task[None]:
+            rekeyer.journal.clearance = journal_state.clearance(rekeyer.journal)
+            rekeyer.has_flow = partial(journal_state.has_flow, rekeyer.journal)
+            rekeyer.may_lack = partial(journal_state.may_lack, rekeyer.journal)
+            rekeyer.limits = limits or rekeyer.limits
+            rekeyer.recall(reports)
+            running = rekeyer.run(journal_state.instance, stopping, lambda: journal_state.paused, start=start)
             task = asyncio.create_task(running)
             task.add_done_callback(stop_on_failure)
             return task
 
         self._begin = begin
-        self._tasks = [begin(one, starts.get(one.target)) for one in self._rekeyers.values()]
+        self._tasks = [begin(rekeyer, starts.get(rekeyer.target)) for rekeyer in self._rekeyers.values()]
 
     async def ended(self) -> None:
         """Wait for the end of all, those that are added meanwhile included. Raises what one of them did not expect."""

@@ -36,30 +36,35 @@ def sound_batches(work: Work, partition: int, begin: int, until: int) -> Iterato
     return driven(_batches(work, TopicPartition(work.plan.rule.source, partition), begin, until))
 
 
-async def _batches(work: Work, at: TopicPartition, begin: int, until: int) -> AsyncGenerator[RawBatch, None]:
+async def _batches(work: Work, partition: TopicPartition, begin: int, until: int) -> AsyncGenerator[RawBatch, None]:
     async with Cluster(work.source) as cluster:
-        await cluster.refresh([at.topic])
-        _check_topic(work, cluster, at, begin)
-        start = await list_offset(cluster, at, EARLIEST)
+        await cluster.refresh([partition.topic])
+        _check_topic(work, cluster, partition, begin)
+        start = await list_offset(cluster, partition, EARLIEST)
         if start > begin:  # the driver knows whether that may be passed over
             detail = f"the source deleted offsets {begin} to {start - 1} before they were re-keyed"
-            raise RekeyStop(State.RETENTION_GAP, at.partition, begin, detail)
-        log = ReadLog(cluster, at, until, until)
+            raise RekeyStop(State.RETENTION_GAP, partition.partition, begin, detail)
+        log = ReadLog(cluster, partition, until, until)
         async for raw in log.committed(begin):
             if not is_a_mirrors_padding(raw):  # the source is a copy, which begins with it for a moment
                 yield raw
         if log.damage:
-            raise RekeyStop(State.CORRUPT, at.partition, max(log.at, begin), str(log.damage))
-        _check_topic(work, cluster, at, begin)  # whoever reads on after an error reads by what is there then
-        epoch = work.plan.epochs[at.partition]
-        if epoch not in {-1, cluster.leader(at).epoch} and 0 <= (await epoch_end(cluster, at, epoch)).end < until:
+            raise RekeyStop(State.CORRUPT, partition.partition, max(log.at, begin), str(log.damage))
+        _check_topic(work, cluster, partition, begin)  # whoever reads on after an error reads by what is there then
+        epoch = work.plan.epochs[partition.partition]
+        if (
+            epoch not in {-1, cluster.leader(partition).epoch}
+            and 0 <= (await epoch_end(cluster, partition, epoch)).end < until
+        ):
             # what was read is of the log that took its place; the driver finds out where that begins
-            raise ClusterUnreachable(f"{cluster}: the log of {at} was cut back below {until} after that was planned")
+            raise ClusterUnreachable(
+                f"{cluster}: the log of {partition} was cut back below {until} after that was planned"
+            )
 
 
-def _check_topic(work: Work, cluster: Cluster, at: TopicPartition, begin: int) -> None:
-    if work.plan.source_id is not None and cluster.topic_id(at.topic) != work.plan.source_id:
-        raise RekeyStop(State.RECREATED, at.partition, begin, "the source topic was deleted and made anew")
+def _check_topic(work: Work, cluster: Cluster, partition: TopicPartition, begin: int) -> None:
+    if work.plan.source_id is not None and cluster.topic_id(partition.topic) != work.plan.source_id:
+        raise RekeyStop(State.RECREATED, partition.partition, begin, "the source topic was deleted and made anew")
 
 
 def packed(work: Work) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -175,9 +180,9 @@ def _columns(
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _on_top(one: pa.Array, count: int) -> pa.Array:
+def _on_top(array: pa.Array, count: int) -> pa.Array:
     """A column whose first value is given, and the others are null."""
-    return pa.concat_arrays([one, pa.nulls(count - 1, one.type)])
+    return pa.concat_arrays([array, pa.nulls(count - 1, array.type)])
 
 
 def _ranges(work: Work, numbers: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, int, int]]:

@@ -254,9 +254,9 @@ class RekeySource:
         if begin < until and not log.damage:
             self._may_lack(at, begin)
 
-    def _may_lack(self, at: TopicPartition, hole: int) -> None:
-        copy = TopicPartition(self.rule.target, at.partition)
-        loss = Loss(at, copy, hole, hole, TOMBSTONES, topic_id=self.known_id)
+    def _may_lack(self, partition: TopicPartition, hole: int) -> None:
+        copy = TopicPartition(self.rule.target, partition.partition)
+        loss = Loss(partition, copy, hole, hole, TOMBSTONES, topic_id=self.known_id)
         log_loss(loss)
         self.losses.append(loss)
 
@@ -290,8 +290,12 @@ class RekeySource:
         starts = await listed(self._cluster, every, EARLIEST)
         written = await listed(self._cluster, every, LATEST)  # first: what grows meanwhile is no transaction
         ends = await listed(self._cluster, every, LATEST, READ_COMMITTED)
-        known = [at for at in every if at in starts and at in written and at in ends and self._is_ours(at.partition)]
-        ends_there = {at.partition: ends[at] for at in known}
+        known = [
+            partition
+            for partition in every
+            if partition in starts and partition in written and partition in ends and self._is_ours(partition.partition)
+        ]
+        ends_there = {partition.partition: ends[partition] for partition in known}
         is_settling = not self.parts and self.start is not None  # nobody could mend it later
         if (is_settling or (self._flow.once and self.bounds is None)) and (
             not numbers or len(ends_there) < len(numbers)
@@ -311,7 +315,7 @@ class RekeySource:
                 self.parts[number].waits_for = f"{self._cluster}: no leader says where this partition ends"
         if self._flow.once and self.bounds is None:
             self.bounds = ends_there
-            warn_of_open(self._flow.name, {at: ends[at] for at in known}, written)
+            warn_of_open(self._flow.name, {partition: ends[partition] for partition in known}, written)
         self.has_refreshed = len(ends_there) == len(numbers) > 0
 
     async def check_kept(self, until: Mapping[int, int], epochs: Mapping[int, int]) -> None:
@@ -324,7 +328,7 @@ class RekeySource:
             if (kept := await self._kept(number, epochs[number])) < end:
                 raise cut_back(number, kept, f"a micro-batch that reaches to {end} was begun")
 
-    async def _later(self, at: TopicPartition, start: int, end: int) -> int:
+    async def _later(self, partition: TopicPartition, start: int, end: int) -> int:
         """Where a log from `start` to `end` begins to be re-keyed, by the flow's first start; one that came after that,
         with its first record.
         """
@@ -332,10 +336,12 @@ class RekeySource:
         if first is None or not same_id(first.topic_id, self._found_id):
             return start
         if first.since:
-            return min(end, (first.since[at.partition] or start) if at.partition < len(first.since) else start)
+            return min(
+                end, (first.since[partition.partition] or start) if partition.partition < len(first.since) else start
+            )
         if first.when == LATEST:
             return end
-        return min(end, await begin_since(self._cluster, at, first.when, start, end))
+        return min(end, await begin_since(self._cluster, partition, first.when, start, end))
 
     def _begun(self, at: int, now_ms: int) -> PartStanding:
         """A partition of which nothing was re-keyed: there is no key that could live on."""

@@ -151,7 +151,11 @@ def proofs(
                         target=Endpoint.of(settings.target).bounded(rate, readers),
                         starts_late=settings.topics.start != "earliest",
                         own_clock=settings.topics.append_time == "target",
-                        losses={at.partition: lost for at, lost in losses.items() if at.topic == rule.target},
+                        losses={
+                            partition.partition: lost
+                            for partition, lost in losses.items()
+                            if partition.topic == rule.target
+                        },
                     ),
                     seconds,
                 )
@@ -221,7 +225,7 @@ async def _done(target: Cluster, rule: Rekeying) -> Mapping[int, int] | None:
         return None
     slots = range(len(target.topics[rule.progress].leaders) - 1)
     numbers = await asyncio.gather(*(last_committed(target, number_at(rule, slot)) for slot in slots))
-    reached = [reached_in(one) for one in numbers]
+    reached = [reached_in(number) for number in numbers]
     every = [TopicPartition(rule.target, number) for number in target.topics[rule.target].leaders]
     await undecided_in(target, *committed_ends(rule, every, reached))  # `_doubt` says what was lost
     await settle_letters(target, rule, len(slots))
@@ -240,7 +244,9 @@ async def _ends(cluster: Cluster, topic: str, when: int = LATEST, isolation: int
         why = "may not be described by the mirror's principal" if cluster.is_denied(topic) else "is not there"
         raise ClusterError(f"{cluster}: the topic {topic} {why}")
     every = [TopicPartition(topic, number) for number in known.leaders]
-    return {at.partition: end for at, end in (await every_listed(cluster, every, when, isolation)).items()}
+    return {
+        partition.partition: end for partition, end in (await every_listed(cluster, every, when, isolation)).items()
+    }
 
 
 def prove(session: SparkSession, subject: RekeySubject, seconds: float) -> tuple[RekeyedReport | None, list[Shortfall]]:
@@ -566,18 +572,20 @@ def _stored(session: SparkSession, subject: RekeySubject, extent: ComparedExtent
     return map_in_arrow(session.range(0, len(ranges), 1, len(ranges)), step, _DDL)
 
 
-async def _batches(endpoint: Endpoint, at: TopicPartition, begin: int, end: int) -> AsyncGenerator[RawBatch, None]:
+async def _batches(
+    endpoint: Endpoint, partition: TopicPartition, begin: int, end: int
+) -> AsyncGenerator[RawBatch, None]:
     """The batches of a partition that a consumer of committed records sees.
 
     Raises ClusterError, also where one is damaged.
     """
     async with Cluster(endpoint) as cluster:
-        await cluster.refresh([at.topic])
-        log = ReadLog(cluster, at, end, end)
+        await cluster.refresh([partition.topic])
+        log = ReadLog(cluster, partition, end, end)
         async for raw in log.committed(begin):
             yield raw
         if log.damage:
-            raise ClusterError(f"{cluster}: {at}: {log.damage}")
+            raise ClusterError(f"{cluster}: {partition}: {log.damage}")
 
 
 def _rows(

@@ -162,8 +162,8 @@ class _Writer:
         await self._flush()
         await self._sent()
         ends = await self._kept_ends()
-        for at, begin, end in self._gaps:
-            if found := await foreign_in(self._cluster, at, begin, end):
+        for partition, begin, end in self._gaps:
+            if found := await foreign_in(self._cluster, partition, begin, end):
                 raise RekeyStop(State.DIVERGED, -1, -1, found)
         reached = replace(self._done, number=self._work.plan.number, ends={**self._done.ends, **ends})
         await self._send(number_at(self._work.plan.rule, self._slot), numbered(reached))
@@ -176,16 +176,24 @@ class _Writer:
         Raises RekeyStop where the target lost what the new ends would hide: it is asked here, behind the last
         acknowledgment, since a broker may have crashed at any moment before.
         """
-        landed = {at: end for at, end in self._landed.items() if at.topic == self._work.plan.rule.target}
+        landed = {
+            partition: end for partition, end in self._landed.items() if partition.topic == self._work.plan.rule.target
+        }
         # each leader answers with its own epoch: no record that it has acknowledged is newer
-        now = await asyncio.gather(*(epoch_end(self._cluster, at) for at in landed))
-        for (at, end), kept in zip(landed.items(), now, strict=True):
-            _check_lost(lost_behind(at, kept.end, end))
-        before = {at: self._done.ends[at.partition] for at in landed if at.partition in self._done.ends}
-        asked = (lost_of(self._cluster, at, end, epoch) for at, (epoch, end) in before.items())
+        now = await asyncio.gather(*(epoch_end(self._cluster, partition) for partition in landed))
+        for (topic_partition, end), kept in zip(landed.items(), now, strict=True):
+            _check_lost(lost_behind(topic_partition, kept.end, end))
+        before = {
+            partition: self._done.ends[partition.partition]
+            for partition in landed
+            if partition.partition in self._done.ends
+        }
+        asked = (lost_of(self._cluster, partition, end, epoch) for partition, (epoch, end) in before.items())
         for lost in await asyncio.gather(*asked):
             _check_lost(lost)
-        return {at.partition: (kept.epoch, end) for (at, end), kept in zip(landed.items(), now, strict=True)}
+        return {
+            partition.partition: (kept.epoch, end) for (partition, end), kept in zip(landed.items(), now, strict=True)
+        }
 
     def _count(self, row: dict[str, Any], verdict: str, records: int, batches: int = 0, size: int = 0) -> None:
         count = self.counts.setdefault((row["source_partition"], verdict), _Count())
