@@ -51,7 +51,7 @@ from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
 from mirror.segments.restore import (
     KEEPING,
-    Found,
+    FoundTopic,
     GroupsReport,
     Restored,
     as_made,
@@ -69,7 +69,7 @@ from mirror.topics.history import read_history, read_own
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class ReplicaChoice:
     """Which replicas of each partition may be taken."""
 
     #: The folders of those that were in sync; all where nobody knows it, or none of them was.
@@ -87,7 +87,7 @@ class Disks:
     #: The folders of each partition.
     partitions: Mapping[TopicPartition, Sequence[Path]]
     #: What a scan of the folders, and the metadata log, say of each topic.
-    topics: Mapping[str, Found]
+    topics: Mapping[str, FoundTopic]
     #: The lost cluster's id; None if no folder says it.
     cluster_id: str | None
     #: The metadata log was found and read.
@@ -100,7 +100,7 @@ class Disks:
     left: Mapping[str, Sequence[str]]
     #: Topics of which no folder is here, with how many partitions they had.
     lacking: Mapping[str, int]
-    replicas: Replicas
+    replicas: ReplicaChoice
 
 
 def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
@@ -127,7 +127,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
             " metadata.log.dir of each broker and controller, or in the first of its log.dirs"
         )
         why = "the metadata log in these folders cannot be read, and nobody knows which brokers were in sync"
-        replicas = Replicas({**found}, {}, dict.fromkeys(found if paths else (), f"{why}: records may be missing"))
+        replicas = ReplicaChoice({**found}, {}, dict.fromkeys(found if paths else (), f"{why}: records may be missing"))
     for name, count in partition_counts(folders).items():
         if known is None or name not in known.gone | left.keys():  # it may count those of the other one by the name
             counts[name] = max(counts.get(name, 0), count)
@@ -152,7 +152,7 @@ def scan_folders(folders: Sequence[Path], *, groups: bool) -> Disks:
 
 
 def _offsets(
-    found: Iterable[TopicPartition], replicas: Replicas, partitions: int, notes: list[str]
+    found: Iterable[TopicPartition], replicas: ReplicaChoice, partitions: int, notes: list[str]
 ) -> GroupOffsets | None:
     """Return what groups had committed; None if nothing is here of it. `notes` get what is missing."""
     here = {partition.partition: partition for partition in found if partition.topic == OFFSETS_TOPIC}
@@ -179,7 +179,7 @@ def _offsets(
 
 def _replicas(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics, controllers: Collection[int | None]
-) -> Replicas:
+) -> ReplicaChoice:
     """Return which replicas may be taken by the metadata log. `controllers`: the nodes whose metadata logs are in
     the folders.
     """
@@ -187,7 +187,7 @@ def _replicas(
     why = "the metadata logs here lack something, or do not say which controllers there were"
     if others := sorted(known.voters.difference(controllers)):
         why = f"that is in the metadata logs of controllers {', '.join(map(str, others))}"
-    replicas = Replicas({**found})
+    replicas = ReplicaChoice({**found})
     for partition, paths in found.items():
         topic = known.topics.get(partition.topic)
         record = topic.partitions.get(partition.partition) if topic is not None else None
@@ -270,21 +270,21 @@ def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[
 
 def _topics(
     found: Mapping[TopicPartition, Sequence[Path]],
-    replicas: Replicas,
+    replicas: ReplicaChoice,
     known: ClusterTopics | None,
     counts: Mapping[str, int],
-) -> dict[str, Found]:
+) -> dict[str, FoundTopic]:
     """What the folders say of each topic, as far as a scan of its segments shows, with as many partitions as there
     were by `counts`.
     """
     mixed = mixed_in(found)
-    topics: dict[str, Found] = {}
+    topics: dict[str, FoundTopic] = {}
     for partition, paths in found.items():
-        before = topics.get(partition.topic, Found(partitions=0))
+        before = topics.get(partition.topic, FoundTopic(partitions=0))
         times = [before.oldest_ms, *map(oldest_of, replicas.folders[partition])]
         source_topic = known.topics.get(partition.topic) if known is not None else None
         topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        topics[partition.topic] = Found(
+        topics[partition.topic] = FoundTopic(
             partitions=max(before.partitions, partition.partition + 1, counts.get(partition.topic, 0)),
             oldest_ms=min((time for time in times if time is not None), default=None),
             bytes=max(before.bytes, *map(bytes_of, replicas.folders[partition])),

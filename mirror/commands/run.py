@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cache, partial
 from types import FrameType, TracebackType
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 import psutil
 from rich.console import Console
@@ -32,6 +32,9 @@ from mirror.observability import logs
 from mirror.observability.metrics import Metrics, serving
 from mirror.observability.status import PartitionStatus, Totals
 from mirror.suspension import look_again
+
+if TYPE_CHECKING:
+    from mirror.driver.flow import RunOutcome
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
@@ -282,22 +285,27 @@ def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its
         notify("STOPPING=1")
         if context is not None:
             close_in_time(partial(close_context, context))
+    _log_end(flow.name, outcome)
+    return outcome.exit_code
+
+
+def _log_end(flow: str, outcome: RunOutcome) -> None:
     totals = Totals.of(outcome.figures.values())
+    log = logs.get("mirror.run")
     log.info(
         "flow_ended",
-        flow=flow.name,
+        flow=flow,
         exit_code=int(outcome.exit_code),
         **totals.counts,
         verdicts=dict(totals.verdicts),
     )
     if outcome.contended:
-        log.error("flow_taken_over", flow=flow.name, by=outcome.contended, state="FENCED")
+        log.error("flow_taken_over", flow=flow, by=outcome.contended, state="FENCED")
     if outcome.refused:
         left_out = {refusal.source: refusal.reason for refusal in outcome.refused}
-        log.error("topics_refused", flow=flow.name, topics=sorted(left_out), reason=next(iter(left_out.values())))
+        log.error("topics_refused", flow=flow, topics=sorted(left_out), reason=next(iter(left_out.values())))
     if outcome.incomplete:
-        log.error("flow_incomplete", flow=flow.name, missing=outcome.incomplete)
-    return outcome.exit_code
+        log.error("flow_incomplete", flow=flow, missing=outcome.incomplete)
 
 
 async def _supervised(running: Coroutine[Any, Any, T]) -> T:

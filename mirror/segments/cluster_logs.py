@@ -70,7 +70,7 @@ from mirror.segments.replica_sets import load, taken
 _CHUNK: Final = 4 << 20
 
 
-class Pair(NamedTuple):
+class KeyValue(NamedTuple):
     """One record: its offset, its key and its value."""
 
     offset: int
@@ -93,14 +93,14 @@ def batches_of(log: Replica, begin: int = 0) -> Iterator[RawBatch]:
         at = walk.next_offset
 
 
-def pairs_of(raw: RawBatch) -> Iterator[Pair]:
+def pairs_of(raw: RawBatch) -> Iterator[KeyValue]:
     """The records of a batch of data, of any magic. Raises BadRecords where it is not what its header says."""
     found = read(raw)
     data = found.data.tobytes()
     columns = (found.offsets, found.key_at, found.key_size, found.value_at, found.value_size)
     for offset, key_at, key_size, value_at, value_size in zip(*(column.tolist() for column in columns), strict=True):
         key = None if key_size < 0 else data[key_at : key_at + key_size]
-        yield Pair(offset, key, None if value_size < 0 else data[value_at : value_at + value_size])
+        yield KeyValue(offset, key, None if value_size < 0 else data[value_at : value_at + value_size])
 
 
 # --- Which topics a lost cluster had, and their settings --------------------------------------------------------------

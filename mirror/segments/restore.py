@@ -67,7 +67,7 @@ KEEPING: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundTopic:
     """What files hold of a topic."""
 
     partitions: int
@@ -85,7 +85,7 @@ class Found:
 
 def plan_restoration(
     target: Admin,
-    topics: Mapping[str, Found],
+    topics: Mapping[str, FoundTopic],
     settings: Settings,
     history: History = NO_HISTORY,
     left: Mapping[str, Sequence[str]] = {},
@@ -160,7 +160,7 @@ def as_made(target: Admin, creation: Creation, found: Iterable[str]) -> dict[str
 def _foreign(
     target: Admin,
     pairs: Sequence[TopicPair],
-    topics: Mapping[str, Found],
+    topics: Mapping[str, FoundTopic],
     existing: Mapping[str, TopicInfo],
     history: History,
     cluster_id: str,
@@ -186,7 +186,7 @@ def _foreign(
         yield _refused(pair.target, f"{text}; or give the copy another name (topics.naming)")
 
 
-def _findings(topic: str, configs: Mapping[str, ConfigValue], found: Found, target: Endpoint) -> Iterator[Finding]:
+def _findings(topic: str, configs: Mapping[str, ConfigValue], found: FoundTopic, target: Endpoint) -> Iterator[Finding]:
     """What an existing topic would do to the records of files."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from replicas import TOPIC_ID, replica
 
-from mirror.commands.restore import Replicas, scan_folders
+from mirror.commands.restore import ReplicaChoice, scan_folders
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
 from mirror.segments.broker_messages import PartitionRecord
@@ -128,7 +128,7 @@ def test_a_replica_of_which_nobody_knows_the_broker_is_in_sync_by_no_guess(
     assert "those of brokers 2 were in sync" in text
     there = replica(tmp_path / "node-2", (0, b""))
     disks = scan_folders([tmp_path / "node-2", nameless], groups=False)
-    assert disks.replicas == Replicas({at: [there]})
+    assert disks.replicas == ReplicaChoice({at: [there]})
 
 
 def test_a_metadata_log_that_cannot_be_read_is_reported_and_one_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Changes:
     """All changes."""
 
     changes: tuple[Change, ...]
@@ -67,9 +67,9 @@ class Comparison:
         return tuple(change for change in self.changes if change.arm.kind == "mirror" and change.verdict == "worse")
 
 
-def compare(old: Summary, new: Summary) -> Comparison:
+def compare(old: Summary, new: Summary) -> Changes:
     """Compare what both have. Raises ConfigError where workloads of one name are not the same, or none is in both."""
-    return Comparison(tuple(_changes(old, new, _common(old, new))), tuple(_notes(old, new)))
+    return Changes(tuple(_changes(old, new, _common(old, new))), tuple(_notes(old, new)))
 
 
 def _changes(old: Summary, new: Summary, loads: Sequence[Workload]) -> Iterator[Change]:

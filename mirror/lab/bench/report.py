@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mirror.errors import ConfigError, ExitCode
-from mirror.lab.bench.compare import Change, Comparison, compare
+from mirror.lab.bench.compare import Change, Changes, compare
 from mirror.lab.bench.compare import table as markdown
 from mirror.lab.bench.page import page
 from mirror.lab.bench.play import Plan, play
@@ -80,7 +80,7 @@ def _fields(change: Change) -> dict[str, object]:
     return {**asdict(change), "arm": change.arm.name, "kind": change.arm.kind}
 
 
-def _print_changes(found: Comparison) -> None:
+def _print_changes(found: Changes) -> None:
     out = console()
     shown = table("where", "arm", "figure", ("old", "right"), ("new", "right"), ("new / old", "right"), "")
     for change in found.changes:
