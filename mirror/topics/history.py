@@ -25,9 +25,12 @@ from mirror.journal.ownership import FailedOver
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint, partition_counts
 from mirror.names import first_of
+from mirror.observability import logs
 from mirror.observability.status import has_reports
 from mirror.policy.selection import progress_topic, selects
 from mirror.replication.topic_identity import what_became_of
+
+_log = logs.get("mirror.failover")
 
 #: Such a journal as anybody's may be, and nobody's is: whoever may not describe it does not see others either.
 _ANY: Final = journal_topic("any-other-flow")
@@ -304,8 +307,9 @@ async def check_flows_back(
     journals, unread = dict[str, Mapping[bytes, bytes] | ClusterError](), list[str]()
     try:
         journals = await _journals(source, flows_of(await partition_counts(source, timeout)))
-        if source.is_denied(_ANY):
-            unread.append(f"journals on {source} may be hidden: {GRANT_JOURNALS}")
+        if source.is_denied(_ANY):  # most often there is none
+            reason = f"{source} may hide the journal of a flow back from the mirror: {GRANT_JOURNALS}"
+            _log.warning("way_back_unknown", reason=reason)
     except (ClusterError, MalformedBatch) as problem:
         unread.append(str(problem))
     lost: list[str] = []
