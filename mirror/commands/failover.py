@@ -90,7 +90,7 @@ DRAIN_TRIES: Final = 3
 _BEGIN_ANEW: Final = (
     "The copies may hold other records than their sources. Compare them with `mirror verify CONFIG`. Then give the flow"
     " another `name`, and take over the copies that are equal: `mirror adopt CONFIG --all`. Or delete the copies that"
-    " differ from the target, so that they are copied anew, and run this again"
+    " differ from the target, so that they are copied anew, and run this again: save first what they alone hold"
 )
 #: How often groups are compared that do not go on where they should: their source may still move.
 GAP_TRIES: Final = 4

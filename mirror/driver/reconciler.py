@@ -87,6 +87,8 @@ class Reconciler:
     check: Callable[[], None]
     #: By target topic, the settings that do not follow, as the journal says; None before it was read.
     unfollowed: Mapping[str, tuple[Unfollowed, ...]] | None = None
+    #: Target topics that were created, and that nobody mirrors into yet.
+    made: set[str] = field(default_factory=set)
     #: Settings that do not follow, and that were logged.
     _logged: set[Unfollowed] = field(default_factory=set)
     #: Copies that were compacted when the last plan was made.
@@ -104,6 +106,7 @@ class Reconciler:
 
         keep_progress(target, whole.rekeyed)
         applied = apply(target, allowed, check, source)
+        self.made |= applied.made
         self.gate.untimed |= whole.retimed & applied.unchanged.keys()
         self._record_unfollowed(settings, allowed.unfollowed_with(applied.unchanged))
         failed = (refusal(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in applied.failures.items())

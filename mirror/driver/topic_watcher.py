@@ -357,7 +357,6 @@ class Replanner:
         self._held: dict[str, str] = {}
         self._plan: TopicPlan | None = None
         self._basis: tuple[Settings, History, frozenset[str] | None] | None = None
-        self._made = frozenset[str]()  # by us, and not mirrored yet: a round may fail, or its plan not be adopted
         self._rekeyed = set[str]()  # source topics that were in a plan
         self._refused = Lasting[str]()
         self._advised: set[Finding] | None = None  # none before the first round
@@ -406,19 +405,17 @@ class Replanner:
         anew = self._begun_anew(whole, current)
         self._log_advice(whole.advice)
         self._reconciler.record_compaction(whole, self.settings)
-        self._made -= {assignment.target.topic for assignment in current}
+        self._reconciler.made -= {assignment.target.topic for assignment in current}
         done = self._reconciler.carry_out(whole, self.settings)
-        self._made |= done.made
         for text in self._refused.new(map(str, done.findings)):
             _log.error("not_mirrored", flow=self.settings.flow, reason=text)
         if done.failures or done.applied.unchanged:
             self._plan = None  # tried again at the next round
         if self.settings.sync.acls:
             try:
-                self._sync_acls(done.plan, self._made)
+                self._sync_acls(done.plan, self._reconciler.made)
             except (ClusterError, MalformedBatch) as problem:  # what is to be mirrored is so all the same
                 self._log_acls([str(problem)])
-        self._rekeyed |= {rule.source for rule in done.plan.rekeyed}
         found = self._new_plan(whole, done, current, anew)
         self._settled, before = None, tuple(current)
         if self._plan is whole and not found.anew and found.assignments == before and not self.settings.sync.acls:
@@ -435,6 +432,7 @@ class Replanner:
     ) -> NewPlan:
         """Return what is to be mirrored once a plan was carried out."""
         planned, topics = assignments_of(self._target, done.plan, self.settings), self.settings.topics
+        self._rekeyed |= {rule.source for rule in done.plan.rekeyed}
         names = {assignment.target.topic for assignment in planned}
         source_topics, target_topics = self._source.topics(), self._target.topics()
         lost = {refusal.target for refusal in done.refused if refusal.target not in target_topics}
@@ -446,7 +444,7 @@ class Replanner:
             if assignment.source.topic in source_topics or assignment.target.topic in target_topics
             if assignment.target.topic not in lost
         ]
-        made = self._made & names
+        made = frozenset(self._reconciler.made & names)
         anew = anew & names | made
         mirrored = renewed(left, planned, lambda topic: selects(topic, topics), anew)
         return NewPlan(

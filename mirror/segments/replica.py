@@ -110,8 +110,8 @@ class Replica:
     open_from: dict[int, int] = field(default_factory=dict)
     #: Leader epochs and where each begins, oldest first; empty where the files do not say.
     epochs: Sequence[tuple[int, int]] = ()
-    #: The newest leader epoch that the replica knows and where it begins, whether or not it holds records of it.
-    newest: tuple[int, int] = (-1, 0)
+    #: Leader epochs that the replica knows and where each begins, oldest first, also those of which it has no record.
+    history: Sequence[tuple[int, int]] = ()
     #: The replicas in sync had all below; None if the checkpoint cannot be read.
     committed: int | None = None
     #: The least of all batches' largest timestamps, in ms; None if no batch has one.
@@ -139,9 +139,16 @@ class Replica:
         """The log may have been more than is here, other than what a crash leaves at its end."""
         return bool(self.lacks or self.doubts)
 
+    @property
+    def newest_epoch(self) -> int:
+        """Return the newest leader epoch that the replica knows; -1 if none."""
+        return self.history[-1][0] if self.history else -1
+
     def is_cut_off_by(self, other: Replica) -> bool:
-        """Return whether a newer leader epoch that the other one knows begins before this log's end (KIP-101)."""
-        return other.newest[0] > self.newest[0] and other.newest[1] < self.end
+        """Return whether a later leader epoch that the other one knows begins before this log's end (KIP-101)."""
+        if other.newest_epoch <= self.newest_epoch:  # of a leader that nobody followed
+            return False
+        return any(epoch > self.newest_epoch and first < self.end for epoch, first in other.history)
 
     def is_open(self, raw: RawBatch) -> bool:
         """Return whether a batch is of a transaction without an end."""
@@ -164,8 +171,8 @@ class Replica:
         if (header := parse_header(data, position)).base_offset >= before:
             return memoryview(b"")
         until = segment.size if segment.end <= before else segment.position_of(before - 1, data)
-        if until < segment.size and segment.end > before:  # the batch that holds the offset before it belongs to it
-            until += parse_header(data, until).size
+        if until < segment.size and (last := parse_header(data, until)).base_offset < before:
+            until += last.size  # it holds the offset before
         mapped.passed(position)
         return data[position : min(until, position + max(most, header.size))]
 
@@ -297,7 +304,7 @@ class _Scanner:
             [epoch for epoch in self._epochs if epoch[0] > history[-1][0] and epoch[1] < self._last] if history else []
         )
         epochs = [*history, *newer] or self._epochs
-        replica.newest = epochs[-1] if epochs else replica.newest
+        replica.history = epochs
         replica.epochs = tuple(epoch for epoch in epochs if epoch[0] >= 0 and epoch[1] < replica.end)
         replica.start = max(replica.start, min(begins, replica.end))
         doubtful = LAST_OFFSET if self._is_cleaned else self._doubtful

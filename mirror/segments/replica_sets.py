@@ -114,6 +114,9 @@ def taken(replicas: Sequence[Replica]) -> Replica:
         text = f"offsets {found.end} to {committed - 1} were committed, a broker's checkpoint says"
         found.lacks.append(f"{found.folder}: {text}, and cannot be read there")
     for replica in replicas:
+        if replica.newest_epoch > found.newest_epoch and (begin := replica.history[-1][1]) > found.end:
+            text = f"offsets {found.end} to {begin - 1} were in the log of a later leader, its history says"
+            found.lacks.append(f"{replica.folder}: {text}, and cannot be read there")
         if replica.end > found.end:
             text = f"offsets {found.end} to {replica.end - 1} are of an older leader epoch, and are left out"
             found.remarks.append(f"{replica.folder}: {text}")

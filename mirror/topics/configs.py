@@ -204,9 +204,9 @@ def disputes(pairs: Iterable[TopicPair], configs: TopicConfigs, settings: Settin
 
 # --- Settings that topics had on a lost cluster -----------------------------------------------------------------------
 
-#:
+#: Left for a person to set: it would delete, stamp or refuse what is still to be restored.
 HELD: Final = frozenset({*RETENTION, TIMESTAMP_TYPE, BEFORE_MAX, AFTER_MAX})
-#:
+#: Means nothing on another cluster: it names the lost brokers, or their remote storage.
 _OF_THE_CLUSTER: Final = frozenset(
     {
         "leader.replication.throttled.replicas",

@@ -299,8 +299,8 @@ def read_others(settings: Settings, source: Admin, target: Admin) -> History:
 async def check_flows_back(
     source: Cluster, target: Cluster, copies: Mapping[str, FirstSeen], timeout: float
 ) -> list[str]:
-    """Return what flows back lost that nobody accepted, and which journals do not say. `copies` are what the flow from
-    `source` to `target` mirrored; one that was deleted since counts no more, since it is copied anew.
+    """Return what flows back lost that nobody accepted; which journals do not say, is logged. `copies` are what the
+    flow from `source` to `target` mirrored; one that was deleted since counts no more, since it is copied anew.
 
     Raises PreflightError for a flow back that was not failed over, which may lose more; ClusterError for the target.
     """
@@ -308,8 +308,7 @@ async def check_flows_back(
     try:
         journals = await _journals(source, flows_of(await partition_counts(source, timeout)))
         if source.is_denied(_ANY):  # most often there is none
-            reason = f"{source} may hide the journal of a flow back from the mirror: {GRANT_JOURNALS}"
-            _log.warning("way_back_unknown", reason=reason)
+            unread.append(f"{source} may hide journals from the mirror: {GRANT_JOURNALS}")
     except (ClusterError, MalformedBatch) as problem:
         unread.append(str(problem))
     lost: list[str] = []
@@ -329,7 +328,10 @@ async def check_flows_back(
             unaccepted = _unaccepted(journal, seen.source_topic)
             if unaccepted and not await what_became_of(target, copy, seen.target_topic_id):
                 lost.append(f"flow `{flow}` lost records of {copy} ({first_of(unaccepted)})")
-    return [*lost, *(f"nobody knows whether a flow back lost records: {problem}" for problem in sorted(unread))]
+    if unread:
+        reason = "nobody knows whether a flow back lost records, which `mirror verify` shows: "
+        _log.warning("way_back_unknown", reason=reason + "; ".join(sorted(unread)))
+    return lost
 
 
 def _is_flow_back(copy: str, seen: FirstSeen, back: FirstSeen | None) -> bool:

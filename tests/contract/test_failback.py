@@ -215,9 +215,11 @@ def test_a_failover_is_not_taken_back_before_the_flow_back_is_over(first: Flow, 
 
 
 @pytest.mark.proves("never-silent")
-def test_a_failover_is_not_taken_back_while_the_source_is_away(first: Flow, free_port: int) -> None:
+def test_a_failover_is_taken_back_with_a_warning_while_the_source_is_away(
+    first: Flow, free_port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     """It may have the journal of a flow back."""
     first.fail_over()
     first.reaches_source_at(f"127.0.0.1:{free_port}")
-    with pytest.raises(PreflightError, match="nobody knows whether a flow back lost records"):
-        first.undo()
+    first.undo()
+    assert "nobody knows whether a flow back lost records" in capfd.readouterr().err

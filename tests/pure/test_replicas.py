@@ -116,6 +116,18 @@ def test_a_leader_without_records_of_its_epoch_is_passed_over_where_it_is_damage
     assert (load([led, follower]).folder, load([led, follower]).end) == (follower, 90)
 
 
+def test_a_leader_in_between_cuts_a_tail_too_and_what_a_later_one_had_is_reported(tmp_path: Path) -> None:
+    dead = replica(tmp_path / "a", (0, batches(0, 120, epoch=3)))
+    led = replica(tmp_path / "b", (0, batches(0, 100, epoch=3) + batches(100, 110, epoch=4) + bytes(100)))
+    history(dead, (3, 0))
+    history(led, (3, 0), (4, 100), (6, 150))
+    assert (load([dead, led]).folder, load([dead, led]).end) == (led, 110)
+    history(led, (3, 0), (6, 150))
+    log = load([dead, led])
+    assert (log.folder, log.end, log.at_risk) == (dead, 120, True)
+    assert "offsets 120 to 149 were in the log of a later leader" in "".join(log.notes)
+
+
 def test_what_retention_deleted_stays_deleted(tmp_path: Path) -> None:
     """Though a broker that died before has it. Of followers that reach as far, one may have deleted more."""
     dead = replica(tmp_path / "a", (0, batches(0, 40)), (40, batches(40, 60)))
