@@ -60,10 +60,11 @@ from mirror.segments.restore import (
     restore_groups,
 )
 from mirror.suspension import beating, look_again
-from mirror.topics.apply import TopicPlan, apply, ensure_flow_topic, rules_from, rules_of
+from mirror.topics.apply import apply, ensure_flow_topic, rules_from, rules_of
 from mirror.topics.configs import SettingsPlan, plan_settings
 from mirror.topics.fitting import fit_changes
 from mirror.topics.history import read_history, read_own
+from mirror.topics.reconcile import TopicPlan
 
 # --- The disks of a lost cluster as `mirror restore` finds them -------------------------------------------------------
 

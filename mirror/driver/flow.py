@@ -145,16 +145,16 @@ def prepare(
         planned = sum(len(whole.source_topics[pair.source].partitions) for pair in whole.allowed().pairs)
         start_engine(task_count(settings.spark.tasks, max(1, planned) if once else MOST_TASKS))
     ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
-    done, made = reconciler.carry_out(whole, settings), frozenset[str]()
+    done = reconciler.carry_out(whole, settings)
     if any(isinstance(problem, PreflightError) for problem in done.failures.values()):  # a topic appeared meanwhile
-        made, whole = done.made, gate.plan(settings, history_of(settings, own, source, target))
+        whole = gate.plan(settings, history_of(settings, own, source, target))
         done = reconciler.carry_out(whole, settings)
     if refused is None and done.failures and not done.plan.has_topics:
         raise next(iter(done.failures.values()))
     for finding in done.findings:
         on_refusal(finding)
     flow = _ready(settings, target, done, once=once)
-    return replace(flow, made=made | done.made, until_caught_up=until_caught_up, take_over=take_over)
+    return replace(flow, made=frozenset(reconciler.made), until_caught_up=until_caught_up, take_over=take_over)
 
 
 def _opened(settings: Settings) -> tuple[Settings, Own]:

@@ -68,11 +68,6 @@ class CarriedOut:
     refused: tuple[Refusal, ...]
 
     @property
-    def made(self) -> frozenset[str]:
-        """Target topics that were created."""
-        return self.applied.made
-
-    @property
     def failures(self) -> Mapping[str, MirrorError]:
         """By target topic, why it was not made as planned."""
         return self.applied.failures

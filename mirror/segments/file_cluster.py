@@ -182,11 +182,12 @@ def _epoch_end(log: Replica, asked: int) -> tuple[int, int]:
     """The newest leader epoch that is not above the one asked for, and where it ends, as Kafka's `LeaderEpochFileCache`
     has it.
     """
-    if not log.epochs or asked > log.epochs[-1][0]:
+    epochs = log.epochs
+    if not epochs or asked > epochs[-1][0]:
         return _UNDEFINED, _UNDEFINED
-    above = bisect_right(log.epochs, asked, key=itemgetter(0))
-    end = log.epochs[above][1] if above < len(log.epochs) else log.end
-    return (log.epochs[above - 1][0] if above else asked), end
+    above = bisect_right(epochs, asked, key=itemgetter(0))
+    end = epochs[above][1] if above < len(epochs) else log.end
+    return (epochs[above - 1][0] if above else asked), end
 
 
 def _coordinators(request: Any) -> Any:

@@ -108,8 +108,6 @@ class Replica:
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     #: By producer id, the first offset of its transaction without an end.
     open_from: dict[int, int] = field(default_factory=dict)
-    #: Leader epochs and where each begins, oldest first; empty where the files do not say.
-    epochs: Sequence[tuple[int, int]] = ()
     #: Leader epochs that the replica knows and where each begins, oldest first, also those of which it has no record.
     history: Sequence[tuple[int, int]] = ()
     #: The replicas in sync had all below; None if the checkpoint cannot be read.
@@ -138,6 +136,11 @@ class Replica:
     def at_risk(self) -> bool:
         """The log may have been more than is here, other than what a crash leaves at its end."""
         return bool(self.lacks or self.doubts)
+
+    @property
+    def epochs(self) -> Sequence[tuple[int, int]]:
+        """Return the leader epochs of its records and where each begins, oldest first; none where no file says them."""
+        return [epoch for epoch in self.history if epoch[0] >= 0 and epoch[1] < self.end]
 
     @property
     def newest_epoch(self) -> int:
@@ -303,9 +306,7 @@ class _Scanner:
         newer = (
             [epoch for epoch in self._epochs if epoch[0] > history[-1][0] and epoch[1] < self._last] if history else []
         )
-        epochs = [*history, *newer] or self._epochs
-        replica.history = epochs
-        replica.epochs = tuple(epoch for epoch in epochs if epoch[0] >= 0 and epoch[1] < replica.end)
+        replica.history = tuple([*history, *newer] or self._epochs)
         replica.start = max(replica.start, min(begins, replica.end))
         doubtful = LAST_OFFSET if self._is_cleaned else self._doubtful
         replica.stable = max(replica.start, min((replica.end, doubtful, *replica.open_from.values())))

@@ -44,11 +44,11 @@ from mirror.segments.cluster_logs import GroupOffsets, KnownTopic
 from mirror.segments.file_cluster import FileCluster
 from mirror.segments.replica import Replica
 from mirror.topics.adoption import CopyStanding, is_empty, standing_of
-from mirror.topics.apply import NO_HISTORY, TopicPlan, broker_defaults
 from mirror.topics.configs import any_time
-from mirror.topics.fitting import fit_creations
-from mirror.topics.history import History
+from mirror.topics.fitting import broker_defaults, fit_creations
+from mirror.topics.history import NO_HISTORY, History
 from mirror.topics.naming import naming_findings, reserved_findings
+from mirror.topics.reconcile import TopicPlan
 
 # --- What a restore needs on the target -------------------------------------------------------------------------------
 

@@ -33,10 +33,8 @@ from mirror.policy.remedies import allow, set_configs
 from mirror.policy.rules import NO_LIMIT, Rules
 from mirror.policy.selection import Rekeying, TopicPair, selects
 from mirror.topics.configs import IN_EFFECT, OWN_COMPACTED, any_time
-from mirror.topics.fitting import Creations, fit_changes, fit_creations, own_replicas
-from mirror.topics.fitting import broker_defaults as broker_defaults  # noqa: PLC0414 -- others take it from here
-from mirror.topics.history import NO_HISTORY as NO_HISTORY  # noqa: PLC0414 -- others take it from here
-from mirror.topics.reconcile import TopicPlan as TopicPlan  # noqa: PLC0414 -- others take it from here
+from mirror.topics.fitting import Creations, broker_defaults, fit_changes, fit_creations, own_replicas
+from mirror.topics.reconcile import TopicPlan
 
 #: A day of heartbeats is some megabytes.
 HEARTBEAT_CONFIGS: Mapping[str, str] = {

@@ -218,7 +218,7 @@ def observe(
     nothing; raises ClusterError when a cluster cannot be read.
     """
     desired, observed = _states(source, target, settings, history)
-    readable = [pair for pair in desired.pairs if pair.source in desired.configs and observed.is_known(pair)]
+    readable = observed.readable(desired.pairs, desired)
     following = [
         pair
         for pair in readable
@@ -284,7 +284,7 @@ def _states(source: Admin, target: Admin, settings: Settings, history: History) 
         may_fill=settings.topics.offsets == "translate" or target.may_write_markers(),
         findings=findings,
     )
-    readable = [pair for pair in pairs if pair.source in desired.configs and observed.is_known(pair)]
+    readable = observed.readable(pairs, desired)
     computed = [pair for pair in readable if pair.rekeying is not None]
     copies = [target_topics[pair.target] for pair in computed if pair.target in target_topics]
     may_create = bool(computed) or (settings.sync.topics and any(p.target not in target_topics for p in readable))
@@ -334,7 +334,7 @@ def decide(seen: TopicsObservation, leave: Collection[str] = ()) -> TopicPlan:
     frozen = recreated | {*leave}
     pairs = tuple(left_alone(pair, observed.topics) if pair.target in frozen else pair for pair in desired.copied)
     copies = {pair.target: observed.topics[pair.target] for pair in pairs if pair.target in observed.topics}
-    readable = [pair for pair in pairs if pair.source in desired.configs and observed.is_known(pair)]
+    readable = observed.readable(pairs, desired)
     growths = tuple(
         Growth(topic=pair.target, before=partitions, partitions=pair.partitions)
         for pair in readable

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirror.config import Settings
@@ -81,9 +81,10 @@ class ObservedTopics:
     #: What is wrong, or of note, with both clusters as a whole.
     findings: tuple[Finding, ...] = ()
 
-    def is_known(self, pair: TopicPair) -> bool:
-        """Return True if nothing is hidden or unknown of what is written for this pair."""
-        return not pair.own_topics & (self.hidden | self.unread)
+    def readable(self, pairs: Iterable[TopicPair], desired: DesiredTopics) -> list[TopicPair]:
+        """Return those of these pairs of which nothing is hidden or unknown on either side."""
+        unknown = self.hidden | self.unread
+        return [pair for pair in pairs if pair.source in desired.configs and not pair.own_topics & unknown]
 
 
 def begun_as(
