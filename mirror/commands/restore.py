@@ -71,7 +71,7 @@ from mirror.topics.reconcile import TopicPlan
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChoice:
-    """Which replicas of each partition may be taken."""
+    """Says which replicas of each partition may be taken."""
 
     #: The folders of those that were in sync; all where nobody knows it, or none of them was.
     folders: dict[TopicPartition, Sequence[Path]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class ReplicaChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """What the folders hold."""
+    """Says what the folders hold."""
 
     #: The folders of each partition.
     partitions: Mapping[TopicPartition, Sequence[Path]]
@@ -236,7 +236,7 @@ def _cluster_id(folders: Iterable[Path]) -> str | None:
 def _of_now(
     found: Mapping[TopicPartition, Sequence[Path]], known: ClusterTopics
 ) -> tuple[dict[TopicPartition, Sequence[Path]], dict[str, list[str]]]:
-    """The folders of topics as they were in the end, and by topic what is to be said of the others."""
+    """Return the folders of topics as they were in the end, and by topic what is to be said of the others."""
     kept: dict[TopicPartition, Sequence[Path]] = {}
     left: dict[str, list[str]] = {}
     for partition, paths in found.items():
@@ -260,7 +260,7 @@ def _of_now(
 
 
 def _unknown(found: Iterable[TopicPartition], known: ClusterTopics) -> Iterator[str]:
-    """What is to be said of topics that the metadata log does not know."""
+    """Yield what is to be said of topics that the metadata log does not know."""
     for name in sorted({partition.topic for partition in found} - known.topics.keys()):
         if not name.startswith(INTERNAL_PREFIX):
             yield (
@@ -305,7 +305,7 @@ _Ids = Mapping[str, UUID | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What of a restore a person may choose."""
+    """Says what of a restore a person may choose."""
 
     #: Set what the lost cluster had set on its topics.
     settings: bool = True

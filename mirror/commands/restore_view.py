@@ -28,7 +28,7 @@ _TO_FILL_IN: Final = {"retention.ms": "MS", "retention.bytes": "BYTES"}
 
 @dataclass(slots=True)
 class Report:
-    """What a restore found and did."""
+    """Says what a restore found and did."""
 
     #: The topics.
     plan: TopicPlan

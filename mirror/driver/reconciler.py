@@ -51,13 +51,13 @@ class Refusal:
 
     @property
     def places(self) -> Iterator[TopicPartition]:
-        """The target partitions that nothing is written to."""
+        """Return the target partitions that nothing is written to."""
         return (TopicPartition(self.target, number) for number in range(self.first, self.partitions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarriedOut:
-    """What became of a plan."""
+    """Says what became of a plan."""
 
     #: The plan without the topics that are not as it says.
     plan: TopicPlan
@@ -143,7 +143,7 @@ class Reconciler:
 
 
 def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tuple[Refusal, ...]:
-    """The topics of a plan that are not mirrored, and why: what preflight refuses, or what could not be made."""
+    """Return the topics of a plan that are not mirrored, and why: what preflight refuses, or what could not be made."""
     why = {topic: str(problem) for topic, problem in failures.items()}
     for finding in plan.refusals:
         why.setdefault(finding.topic, finding.text)
@@ -160,8 +160,8 @@ def refused_by(plan: TopicPlan, failures: Mapping[str, MirrorError] = {}) -> tup
 
 
 def compacted_alone(plan: TopicPlan, before: Collection[str]) -> frozenset[str]:
-    """The flow's copies that are compacted, or were `before`, and whose sources are not: their cleaner may remove, or
-    have removed, what that of their source keeps, whoever sets them back.
+    """Return the flow's copies that are compacted, or were `before`, and whose sources are not: their cleaner may
+    remove, or have removed, what that of their source keeps, whoever sets them back.
     """
     return frozenset(
         pair.target
@@ -178,7 +178,7 @@ def compacted_alone(plan: TopicPlan, before: Collection[str]) -> frozenset[str]:
 
 
 def places_of(plan: TopicPlan, copies: Collection[str]) -> frozenset[TopicPartition]:
-    """The partitions of these copies."""
+    """Return the partitions of these copies."""
     return frozenset(
         TopicPartition(copy, partition.partition)
         for copy in copies
@@ -255,7 +255,7 @@ def record_making(source: Admin, target: Admin, plan: TopicPlan, settings: Setti
 
 
 def assignments_of(target: Admin, plan: TopicPlan, settings: Settings) -> tuple[Assignment, ...]:
-    """What to mirror when a plan was carried out. Raises ClusterError."""
+    """Return what to mirror when a plan was carried out. Raises ClusterError."""
     if plan.is_empty:
         known = {topic: plain_values(configs) for topic, configs in plan.target_configs.items()}
         rules = {topic: rules_from(configs, settings.topics) for topic, configs in known.items()}

@@ -174,8 +174,8 @@ class Deletions:
     def _lost(
         self, plan: TopicPlan, settings: Settings, copies: Copies, gone: Copies, seen: Mapping[str, FirstSeen]
     ) -> tuple[int, int]:
-        """How many source topics were lost in the time that counts, and of how many that there were then: a copy
-        that the journal names by another name than now, or whose source was deleted earlier, is none of them.
+        """Return how many source topics were lost in the time that counts, and of how many that there were then: a
+        copy that the journal names by another name than now, or whose source was deleted earlier, is none of them.
         """
         since = clock.now_ms() - _WINDOW_MS
         deleted = {
@@ -226,7 +226,7 @@ class Deletions:
         return gone
 
     def _made(self, copies: Copies, seen: Mapping[str, FirstSeen]) -> Copies:
-        """Those that the flow made, of topics of the cluster that the source is now."""
+        """Return those that the flow made, of topics of the cluster that the source is now."""
         made = {topic: known for topic in copies if (known := seen.get(topic)) is not None and known.made}
         if not made:
             return {}
@@ -252,8 +252,8 @@ class Deletions:
 
 
 def _doubt(plan: TopicPlan, lost: tuple[int, int]) -> str:
-    """Why what is gone is no reason to delete copies; empty where it is. `lost`: how many source topics were lost
-    in the time that counts, and of how many.
+    """Return why what is gone is no reason to delete copies; empty where it is. `lost`: how many source topics were
+    lost in the time that counts, and of how many.
     """
     if not plan.pairs:
         return "no topic that the flow selects is left"
@@ -288,7 +288,7 @@ def _lost_data(settings: Settings, plan: TopicPlan, copies: Copies, seen: Mappin
 
 
 def _may_delete(journal: Mapping[bytes, bytes]) -> bool:
-    """Whether the newest records of the journal name this process as the flow's owner, and no failover."""
+    """Return whether the newest records of the journal name this process as the flow's owner, and no failover."""
     try:
         owner = Owner.from_json(journal.get(OWNER, b""))
     except NOT_OURS:  # there is none, or somebody else's record, which `mirror status` names

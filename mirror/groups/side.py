@@ -115,7 +115,7 @@ class Side:
         return found
 
     async def unfollowed(self, include: Sequence[re.Pattern[str]]) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
-        """Where the chosen share groups stand, and the chosen streams groups, which nobody follows."""
+        """Return where the chosen share groups stand, and the chosen streams groups, which nobody follows."""
         work: dict[int, Awaitable[FetchedOffsets]] = {}
         for node, groups in (await self.listed()).items():
             chosen = [

@@ -271,7 +271,7 @@ class GroupSync:
         return found
 
     def _all_standings(self) -> dict[str, GroupStanding]:
-        """How groups stand, those of which an offset is not followed being held back at least."""
+        """Return how groups stand, those of which an offset is not followed being held back at least."""
         early = {group: _weightiest(GroupStanding.HELD_BACK, self._standings.get(group)) for group in self._held_back}
         return self._standings | early
 
@@ -313,7 +313,7 @@ class GroupSync:
         return any(pattern.fullmatch(group) for pattern in self.include)
 
     async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
-        """The chosen groups that stand on copies, and that the source does not let us see."""
+        """Return the chosen groups that stand on copies, and that the source does not let us see."""
         return await self._source.denied((await self._on_copies(listed)).keys())
 
     async def _on_copies(self, listed: Collection[str] = ()) -> dict[str, Offsets]:

@@ -87,7 +87,7 @@ def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
 
 
 def is_verified(*reports: PartitionStatus | None) -> bool:
-    """Whether the newest report of a partition says that its target holds the source's records."""
+    """Return whether the newest report of a partition says that its target holds the source's records."""
     known = [report for report in reports if report]
     newest = max(known, key=lambda report: report.at_ms, default=None)
     if newest is None or newest.state in _UNLIKE:

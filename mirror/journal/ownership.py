@@ -73,7 +73,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 @cache
 def place_of_numbers() -> str:
-    """What this process shares with those whose numbers it can look up; empty where the system does not say."""
+    """Return what this process shares with those whose numbers it can look up; empty where the system does not say."""
     try:
         return f"{_BOOT.read_text().strip()}/{_NAMESPACE.readlink()}"
     except OSError:

@@ -91,7 +91,7 @@ def _interleaved(addresses: Iterable[Address]) -> tuple[Address, ...]:
 
 
 def _resolve(host: str, name: _Name) -> Future[tuple[Address, ...]]:
-    """The lookup that runs, or one that begins now."""
+    """Return the lookup that runs, or one that begins now."""
     with name.lock:
         if name.running is not None:
             return name.running

@@ -618,7 +618,7 @@ class Admin:
     def _requested(
         self, call: Callable[..., Asked], *args: Any, has_run: Callable[[], bool] = lambda: True, **options: Any
     ) -> Asked:
-        """What an order is answered with, which this cluster alone gets; given again where it never reached a
+        """Return what an order is answered with, which this cluster alone gets; given again where it never reached a
         controller, and not at all unless this process `has_run`, and may go, up to the last moment.
         """
         self.cluster_id()

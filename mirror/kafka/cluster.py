@@ -245,7 +245,7 @@ class Cluster:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The brokers that the last metadata answer named, without those that lost their controllers."""
+        """Return the brokers that the last metadata answer named, without those that lost their controllers."""
         return tuple(node for node in self._brokers if node not in self._behind) or tuple(self._brokers)
 
     def address(self, node: int) -> tuple[str, int]:

@@ -96,7 +96,7 @@ class FrameReader:
         return memoryview(self._buffer)[self._end :]
 
     def received(self, count: int) -> Iterator[memoryview]:
-        """The frames that `count` more bytes complete, without their lengths. Raises FrameTooLarge."""
+        """Yield the frames that `count` more bytes complete, without their lengths. Raises FrameTooLarge."""
         self._end += count
         while (size := self._pending_size()) and self._end - self._start >= size:
             body = memoryview(self._buffer)[self._start + LENGTH_BYTES : self._start + size].toreadonly()

@@ -67,7 +67,7 @@ class PartitionRecord(_Stored):
 
     @property
     def in_sync(self) -> frozenset[int]:
-        """The brokers whose replicas have all that was committed."""
+        """Return the brokers whose replicas have all that was committed."""
         return frozenset((*self.isr, *(self.eligible or ())))
 
 
@@ -146,7 +146,7 @@ _LEADER_CHANGE, _VOTERS = 2, 6
 
 
 def decode(value: bytes) -> Any:
-    """What a record of the log says of topics; None where it says nothing of them.
+    """Return what a record of the log says of topics; None where it says nothing of them.
 
     Raises BadRecords where the value is not one that a controller wrote, or is of a newer version than is known here.
     """
@@ -169,7 +169,7 @@ def decode(value: bytes) -> Any:
 
 
 def decode_voters(key: bytes, value: bytes) -> list[int]:
-    """Who votes by a control record that says it; nobody by another one. Raises BadRecords."""
+    """Return who votes by a control record that says it; nobody by another one. Raises BadRecords."""
     kind, version = int.from_bytes(key[2:4], "big"), int.from_bytes(value[:2], "big")
     if kind not in (_LEADER_CHANGE, _VOTERS):
         return []
@@ -247,7 +247,7 @@ _LEGACY, _OFFSET, _STREAMS = 0, 1, 17
 
 
 class Commit(NamedTuple):
-    """What is committed for one partition."""
+    """Says what is committed for one partition."""
 
     committed: Committed
     #: Of the topic that it was committed for; None where that is not said (before Kafka 4.1).
@@ -255,8 +255,8 @@ class Commit(NamedTuple):
 
 
 def decode_key(key: bytes) -> tuple[str, TopicPartition] | str | None:
-    """The group and the partition that a key is about; the group alone if the key says that it is a streams group; None
-    for a key about something else. Raises BadRecords.
+    """Return the group and the partition that a key is about; the group alone if the key says that it is a streams
+    group; None for a key about something else. Raises BadRecords.
     """
     kind = int.from_bytes(key[:2], "big", signed=True)
     if len(key) >= 2 and kind == _STREAMS:
@@ -270,7 +270,9 @@ def decode_key(key: bytes) -> tuple[str, TopicPartition] | str | None:
 
 
 def decode_value(value: bytes) -> Commit:
-    """What a value says. Raises BadRecords where a coordinator did not write it, or one that is newer than is known."""
+    """Return what a value says. Raises BadRecords where a coordinator did not write it, or one that is newer than is
+    known.
+    """
     version = int.from_bytes(value[:2], "big")
     if version >= len(_VALUES):
         raise BadRecords(f"version {version} of a committed offset, and 0 to {len(_VALUES) - 1} are known here")

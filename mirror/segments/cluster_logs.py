@@ -127,7 +127,7 @@ class KnownTopic:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the topic had."""
+        """Return how many partitions the topic had."""
         return 1 + max(self.partitions, default=-1)
 
 
@@ -153,7 +153,7 @@ class ClusterTopics:
     _pending: list[Any] | None = None  # of a metadata transaction without an end
 
     def may_lack(self, nodes: Collection[int]) -> bool:
-        """Whether the logs of these nodes may lack what was committed, so that all this is older than it."""
+        """Return whether the logs of these nodes may lack what was committed, so that all this is older than it."""
         fewest = max(1, len(self.voters) - len(self.voters) // 2)  # to meet any majority
         return not self.is_whole or len(self.voters.intersection(nodes)) < fewest
 
@@ -293,7 +293,7 @@ def _learn(found: ClusterTopics, batches: Iterable[RawBatch], where: str) -> Ite
 
 @dataclass(slots=True)
 class GroupOffsets:
-    """What groups had committed."""
+    """Says what groups had committed."""
 
     #: By group and partition.
     groups: dict[str, dict[TopicPartition, Commit]] = field(default_factory=dict)

@@ -119,7 +119,7 @@ def offset_of(path: Path) -> int | None:
 
 
 def base_of(path: Path) -> int:
-    """The base offset in a segment's name. Raises ConfigError where the name is not a broker's."""
+    """Return the base offset in a segment's name. Raises ConfigError where the name is not a broker's."""
     if (base := offset_of(path)) is None:
         raise ConfigError(f"{path}: not named as a broker names segments; name a data folder")
     return base

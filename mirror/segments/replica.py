@@ -95,7 +95,7 @@ class _Segment:
 
 @dataclass(slots=True, kw_only=True)
 class Replica:
-    """What a folder holds of a partition: offsets from `start` to before `end`, those before `stable` committed."""
+    """Holds what a folder has of a partition: offsets from `start` to before `end`, those before `stable` committed."""
 
     folder: Path
     topic_id: UUID | None
@@ -129,7 +129,7 @@ class Replica:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """All that is to be said of it."""
+        """Return all that is to be said of it."""
         return (*self.remarks, *self.lacks, *self.doubts)
 
     @property
@@ -319,7 +319,7 @@ class _Scanner:
 
     @property
     def _due(self) -> int:
-        """The offset that comes next."""
+        """Return the offset that comes next."""
         return self._replica.end if self._pending is None else self._pending.raw.header.next_offset
 
     def _drop_if_leapt(self, falls_to: int) -> bool:

@@ -68,7 +68,7 @@ KEEPING: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundTopic:
-    """What files hold of a topic."""
+    """Says what files hold of a topic."""
 
     partitions: int
     #: The oldest timestamp, in ms since 1970; None if records have none.
@@ -165,7 +165,7 @@ def _foreign(
     history: History,
     cluster_id: str,
 ) -> Iterator[Finding]:
-    """The refusals of topics on the target that are not this flow's to write to."""
+    """Yield the refusals of topics on the target that are not this flow's to write to."""
     spans = target.spans(existing.values())
     for pair in pairs:
         if (theirs := existing.get(pair.target)) is None:
@@ -187,7 +187,7 @@ def _foreign(
 
 
 def _findings(topic: str, configs: Mapping[str, ConfigValue], found: FoundTopic, target: Endpoint) -> Iterator[Finding]:
-    """What an existing topic would do to the records of files."""
+    """Yield what an existing topic would do to the records of files."""
     plain = plain_values(configs)
     if limit := deletes_by_age(plain, found.oldest_ms):
         yield _refused(topic, f"{limit}; keep them first: {set_configs(target, topic, UNLIMITED)}")
@@ -235,7 +235,7 @@ _AGAIN_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What became of a partition."""
+    """Says what became of a partition."""
 
     assignment: Assignment
     #: The first offset that the replica holds.
@@ -259,7 +259,7 @@ class Restored:
 
     @property
     def bounds(self) -> Replica:
-        """What the files hold, without their records."""
+        """Return what the files hold, without their records."""
         topic_id = self.assignment.topic_id
         return Replica(folder=Path(), topic_id=topic_id, start=self.start, stable=self.stable, end=self.end)
 
@@ -290,7 +290,7 @@ class Beyond(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsReport:
-    """What becomes of the groups."""
+    """Says what becomes of the groups."""
 
     #: By group, what it had committed for partitions that are restored, by source partition.
     offsets: Mapping[str, Mapping[TopicPartition, Committed]]

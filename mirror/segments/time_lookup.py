@@ -78,7 +78,7 @@ def first_in(folder: Path, when: int, *, believes: bool = True) -> Lookup:
 
 
 def _end_if_older(path: Path, data: memoryview, base: int, least: int, when: int) -> int | None:
-    """Where a segment ends of which its time index says that all is older, and the log bears it out."""
+    """Return where a segment ends of which its time index says that all is older, and the log bears it out."""
     entry = files.last_entry(path)
     if entry is None or entry[0] >= when:
         return None

@@ -193,7 +193,7 @@ _log = logs.get("mirror.supervisor")
 
 
 async def asked(work: Callable[[], T], seconds: float) -> T:
-    """What a call to the JVM gives. Raises TimeoutError where it takes longer, and what the call raises."""
+    """Return what a call to the JVM gives. Raises TimeoutError where it takes longer, and what the call raises."""
     async with asyncio.timeout(seconds):
         return await in_background(work)
 

@@ -161,7 +161,7 @@ def plan_acls(
 def wanted(
     rules: Iterable[AclBinding], copies: Iterable[tuple[str, str, str]], principals: Principals | None = None
 ) -> Iterator[Acl]:
-    """What the ACLs of the source come to on the target; `copies` are kind, name there and name here."""
+    """Yield what the ACLs of the source come to on the target; `copies` are kind, name there and name here."""
     every = list(rules)
     for kind, name, copy in copies:
         for acl_binding in every:
@@ -217,7 +217,7 @@ async def record_given(settings: Settings, given: Collection[Acl], resources: It
 
 
 def _principal(name: str, principals: Principals | None) -> str | None:
-    """Who that is on the target; None where nobody is."""
+    """Return who that is on the target; None where nobody is."""
     if principals is None:
         return name
     for pattern, other in principals.items():

@@ -90,7 +90,7 @@ class TopicPlan:
 
     @property
     def sources(self) -> list[str]:
-        """The source topics that are copied or re-keyed."""
+        """Return the source topics that are copied or re-keyed."""
         return [*(pair.source for pair in self.pairs), *(rekeying.source for rekeying in self.rekeyed)]
 
     @property
@@ -106,12 +106,12 @@ class TopicPlan:
 
     @property
     def refusals(self) -> tuple[Finding, ...]:
-        """The findings that forbid to start."""
+        """Return the findings that forbid to start."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.REFUSE)
 
     @property
     def advice(self) -> tuple[Finding, ...]:
-        """The other findings."""
+        """Return the other findings."""
         return tuple(finding for finding in self.findings if finding.severity is not Severity.REFUSE)
 
     def begun_as(self, pair: TopicPair) -> FirstSeen | None:
@@ -121,7 +121,7 @@ class TopicPlan:
         return begun_as(pair, self.source_topics, self.target_topics, self.history)
 
     def shortened(self, topic: str) -> str:
-        """What is to be said of a copy that deletes more once it is changed; empty where it does not."""
+        """Return what is to be said of a copy that deletes more once it is changed; empty where it does not."""
         configs = self.target_configs.get(topic, {})
         return shortened(
             plain_values(configs), _changed(configs, (change for change in self.changes if change.topic == topic))
@@ -164,13 +164,13 @@ class TopicPlan:
         return found
 
     def refusing(self, findings: Iterable[Finding]) -> TopicPlan:
-        """The plan with more findings; changes to topics that one of them refuses are none of it."""
+        """Return the plan with more findings; changes to topics that one of them refuses are none of it."""
         more = tuple(findings)
         topics = {finding.topic for finding in more if finding.severity is Severity.REFUSE}
         return replace(self.leaving(topics), findings=(*self.findings, *more))
 
     def without(self, failures: Mapping[str, MirrorError]) -> TopicPlan:
-        """The plan without the target topics that could not be made as it says."""
+        """Return the plan without the target topics that could not be made as it says."""
         return self.refusing(
             refused(topic, str(problem), Fix.SELF_EXPLANATORY) for topic, problem in failures.items()
         ).allowed()

@@ -20,7 +20,7 @@ from mirror.topics.history import History
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredTopics:
-    """What the source has of what the settings of a flow choose."""
+    """Says what the source has of what the settings of a flow choose."""
 
     settings: Settings
     cluster_id: str
@@ -34,28 +34,28 @@ class DesiredTopics:
 
     @property
     def copied(self) -> list[TopicPair]:
-        """The selected topics that keep their partitions."""
+        """Return the selected topics that keep their partitions."""
         return [pair for pair in self.selection.pairs if pair.rekeying is None]
 
     @property
     def rekeyed(self) -> list[TopicPair]:
-        """The selected topics that a rule re-keys."""
+        """Return the selected topics that a rule re-keys."""
         return list(rekeyed_pairs(self.settings.flow, self.selection.pairs))
 
     @property
     def pairs(self) -> list[TopicPair]:
-        """All selected topics."""
+        """Return all selected topics."""
         return [*self.copied, *self.rekeyed]
 
     @property
     def unread(self) -> set[str]:
-        """The selected topics whose settings are unknown."""
+        """Return the selected topics whose settings are unknown."""
         return {pair.source for pair in self.pairs} - self.configs.keys()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTopics:
-    """What is on the target, and what journals say of it."""
+    """Says what is on the target, and what journals say of it."""
 
     history: History
     #: All topics of the target.
