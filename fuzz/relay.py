@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from struct import Struct
 from typing import Any, Final
 from zlib import crc32
@@ -39,7 +38,6 @@ from mirror.records.header import (
     records_crc,
     split,
 )
-from mirror.records.recipe import Recipe
 from mirror.records.rewrite import read
 from mirror.records.transactions import Aborted
 from mirror.replication.classifier import VERDICTS, Action, classify
@@ -71,16 +69,6 @@ MESSAGES: Final = Struct(">BBBqq")
 
 _WRAPPER: Final = (Struct(">qiIbBii"), Struct(">qiIbBqii"))
 _LENGTH: Final = Struct(">i")
-
-
-class _Taker(PartitionWriter):
-    """A partition writer that rewrites under the small cap of all targets."""
-
-    __slots__ = ()
-
-    @property
-    def recipe(self) -> Recipe:
-        return replace(super().recipe, cap=CAP)
 
 
 def classified(data: bytes) -> None:
@@ -164,15 +152,18 @@ def _chosen(data: bytes) -> tuple[tuple[Rules, int, Aborted] | None, memoryview]
 
 def _relayed(view: memoryview, rules: Rules, first_offset: int, aborted: Aborted) -> PartitionWriter:
     """What fetcher, pipeline and writer make of a record set: a partition writer whose queue would be sent."""
-    partition_writer = _Taker(_PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules)
+    partition_writer = PartitionWriter(
+        _PARTITION, _PARTITION, Position(first_offset, ProducerState(7), True, -1), rules
+    )
     writer = _writer()
     with suppress(BadRecords, PartitionStop):
         for raw in _sound(view):
-            verdict = classify(raw.header, rules, next_offset=partition_writer.next_offset, aborted=aborted.covers(raw))
+            due = partition_writer.tail.next_offset
+            verdict = classify(raw.header, rules, next_offset=due, aborted=aborted.covers(raw))
             assert verdict in VERDICTS
-            for together in partition_writer.coalescer.offer(verdict, raw):
+            for together in partition_writer.tail.coalescer.offer(verdict, raw):
                 writer.carry_out(*together, partition_writer)
-        for together in partition_writer.coalescer.rest():
+        for together in partition_writer.tail.coalescer.rest():
             writer.carry_out(*together, partition_writer)
     _assert_in_order(partition_writer, first_offset)
     return partition_writer
@@ -214,8 +205,8 @@ def _assert_in_order(partition_writer: PartitionWriter, first_offset: int) -> No
             assert crc_holds(again)
             assert records_crc(again) == records_crc(queued.raw)
         at = queued.next_offset
-    assert partition_writer.next_offset == at
-    assert partition_writer.held == sum(
+    assert partition_writer.tail.next_offset == at
+    assert partition_writer.flight.held == sum(
         len(one.raw.data) for one in partition_writer.queue if isinstance(one, PendingBatch)
     )
 

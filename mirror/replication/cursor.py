@@ -16,37 +16,15 @@ from mirror.replication.open_transactions import held_since
 
 
 @dataclass(slots=True)
-class Cursor:
-    """Keeps where reading stands in one source partition."""
+class SourceLog:
+    """What the source's log holds, by the last answer that named it."""
 
-    partition: TopicPartition
-    topic_id: UUID | None
-    next_offset: int
-    last_epoch: int = -1  # the leader epoch of the last batch
-    until: int | None = None  # where a bounded copy ends
-    readable_until: int = -1  # where the source ends for a reader of committed records
+    start: int = 0  # where it begins
+    readable_until: int = -1  # where it ends for a reader of committed records
     written_until: int = -1  # where it ends for everybody
     named_ms: int = 0  # when it was asked for that (Unix ms), 0 where it never was
     session: FetchSession | None = None  # each request of it asks again
     held_since: float | None = None  # since when an open transaction has held `readable_until` (monotonic)
-    damaged: int = 0  # how often the batch at hand came damaged
-    missing: int = 0  # how often metadata did not name the topic
-    held: int = 0  # bytes that were fetched and wait to be relayed
-    unrelayed: int = 0  # arrivals that wait, and the one that is being relayed
-    largest: int = 0  # bytes of the largest batch of the last answer with batches
-    skips: tuple[int, int] | None = None  # offsets between which a damaged batch may be left out
-    is_past_padding: bool = False  # it came to a batch that is none of another mirror's padding (R5)
-    epochless: int | None = None  # the leader of this epoch keeps no leader epochs (R6)
-    unheard_at: float | None = None  # since when answers leave it out (monotonic, R7)
-    hollow: int = 0  # answers in a row that held nothing though the log ends further on (R8)
-    log_start: int = 0  # where the source's log began by its last answer
-    backoff: Backoff = field(default_factory=Backoff)
-    not_before: float = 0.0  # it is not asked for earlier (monotonic)
-
-    @property
-    def is_done(self) -> bool:
-        """A bounded copy has read everything it was asked for."""
-        return self.until is not None and self.next_offset >= self.until
 
     def sees(self, stable: int, written: int, asked_ms: int) -> None:
         """The source ends here, for a reader of committed records and for everybody, as it answers to what it was asked
@@ -65,10 +43,46 @@ class Cursor:
         """It is asked for no more for now."""
         self.named_ms, self.session = self.seen_ms, None
 
+
+@dataclass(slots=True)
+class Retries:
+    """What went wrong with the answers of late, and when to ask again."""
+
+    damaged: int = 0  # how often the batch at hand came damaged
+    missing: int = 0  # how often metadata did not name the topic
+    hollow: int = 0  # answers in a row that held nothing though the log ends further on (R8)
+    epochless: int | None = None  # the leader of this epoch keeps no leader epochs (R6)
+    unheard_at: float | None = None  # since when answers leave the partition out (monotonic, R7)
+    backoff: Backoff = field(default_factory=Backoff)
+    not_before: float = 0.0  # it is not asked for earlier (monotonic)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Keeps where reading stands in one source partition."""
+
+    partition: TopicPartition
+    topic_id: UUID | None
+    next_offset: int
+    last_epoch: int = -1  # the leader epoch of the last batch
+    until: int | None = None  # where a bounded copy ends
+    skips: tuple[int, int] | None = None  # offsets between which a damaged batch may be left out
+    is_past_padding: bool = False  # it came to a batch that is none of another mirror's padding (R5)
+    largest: int = 0  # bytes of the largest batch of the last answer with batches
+    held: int = 0  # bytes that were fetched and wait to be relayed
+    unrelayed: int = 0  # arrivals that wait, and the one that is being relayed
+    log: SourceLog = field(default_factory=SourceLog)
+    retries: Retries = field(default_factory=Retries)
+
+    @property
+    def is_done(self) -> bool:
+        """A bounded copy has read everything it was asked for."""
+        return self.until is not None and self.next_offset >= self.until
+
     @property
     def has_all(self) -> bool:
         """Nothing more can be read now."""
-        return self.is_done or self.next_offset >= self.readable_until
+        return self.is_done or self.next_offset >= self.log.readable_until
 
 
 class Arrival(NamedTuple):

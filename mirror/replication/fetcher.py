@@ -293,13 +293,13 @@ class Fetcher:
         cursor = self._cursors.get(partition)
         if cursor is None or cursor.next_offset != reading.session.asked[partition].offset:
             return False  # stopped or started anew while the request was under way
-        cursor.unheard_at = None
+        cursor.retries.unheard_at = None
         try:
             is_stale = self._take(cursor, fetched, asked_ms)
         except PartitionStop as stop:
             self._stopped(cursor, stop)
             return False
-        cursor.session = reading.session
+        cursor.log.session = reading.session
         reading.largest = max(reading.largest, cursor.largest)
         (reading.behind.discard if cursor.has_all else reading.behind.add)(partition)
         return is_stale
@@ -319,7 +319,7 @@ class Fetcher:
         session.heard_ms = asked_ms
         if was_muted:
             for cursor in filter(None, map(self._cursors.get, session.asked)):
-                cursor.unheard_at = None
+                cursor.retries.unheard_at = None
         return ()
 
     def _measure(self, parts: Collection[Fetched], took: float, throttled: float) -> None:
@@ -341,9 +341,9 @@ class Fetcher:
             why = f"a quota of its brokers lets nothing through: {raising}"
         until = clock.monotonic() + muted
         for cursor in filter(None, map(self._cursors.get, partitions)):
-            if cursor.unheard_at is None:
-                cursor.unheard_at = since
-            if until - cursor.unheard_at > UNHEARD_SECONDS:
+            if cursor.retries.unheard_at is None:
+                cursor.retries.unheard_at = since
+            if until - cursor.retries.unheard_at > UNHEARD_SECONDS:
                 place = f"{cursor.partition} at offset {cursor.next_offset}"
                 self._deliver(Arrival(cursor, trouble=f"{self._source}: {place}: {why}"))
         if partitions and not muted:
@@ -362,7 +362,7 @@ class Fetcher:
 
     def _stopped(self, cursor: Cursor, stop: PartitionStop) -> None:
         if Remedy.ACCEPT_DAMAGE in stop.remedies and cursor.skips is not None:
-            cursor.not_before = float("inf")
+            cursor.retries.not_before = float("inf")
             self._spawn(self._skip(cursor, stop))
         else:
             self._halt(cursor, stop)
@@ -387,7 +387,7 @@ class Fetcher:
         if found is not None and not found.is_between(cursor.skips):
             self._halt(cursor, stop)
             return
-        cursor.damaged, cursor.not_before = 0, 0.0
+        cursor.retries.damaged, cursor.retries.not_before = 0, 0.0
         if found is not None:
             cursor.next_offset, cursor.last_epoch = found.next_offset, found.epoch
             self._deliver(Arrival(cursor, lost=found))
@@ -402,15 +402,18 @@ class Fetcher:
         given = {fetched.partition: fetched for fetched in parts}
         for ask in takewhile(lambda ask: not (ask.partition in given and given[ask.partition].records), asks):
             cursor, fetched = self._cursors.get(ask.partition), given.get(ask.partition)
-            if cursor is None or ask.partition in unheard or (fetched and fetched.error_code) or cursor.damaged:
+            if cursor is None or ask.partition in unheard or (fetched and fetched.error_code) or cursor.retries.damaged:
                 continue
-            if cursor.not_before == float("inf") or not cursor.next_offset == ask.offset < cursor.readable_until:
+            if (
+                cursor.retries.not_before == float("inf")
+                or not cursor.next_offset == ask.offset < cursor.log.readable_until
+            ):
                 continue
-            cursor.hollow += 1
-            if cursor.hollow >= EMPTY_ANSWERS:
-                cursor.hollow, cursor.not_before = 0, float("inf")
+            cursor.retries.hollow += 1
+            if cursor.retries.hollow >= EMPTY_ANSWERS:
+                cursor.retries.hollow, cursor.retries.not_before = 0, float("inf")
                 self._due(ask.partition)
-                self._spawn(self._pass_hole(cursor, cursor.readable_until))
+                self._spawn(self._pass_hole(cursor, cursor.log.readable_until))
 
     async def _pass_hole(self, cursor: Cursor, stable: int) -> None:
         """Go on at the last stable offset where nothing is left below it (R8). A leader epoch that does not reach so
@@ -426,7 +429,7 @@ class Fetcher:
             return
         if not self._stands(cursor, offset):
             return
-        cursor.not_before = 0.0
+        cursor.retries.not_before = 0.0
         # the next fetch shows where it was cut back
         is_cut = kept is not None and kept.end >= 0 and (kept.epoch < epoch or kept.end < offset)
         if not (found.records or is_cut):
@@ -448,10 +451,10 @@ class Fetcher:
             return
         if not self._stands(cursor, offset):
             return
-        cursor.not_before = 0.0
+        cursor.retries.not_before = 0.0
         now = self._source.leader(cursor.partition).epoch
         if found.end < 0 and now >= cursor.last_epoch:
-            cursor.epochless = now
+            cursor.retries.epochless = now
             self.nudge()
         else:
             self._out_of_range(cursor)
@@ -471,7 +474,7 @@ class Fetcher:
         if is_cut:
             self._halt(cursor, stop)
             return
-        cursor.last_epoch, cursor.not_before = -1, 0.0
+        cursor.last_epoch, cursor.retries.not_before = -1, 0.0
         self.nudge()
 
     def _out_of_range(self, cursor: Cursor) -> None:
@@ -514,8 +517,8 @@ class Fetcher:
                 continue
             if end <= cursor.next_offset:
                 idle.append(partition)
-            elif end > cursor.readable_until:
-                cursor.readable_until = end
+            elif end > cursor.log.readable_until:
+                cursor.log.readable_until = end
                 self._deliver(Arrival(cursor))
         return idle
 
@@ -535,13 +538,13 @@ class Fetcher:
                 session.forget(partition)
                 continue
             room = min(self._partition_bytes, self._room(partition) - cursor.held)
-            if room < least or cursor.not_before > now or (only is not None and partition not in only):
+            if room < least or cursor.retries.not_before > now or (only is not None and partition not in only):
                 hurried = True
-                cursor.leave()
+                cursor.log.leave()
                 session.forget(partition)
                 reading.due.add(partition)
                 continue
-            last_epoch = -1 if cursor.epochless == leader.epoch else cursor.last_epoch  # R6
+            last_epoch = -1 if cursor.retries.epochless == leader.epoch else cursor.last_epoch  # R6
             session.ask(Ask(partition, cursor.topic_id, leader.epoch, cursor.next_offset, last_epoch, room))
         free = self._free()
         if not session.asks or free < min(max(least, reading.largest), half):
@@ -575,8 +578,8 @@ class Fetcher:
             self._halt(cursor, self._denied(cursor, problem))
             return
         is_missing = cursor.partition.topic not in self._source.topics
-        cursor.missing = cursor.missing + 1 if is_missing else 0
-        if is_missing and cursor.missing < MISSING_TRIES:
+        cursor.retries.missing = cursor.retries.missing + 1 if is_missing else 0
+        if is_missing and cursor.retries.missing < MISSING_TRIES:
             return
         if detail := other_topic(self._source, cursor.partition.topic, cursor.topic_id):
             self._halt(cursor, recreated(cursor.partition, cursor.next_offset, detail))
@@ -589,17 +592,17 @@ class Fetcher:
             stop = self._stop(cursor, State.TRUNCATED, detail, *RESOLVED_BY[State.TRUNCATED])
             if epoch >= cursor.last_epoch or end < cursor.next_offset:
                 raise stop
-            cursor.not_before = float("inf")
+            cursor.retries.not_before = float("inf")
             self._spawn(self._find_cut(cursor, stop))
             return False
         if fetched.error_code:
             return self._refused(cursor, fetched)
-        cursor.sees(fetched.last_stable_offset, fetched.high_watermark, asked_ms)
-        cursor.log_start = fetched.log_start
+        cursor.log.sees(fetched.last_stable_offset, fetched.high_watermark, asked_ms)
+        cursor.log.start = fetched.log_start
         if fetched.records:
-            cursor.hollow = 0
+            cursor.retries.hollow = 0
             self._cut(cursor, fetched)
-        elif not cursor.damaged:
+        elif not cursor.retries.damaged:
             self._deliver(Arrival(cursor))
         return False
 
@@ -609,8 +612,8 @@ class Fetcher:
             last = batches[-1].header
             cursor.next_offset, cursor.last_epoch = last.base_offset + last.count, last.partition_leader_epoch
             cursor.largest = max([len(raw.data) for raw in batches])
-            cursor.damaged = 0
-            cursor.backoff.reset()
+            cursor.retries.damaged = 0
+            cursor.retries.backoff.reset()
             is_behind = cursor.unrelayed or fetched.aborted or cursor.until is not None
             if is_behind or not self._carry(cursor, batches):
                 self._deliver(Arrival(cursor, batches, len(fetched.records), fetched.aborted))
@@ -619,7 +622,7 @@ class Fetcher:
 
     def _cut_with_care(self, cursor: Cursor, fetched: Fetched) -> None:
         batches: list[RawBatch] = []
-        damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.damaged
+        damage, before, epoch, tries = "", cursor.next_offset, cursor.last_epoch, cursor.retries.damaged
         largest, is_sound, lies = 0, True, False
         try:
             for raw in (rest := split(fetched.records)):
@@ -649,8 +652,8 @@ class Fetcher:
                 cursor.last_epoch = raw.header.partition_leader_epoch
                 if raw.header.next_offset > before:
                     cursor.next_offset = raw.header.next_offset
-                    cursor.damaged = 0
-                    cursor.backoff.reset()
+                    cursor.retries.damaged = 0
+                    cursor.retries.backoff.reset()
             if cursor.next_offset == before and all(0 <= raw.header.magic <= 2 for raw in batches):
                 raise MalformedBatch(f"nothing but what precedes offset {before}, which was asked for", 0, before)
         except MalformedBatch as problem:
@@ -661,7 +664,7 @@ class Fetcher:
             due = _due(batches, before)
             batches.pop()
             cursor.next_offset, cursor.last_epoch = due, epoch
-            cursor.damaged = tries if due == before else 0
+            cursor.retries.damaged = tries if due == before else 0
         cursor.largest = largest or cursor.largest
         self._deliver(Arrival(cursor, tuple(batches), sum(len(raw.data) for raw in batches), fetched.aborted))
         if damage:
@@ -669,9 +672,9 @@ class Fetcher:
 
     def _damaged(self, cursor: Cursor, damage: str, *, lies: bool) -> None:
         """Fetch again what is damaged. Raises PartitionStop where that was done often enough."""
-        cursor.damaged += 1
-        cursor.not_before = clock.monotonic() + cursor.backoff.next()
-        if cursor.damaged >= DAMAGE_TRIES:
+        cursor.retries.damaged += 1
+        cursor.retries.not_before = clock.monotonic() + cursor.retries.backoff.next()
+        if cursor.retries.damaged >= DAMAGE_TRIES:
             raise self._stop(
                 cursor,
                 State.CORRUPT,
@@ -687,15 +690,15 @@ class Fetcher:
         self._ask_later(cursor, padding_detail(padding))
 
     def _ask_later(self, cursor: Cursor, trouble: str) -> None:
-        cursor.not_before = clock.monotonic() + cursor.backoff.next()
+        cursor.retries.not_before = clock.monotonic() + cursor.retries.backoff.next()
         self._deliver(Arrival(cursor, trouble=trouble))
 
     def _refused(self, cursor: Cursor, fetched: Fetched) -> bool:
         code = fetched.error_code
-        cursor.not_before = clock.monotonic() + cursor.backoff.next()
+        cursor.retries.not_before = clock.monotonic() + cursor.retries.backoff.next()
         if code == OFFSET_OUT_OF_RANGE:  # the answer does not say whether below the log's start or beyond its end
-            if cursor.last_epoch >= 0 and cursor.epochless != self._source.leader(cursor.partition).epoch:
-                cursor.not_before = float("inf")
+            if cursor.last_epoch >= 0 and cursor.retries.epochless != self._source.leader(cursor.partition).epoch:
+                cursor.retries.not_before = float("inf")
                 self._spawn(self._find_epoch(cursor))
             else:
                 self._out_of_range(cursor)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,35 @@ NOTED_SECONDS: Final = 600.0
 MUTED_SECONDS: Final = 2.0
 
 
+class Phase(Enum):
+    """Where a partition is in its life, whatever state is shown of it."""
+
+    FINDING = "its position is looked for in both logs"
+    COPYING = "batches go from its cursor to its writer"
+    DOUBTED = "its writer is in doubt, and what is in flight is waited for"
+    ENDED = "it stopped, or all of a bounded copy is acknowledged"
+
+
+class Event(Enum):
+    """What moves a partition from one phase to another."""
+
+    BEGUN = "its position was found"
+    DOUBT = "its writer came in doubt"
+    QUIET = "nothing of a writer in doubt is in flight any more"
+    END = "a stop, or the last ack of a bounded copy"
+
+
+#: The phase that follows; an event that is not named of a phase changes nothing.
+_FOLLOWING: Final[Mapping[tuple[Phase, Event], Phase]] = {
+    (Phase.FINDING, Event.BEGUN): Phase.COPYING,
+    (Phase.FINDING, Event.END): Phase.ENDED,
+    (Phase.COPYING, Event.DOUBT): Phase.DOUBTED,
+    (Phase.COPYING, Event.END): Phase.ENDED,
+    (Phase.DOUBTED, Event.QUIET): Phase.FINDING,
+    (Phase.DOUBTED, Event.END): Phase.ENDED,
+}
+
+
 @dataclass(slots=True, eq=False)
 class PartitionTask:
     """Keeps what is known of a partition for as long as its task runs."""
@@ -36,20 +66,18 @@ class PartitionTask:
     advice: str = ""
     cursor: Cursor | None = None
     partition_writer: PartitionWriter | None = None
-    in_doubt: asyncio.Event = field(default_factory=asyncio.Event)  # its position is to be read again
+    phase: Phase = Phase.FINDING
+    rests: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while it is copying, or in doubt
     doubts: int = 0  # in a row that count towards a stop
     stopped_at: int = -1
     begins: int = -1  # where the copy was made to begin
     sent: int = -1  # up to here something was sent to the target: a broker may still append it
     followed: int = 0  # the target offset below which the copy was deleted since, as its source was
     is_new: bool = True  # it has not begun: what its task learned a moment ago is about it, too
-    presumes: bool = False  # its state is a stop that is known, and it was not looked at yet
-    finished: bool = False
     note: str = ""  # reported beside the state
     noted_until: float = 0.0  # until then (monotonic)
     last: LastPosition | None = None  # the last position that is known to be acknowledged
     stop: KnownStop | None = None  # one that it met
-    lifted: bool = False  # one was known that does not stand any more
     cut_bytes: int = 0  # size of the smallest batch that the target closed a connection over, again and again
     target_topic_id: UUID | None = None  # known last: a topic that is missing for a moment is still this one
     left_out: list[tuple[int, int]] = field(default_factory=list)  # source offsets, from and to before
@@ -69,9 +97,33 @@ class PartitionTask:
         )
         if (known := self.assignment.stop) is not None:
             self.state, self.detail, self.advice = known.state, known.detail, known.advice
-            self.stopped_at, self.presumes = known.offset, True
+            self.stopped_at = known.offset
         elif mine.waits_for:  # what is away is so until it is found: an alert counts how long
             self.waits(mine.waits_for)
+
+    def process(self, event: Event) -> None:
+        """Go over to the phase that follows an event; whoever waits until it `rests` is woken."""
+        self.phase = _FOLLOWING.get((self.phase, event), self.phase)
+        if self.phase in (Phase.FINDING, Phase.ENDED):
+            self.rests.set()
+        else:
+            self.rests.clear()
+
+    @property
+    def finished(self) -> bool:
+        """It goes on no more in this task."""
+        return self.phase is Phase.ENDED
+
+    @property
+    def presumes(self) -> bool:
+        """Its state is a stop that is known, and it was not looked at yet."""
+        return self.state.is_stop and not self.finished
+
+    @property
+    def lifted(self) -> bool:
+        """A stop was known that does not stand any more: it went on."""
+        known = self.assignment.stop
+        return known is not None and known.stands and self.partition_writer is not None
 
     @property
     def is_done(self) -> bool:
@@ -81,13 +133,13 @@ class PartitionTask:
     @property
     def is_at_rest(self) -> bool:
         """It stands where it stood until its cursor or its writer moves: it has all, or ended, and nothing to add."""
-        is_held = self.cursor is not None and self.cursor.written_until > self.cursor.readable_until
+        is_held = self.cursor is not None and self.cursor.log.written_until > self.cursor.log.readable_until
         has_all = self.state is State.CAUGHT_UP and not is_held
         return (has_all or self.finished) and clock.monotonic() >= self.noted_until
 
     def goes_on_with(self, partition_writer: PartitionWriter) -> bool:
         """Whether what follows is this writer's to write: it is not in doubt, and no other took its place."""
-        return partition_writer is self.partition_writer and not partition_writer.in_doubt
+        return partition_writer is self.partition_writer and not partition_writer.doubt
 
     def waits(self, why: str) -> None:
         """It cannot go on for now. A stop that is known stays one: what is away cannot mend it."""
@@ -142,13 +194,13 @@ class PartitionTask:
 
     def _sees_end(self, cursor: Cursor) -> None:
         """Note what is to be acknowledged until the copy has all that the source has now, where all was read."""
-        if self.read_until >= cursor.readable_until >= 0:
-            self.tombstones.sees_end(cursor.seen_ms, cursor.readable_until)
+        if self.read_until >= cursor.log.readable_until >= 0:
+            self.tombstones.sees_end(cursor.log.seen_ms, cursor.log.readable_until)
 
     def _acknowledged(self) -> None:
         """What was the source's end a moment ago may be on the target by now."""
         if self.partition_writer is not None:
-            self.tombstones.acknowledged(self.partition_writer.acked)
+            self.tombstones.acknowledged(self.partition_writer.acknowledged.source_next)
 
     def standing_stop(self) -> PartitionStop | None:
         """The stop that keeps it from beginning: one that stands for the target topic of now."""
@@ -159,7 +211,7 @@ class PartitionTask:
     def stopped(self, stop: PartitionStop) -> None:
         """It stops."""
         self.state, self.detail, self.advice, self.stopped_at = stop.state, stop.detail, stop.advice, stop.offset
-        self.presumes = False
+        self.process(Event.END)
         before = self.assignment.stop
         if stop.state in STANDING and not (before is not None and before.concerns(self.target_topic_id)):
             self.stop = KnownStop(
@@ -182,9 +234,7 @@ class PartitionTask:
         elif was_cut:
             self.tombstones.caught_up_ms = 0
         self.state, self.detail, self.advice, self.stopped_at = State.MIRRORING, "", "", -1
-        self.presumes = False
-        known = self.assignment.stop
-        self.lifted = known is not None and known.stands
+        self.process(Event.BEGUN)
 
     def log_start(self, recorded: LastPosition | None) -> int:
         """The target offset at which the copy is to begin by now, as its source does: not behind the position that is
@@ -193,12 +243,12 @@ class PartitionTask:
         writer, cursor = self.partition_writer, self.cursor
         if recorded is None or writer is None or cursor is None or not writer.rules.follows_log_start:
             return -1
-        runs, begin = writer.offset_map.runs if writer.offset_map is not None else None, cursor.log_start
+        runs, begin = writer.offset_map.runs if writer.offset_map is not None else None, cursor.log.start
         if begin >= recorded.source_next:
             begin = recorded.target_end
         elif runs is not None:
             begin = runs.to_target(begin) if runs.source_begin <= begin else -1
-        is_sound = self.state in (State.MIRRORING, State.CAUGHT_UP) and not writer.in_doubt
+        is_sound = self.state in (State.MIRRORING, State.CAUGHT_UP) and writer.doubt is None
         return begin if is_sound and begin > self.followed else -1
 
     def add_note(self, note: str) -> None:
@@ -210,7 +260,7 @@ class PartitionTask:
         """The last position that is known to be acknowledged, of these topics; None where none is."""
         if self.partition_writer is not None and (found := self.partition_writer.last) is not None:
             self.last = replace(
-                found, source_topic_id=self.assignment.topic_id, target_topic_id=self.partition_writer.topic_id
+                found, source_topic_id=self.assignment.topic_id, target_topic_id=self.partition_writer.premises.topic_id
             )
         known = self.last or self.assignment.last
         return known if known is not None and known.is_of(self.assignment.topic_id, self.target_topic_id) else None
@@ -218,8 +268,8 @@ class PartitionTask:
     def figures(self, flow: str, instance: str, now: int, counters: PartitionCounters) -> PartitionStatus:
         """Where the partition stands at Unix time `now` (ms)."""
         mine, partition_writer, cursor = self.assignment, self.partition_writer, self.cursor
-        acked = max(partition_writer.acked if partition_writer else self.stopped_at, self.begins)
-        end = cursor.readable_until if cursor else -1
+        acked = max(partition_writer.acknowledged.source_next if partition_writer else self.stopped_at, self.begins)
+        end = cursor.log.readable_until if cursor else -1
         if end < 0 and cursor is not None and cursor.is_done and self.state is State.CAUGHT_UP:
             end = cursor.until or 0  # nothing was fetched of a bounded copy that had all
         state, detail, advice = self.state, self.detail, self.advice
@@ -228,23 +278,28 @@ class PartitionTask:
         ):  # what precedes it is under way
             state, detail, advice = State.MIRRORING, "", ""
         parts = [detail, advice, self.note if clock.monotonic() < self.noted_until else ""]
-        muted_s = partition_writer.muted_until - clock.monotonic() if partition_writer is not None else 0.0
+        muted_s = partition_writer.leader.muted_until - clock.monotonic() if partition_writer is not None else 0.0
         if state is State.MIRRORING and muted_s > MUTED_SECONDS:
             parts.append(f"a quota of the target's brokers (producer_byte_rate) takes nothing for {muted_s:.0f} s")
         is_held = False
-        if cursor is not None and cursor.until is None and state is State.CAUGHT_UP and cursor.written_until > end >= 0:
+        if (
+            cursor is not None
+            and cursor.until is None
+            and state is State.CAUGHT_UP
+            and cursor.log.written_until > end >= 0
+        ):
             is_held = True
-            parts.append(held_note(cursor.held_since, end))
-            end = cursor.written_until  # it is there, and not here
+            parts.append(held_note(cursor.log.held_since, end))
+            end = cursor.log.written_until  # it is there, and not here
         if state is not State.CAUGHT_UP:
             self._acknowledged()
             if cursor is not None:
                 self._sees_end(cursor)
         elif cursor is not None:  # also where nothing was written for long; a suspended process saw nothing meanwhile
-            self.tombstones.had_all(cursor.seen_ms if cursor.until is None else mine.until_ms)
+            self.tombstones.had_all(cursor.log.seen_ms if cursor.until is None else mine.until_ms)
         is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
         lag_ms = (None if is_held else 0) if state is State.CAUGHT_UP else counters.latency_ms
-        if is_known and cursor is not None and (seen_ms := cursor.seen_ms or mine.until_ms):
+        if is_known and cursor is not None and (seen_ms := cursor.log.seen_ms or mine.until_ms):
             self.contact = Contact.of(end, seen_ms, lag_ms)
         return PartitionStatus(
             flow=flow,

@@ -12,7 +12,7 @@ consumer. Where offsets are translated there are no gaps: the offset map records
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -23,7 +23,6 @@ from mirror.kafka.connection import Connection
 from mirror.observability.status import Histogram
 from mirror.policy.rules import Rules
 from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, restamp
-from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
 from mirror.replication.classifier import Verdict
 from mirror.replication.coalescer import Coalescer
@@ -142,115 +141,197 @@ class Gap:
     verdict_bytes: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """What was so when a position was read: nothing is sent once it is not (W11, W13 in `writer.py`)."""
+
+    topic_id: UUID | None = None  # of the target topic
+    session: Connection | None = None  # to its leader, open before
+    suspensions: int = 0  # how often the process had been suspended
+
+
 @dataclass(slots=True)
-class PartitionWriter:
-    """Has what is written of a partition, from one position on."""
+class Tail:
+    """Where the next batch goes that is queued."""
 
-    source: TopicPartition
-    target: TopicPartition
-    position: Position
-    rules: Rules = field(default_factory=Rules)
-    offset_map: OffsetMap | None = None  # of a partition whose offsets move
-    opens: int = CAP  # bytes that a record to be rewritten may have without compression
-    suspensions: int = 0  # how often the process had been suspended when the position was read
-    next_offset: int = 0  # the source is queued below it
-    target_offset: int = 0  # where the next batch to be queued must be appended
-    stamp: ProducerState = field(default_factory=lambda: ProducerState(-1))  # of the next batch to be queued
-    sent: int = 0  # everything of the target below it was sent
-    acked: int = 0  # the source is mirrored below it
-    known: bool = False  # the leader knows the producer
-    fenced: bool = False  # a marker of ours is in the log: whatever a dead mirror sent has an epoch that is gone
+    next_offset: int  # the source is queued below it
+    target_offset: int  # where the batch must be appended
+    stamp: ProducerState  # of the batch
+    coalescer: Coalescer  # what waits for others to join
     has_gaps: bool = False  # markers were queued
-    coalescer: Coalescer = field(init=False)
-    queue: deque[PendingBatch | Gap] = field(default_factory=deque)
-    in_flight: deque[PendingBatch] = field(default_factory=deque)
-    filling: bool = False  # markers are in flight
-    unconfirmed: list[PendingBatch] = field(default_factory=list)  # sent, and only the log's end shows their fate
-    held: int = 0  # bytes queued and in flight
-    in_doubt: str = ""  # why nothing more is sent before the log's end was read again
-    mistimed: bool = False  # an ack named another time than the batch has
-    doubtful: bool = False  # the doubt counts towards those in a row that stop the partition
-    node: int = -1  # the broker that what is in flight went to
-    connection: int = 0  # and which of the connections to it
-    seen_at: float = float("-inf")  # when that question was sent whose answer said that the log ends at `acked`
-    heard_at: float = field(default_factory=clock.monotonic)  # when what was acknowledged last was sent
-    stop: PartitionStop | None = None
-    landed_at: int = 0  # where the target's log ends with what is acknowledged
-    epoch: int = -1  # the source's leader epoch of the last of that
-    epoch_until: int = -1  # which reaches up to this source offset at least
-    newest: tuple[bytes, BatchHeader, int, bool] | None = None  # the last batch of that
-    session: Connection | None = None  # to the leader, open before the position was read
-    topic_id: UUID | None = None  # of the target topic then
-    losses: deque[Loss] = field(default_factory=deque)  # that are being passed over
-    cut_off: CutOff | None = None  # the batch whose size may be why the target closed a connection
-    muted_until: float = 0.0  # when a quota of the target lets more through (monotonic)
-
-    def __post_init__(self) -> None:
-        self.next_offset = self.acked = self.position.next_offset
-        self.target_offset = self.sent = self.landed_at = self.position.end
-        if (last := self.position.last) is not None:
-            self.epoch, self.epoch_until = last.source_epoch, last.epoch_until
-        self.stamp, self.known = self.position.stamp, self.position.known
-        self.coalescer = Coalescer(self.rules)
+    losses: deque[Loss] = field(default_factory=deque)  # that are queued to be passed over
 
     @property
     def due(self) -> int:
         """The first offset that is neither queued nor waits for others to join: a source may repeat what it gave."""
         return max(self.next_offset, self.coalescer.next_offset)
 
+
+@dataclass(slots=True)
+class Flight:
+    """What was sent to the target, and not acknowledged."""
+
+    until: int  # everything of the target below it was sent
+    batches: deque[PendingBatch] = field(default_factory=deque)
+    is_filling: bool = False  # markers are on their way
+    held: int = 0  # bytes of the batches, and of those that are queued
+    node: int = -1  # the broker that they went to
+    connection: int = 0  # and which of the connections to it
+    unconfirmed: list[PendingBatch] = field(default_factory=list)  # only the log's end shows their fate
+    cut_off: CutOff | None = None  # the batch whose size may be why the target closed a connection
+
     @property
     def is_quiet(self) -> bool:
         """Nothing is under way to the target."""
-        return not self.in_flight and not self.filling
+        return not self.batches and not self.is_filling
+
+
+@dataclass(slots=True)
+class LeaderView:
+    """What the target's leader knows of the producer, and when it was heard (monotonic)."""
+
+    knows: bool  # it has a batch or a marker of the producer
+    is_fenced: bool = False  # a marker of ours is in the log: whatever a dead mirror sent has an epoch that is gone
+    seen_at: float = float("-inf")  # when that was sent whose answer said where the log ends
+    heard_at: float = field(default_factory=clock.monotonic)  # when what was acknowledged last was sent
+    muted_until: float = 0.0  # when a quota of the target lets more through
+
+
+class LandedBatch(NamedTuple):
+    """A batch that is in the target's log, without its records."""
+
+    header: bytes  # as it was sent
+    source: BatchHeader  # as the source has it, or as it was made anew
+    target_offset: int
+    is_rewritten: bool
+
+    @property
+    def end(self) -> int:
+        """Where the target's log ends with it."""
+        return self.target_offset + self.source.count
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """Where the copy stands by what the target acknowledged."""
+
+    source_next: int  # the source is mirrored below it
+    target_end: int  # where the target's log ends
+    epoch: int = -1  # the source's leader epoch of the last of that
+    epoch_until: int = -1  # which reaches up to this source offset at least
+    newest: LandedBatch | None = None  # the last batch of that
+
+    def next_stamp(self, position: Position) -> tuple[int, int, int] | None:
+        """That of what follows; None behind markers, which count otherwise."""
+        if self.newest is None:
+            begun = position.last
+            return begun.stamp if begun is not None and self.target_end == position.end else None
+        if self.target_end != self.newest.end:
+            return None
+        sent = parse_header(self.newest.header)
+        stamp = ProducerState(sent.producer_id, sent.producer_epoch, sent.base_sequence)
+        following = stamp.after(sent.last_offset_delta)
+        return following.producer_id, following.epoch, following.sequence
+
+    def last_batch(self, *, target_append_time: bool) -> LastBatch | None:
+        """The last data batch, as the journal keeps it."""
+        if self.newest is None:
+            return None
+        head, header = self.newest.header, self.newest.source
+        return LastBatch(
+            base=self.newest.target_offset,
+            next_offset=self.newest.end,
+            source_base=header.base_offset,
+            crc=None if target_append_time else int.from_bytes(head[CRC_AT:CRC_FROM], "big"),
+            source_crc=None if self.newest.is_rewritten else header.crc,
+            count=header.count,
+            base_timestamp=header.base_timestamp,
+            max_timestamp=header.max_timestamp,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why nothing more is sent before the target's log was read again (W5 in `writer.py`)."""
+
+    why: str
+    counts: bool = False  # towards those in a row that stop the partition
+    is_mistimed: bool = False  # an ack named another time than the batch has
+    stop: PartitionStop | None = None  # the partition does not go on at all
+
+
+@dataclass(slots=True)
+class PartitionWriter:
+    """Has what is written of a partition, from one position on."""
+
+    source: TopicPartition
+    target: TopicPartition
+    position: Position  # where it began
+    rules: Rules = field(default_factory=Rules)
+    offset_map: OffsetMap | None = None  # of a partition whose offsets move
+    premises: Premises = field(default_factory=Premises)
+    tail: Tail = field(init=False)
+    queue: deque[PendingBatch | Gap] = field(default_factory=deque)
+    flight: Flight = field(init=False)
+    leader: LeaderView = field(init=False)
+    acknowledged: Acknowledged = field(init=False)
+    doubt: Doubt | None = None
+
+    def __post_init__(self) -> None:
+        position, last = self.position, self.position.last
+        epochs = (last.source_epoch, last.epoch_until) if last is not None else ()
+        self.tail = Tail(position.next_offset, position.end, position.stamp, Coalescer(self.rules))
+        self.flight, self.leader = Flight(position.end), LeaderView(position.known)
+        self.acknowledged = Acknowledged(position.next_offset, position.end, *epochs)
+
+    def doubts(
+        self, why: str, *, counts: bool = False, is_mistimed: bool = False, stop: PartitionStop | None = None
+    ) -> None:
+        """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
+        new one (W5). The first reason stands, and the first stop. What is queued is forgotten: it is fetched again.
+        """
+        first = self.doubt or Doubt(why, counts, is_mistimed)
+        self.doubt = replace(first, stop=first.stop or stop)
+        self.forget()
 
     @property
     def is_idle(self) -> bool:
         """Everything queued is acknowledged, or nothing more will be sent."""
-        return self.is_quiet and (not self.queue or bool(self.in_doubt))
+        return self.flight.is_quiet and (not self.queue or self.doubt is not None)
 
     @property
     def takes_plain(self) -> bool:
         """Return True if a batch that goes as it is stored may be queued at once: nothing waits for others."""
-        return not (self.in_doubt or self.rules.coalesce_bytes or self.coalescer.next_offset)
+        return not (self.doubt or self.rules.coalesce_bytes or self.tail.coalescer.next_offset)
 
     @property
     def may_send(self) -> bool:
         """There is something to send, and nothing speaks against sending it now (W3, W5, W8 in `writer.py`)."""
-        if not self.queue or self.in_doubt or self.filling:
+        if not self.queue or self.doubt or self.flight.is_filling:
             return False
-        return not self.in_flight or (self.known and isinstance(self.queue[0], PendingBatch))
+        return not self.flight.batches or (self.leader.knows and isinstance(self.queue[0], PendingBatch))
 
     def goes_alone(self, cut_bytes: int) -> bool:
         """Return True if a target may close the connection over what is sent next; it did over `cut_bytes`."""
         first = self.queue[0]
         if not isinstance(first, PendingBatch):
             return False
-        is_same = self.cut_off is not None and self.cut_off.offset == first.raw.header.base_offset
+        cut_off = self.flight.cut_off
+        is_same = cut_off is not None and cut_off.offset == first.raw.header.base_offset
         return is_same or bool(self.rules.max_record_bytes) or len(first.raw.data) >= cut_bytes
 
     def closed_on(self, *, is_alone: bool) -> CutOff:
         """The target closed the connection while the first batch in flight may have been what it read."""
-        raw, known = self.in_flight[0].raw, self.cut_off
+        raw, known = self.flight.batches[0].raw, self.flight.cut_off
         offset = raw.header.base_offset
         alone = known.alone if known is not None and known.offset == offset else 0
-        self.cut_off = CutOff(offset, len(raw.data), alone + is_alone)
-        return self.cut_off
+        self.flight.cut_off = cut_off = CutOff(offset, len(raw.data), alone + is_alone)
+        return cut_off
 
     @property
     def mean_size(self) -> float:
         """Bytes of a batch, on the average of those that are not acknowledged yet."""
-        return self.held / max(1, len(self.queue) + len(self.in_flight))
-
-    @property
-    def recipe(self) -> Recipe:
-        """What a rewritten batch must be like to come next."""
-        return Recipe(
-            first_offset=self.next_offset,
-            codec=self.rules.codec,
-            max_bytes=self.rules.max_message_bytes,
-            max_record_bytes=self.rules.max_record_bytes,
-            cap=self.opens,
-        )
+        return self.flight.held / max(1, len(self.queue) + len(self.flight.batches))
 
     def append(
         self,
@@ -262,19 +343,20 @@ class PartitionWriter:
         """Queue a dense batch, behind a gap where offsets are missing before it (W1). `pieces` are its records as
         (source offset, count) where that is not one run. `rewritten_from` is the leader epoch of what it was made from.
         """
-        header = raw.header
+        header, tail = raw.header, self.tail
         epoch = header.partition_leader_epoch if rewritten_from is None else rewritten_from
-        if header.base_offset != self.next_offset or self.offset_map is not None:
+        if header.base_offset != tail.next_offset or self.offset_map is not None:
             self.fill(header.base_offset, epoch=epoch)
-        assert header.base_offset == self.next_offset, (self.source, header, self.next_offset)
-        head = restamp(raw, self.stamp)
-        self.stamp = self.stamp.after(header.last_offset_delta)
-        self.next_offset = sum(pieces[-1]) if pieces else header.next_offset
-        self.held += len(raw.data)
-        is_rewritten, until = rewritten_from is not None, self.next_offset
-        out = PendingBatch(head, raw, verdict, self.target_offset, until, pieces, epoch, is_rewritten, until)
-        self.queue.append(out)
-        self.target_offset += header.count
+        assert header.base_offset == tail.next_offset, (self.source, header, tail.next_offset)
+        head = restamp(raw, tail.stamp)
+        tail.stamp = tail.stamp.after(header.last_offset_delta)
+        tail.next_offset = until = sum(pieces[-1]) if pieces else header.next_offset
+        self.flight.held += len(raw.data)
+        is_rewritten = rewritten_from is not None
+        self.queue.append(
+            PendingBatch(head, raw, verdict, tail.target_offset, until, pieces, epoch, is_rewritten, until)
+        )
+        tail.target_offset += header.count
 
     def fill(
         self, until: int, verdict: Verdict | None = None, size: int = 0, epoch: int = -1, longest: int = LONGEST_GAP
@@ -286,37 +368,48 @@ class PartitionWriter:
         if self.offset_map is not None:
             self._pass_over(until, epoch)
             return
-        count = until - self.next_offset
+        tail = self.tail
+        count = until - tail.next_offset
         if count > longest:
             detail = f"{count} offsets in a row hold no record; up to {LONGEST_GAP} are filled with markers"
-            raise self.refuse(self.next_offset, detail, Remedy.OTHER_FLOW)
+            raise self.refuse(tail.next_offset, detail, Remedy.OTHER_FLOW)
         if count > 0:
             last = self.queue[-1] if self.queue else None
-            if isinstance(last, Gap) and not self.filling:
+            if isinstance(last, Gap) and not self.flight.is_filling:
                 last.next_offset = until
             else:
-                self.queue.append(last := Gap(self.next_offset, until, self.stamp.then(1 if self.has_gaps else FENCE)))
-                self.has_gaps = True
+                last = self._gap(until)
             if epoch >= 0:
                 last.epoch, last.epoch_until = max(last.epoch, epoch), until
-            self.stamp = last.stamp.then(until - last.first)
-            self.next_offset = self.target_offset = until
+            self._ends_with(last)
             if verdict is not None:
                 last.verdicts[str(verdict)] += 1
                 last.verdict_bytes[str(verdict)] += size
 
+    def _gap(self, until: int) -> Gap:
+        """Queue a gap up to an offset."""
+        tail = self.tail
+        self.queue.append(gap := Gap(tail.next_offset, until, tail.stamp.then(1 if tail.has_gaps else FENCE)))
+        tail.has_gaps = True
+        return gap
+
+    def _ends_with(self, gap: Gap) -> None:
+        """Let the next batch follow a gap, which is queued last."""
+        self.tail.stamp = gap.stamp.then(gap.next_offset - gap.first)
+        self.tail.next_offset = self.tail.target_offset = gap.next_offset
+
     def _pass_over(self, until: int, epoch: int) -> None:
         """Count the offsets below `until` as mirrored as soon as what is before them is."""
-        self.next_offset = max(self.next_offset, until)
-        on_its_way = self.queue or self.in_flight
+        self.tail.next_offset = until = max(self.tail.next_offset, until)
+        on_its_way = self.queue or self.flight.batches
         if on_its_way:
             last = on_its_way[-1]
             assert isinstance(last, PendingBatch)  # there are no gaps where there is an offset map
             if epoch >= 0:
-                last = last._replace(epoch=max(last.epoch, epoch), epoch_until=self.next_offset)
-            on_its_way[-1] = last._replace(next_offset=self.next_offset)
+                last = last._replace(epoch=max(last.epoch, epoch), epoch_until=until)
+            on_its_way[-1] = last._replace(next_offset=until)
         else:
-            self._mirrored(self.next_offset, epoch, self.next_offset)
+            self._mirrored(until, epoch, until)
 
     def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
@@ -325,64 +418,39 @@ class PartitionWriter:
             for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
                 self.offset_map.add(source, target_offset, count)
                 target_offset += count
-        self.landed_at = out.end
-        self.newest = out.header, out.raw.header, out.target_offset, out.is_rewritten
+        self.acknowledged.target_end = out.end
+        self.acknowledged.newest = LandedBatch(out.header, out.raw.header, out.target_offset, out.is_rewritten)
         self._mirrored(out.next_offset, out.epoch, out.epoch_until)
 
     def marked(self, gap: Gap, count: int) -> None:
         """The first markers of a gap are in the target's log."""
         gap.first, gap.stamp = gap.first + count, gap.stamp.then(count)
-        self.landed_at = gap.first
+        self.acknowledged.target_end = gap.first
         self._mirrored(gap.first, gap.epoch, min(gap.first, gap.epoch_until))
 
     def _mirrored(self, until: int, epoch: int, epoch_until: int) -> None:
-        self.acked = until
+        acknowledged = self.acknowledged
+        acknowledged.source_next = until
         if epoch >= 0:
-            self.epoch, self.epoch_until = epoch, epoch_until
+            acknowledged.epoch, acknowledged.epoch_until = epoch, epoch_until
         if self.offset_map is not None:
             self.offset_map.runs.pass_over(until)
 
     @property
     def last(self) -> LastPosition | None:
         """Where the copy stands by what is acknowledged, as the journal is to keep it; without the topics' ids."""
-        begun = self.position.last
+        begun, acknowledged = self.position.last, self.acknowledged
         if begun is None:
             return None
         return LastPosition(
-            source_next=self.acked,
-            target_end=self.landed_at,
-            source_epoch=self.epoch,
-            epoch_until=self.epoch_until,
+            source_next=acknowledged.source_next,
+            target_end=acknowledged.target_end,
+            source_epoch=acknowledged.epoch,
+            epoch_until=acknowledged.epoch_until,
             target_epoch=self.position.target_epoch,
-            stamp=self._next_stamp(begun),
-            batch=self._last_batch() or begun.batch,
+            stamp=acknowledged.next_stamp(self.position),
+            batch=acknowledged.last_batch(target_append_time=self.rules.target_append_time) or begun.batch,
             begins=begun.begins,
-        )
-
-    def _next_stamp(self, begun: LastPosition) -> tuple[int, int, int] | None:
-        """That of what follows what is acknowledged; None behind markers, which count otherwise."""
-        if self.newest is None:
-            return begun.stamp if self.landed_at == self.position.end else None
-        head, header, target_offset, _ = self.newest
-        if self.landed_at != target_offset + header.count:
-            return None
-        sent = parse_header(head)
-        stamp = ProducerState(sent.producer_id, sent.producer_epoch, sent.base_sequence).after(header.last_offset_delta)
-        return stamp.producer_id, stamp.epoch, stamp.sequence
-
-    def _last_batch(self) -> LastBatch | None:
-        if self.newest is None:
-            return None
-        head, header, target_offset, is_rewritten = self.newest
-        return LastBatch(
-            base=target_offset,
-            next_offset=target_offset + header.count,
-            source_base=header.base_offset,
-            crc=None if self.rules.target_append_time else int.from_bytes(head[CRC_AT:CRC_FROM], "big"),
-            source_crc=None if is_rewritten else header.crc,
-            count=header.count,
-            base_timestamp=header.base_timestamp,
-            max_timestamp=header.max_timestamp,
         )
 
     def lose(self, loss: Loss) -> None:
@@ -390,22 +458,21 @@ class PartitionWriter:
         self.fill(loss.first)
         if self.offset_map is not None:
             self._pass_over(loss.next_offset, -1)
-        elif (count := loss.next_offset - self.next_offset) > 0:
-            gap = Gap(self.next_offset, loss.next_offset, self.stamp.then(1 if self.has_gaps else FENCE))
-            gap.lost_until, self.has_gaps = loss.next_offset, True
-            self.queue.append(gap)
-            self.stamp = gap.stamp.then(count)
-            self.next_offset = self.target_offset = loss.next_offset
-        self.losses.append(loss)
+        elif loss.next_offset > self.tail.next_offset:
+            gap = self._gap(loss.next_offset)
+            gap.lost_until = loss.next_offset
+            self._ends_with(gap)
+        self.tail.losses.append(loss)
 
     @property
     def passed(self) -> Loss | None:
         """A loss that is passed over by now: reported once."""
-        return self.losses.popleft() if self.losses and self.acked >= self.losses[0].next_offset else None
+        losses = self.tail.losses
+        return losses.popleft() if losses and self.acknowledged.source_next >= losses[0].next_offset else None
 
     def forget(self) -> None:
         """Drop what is queued: whoever goes on fetches it again."""
-        self.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, PendingBatch))
+        self.flight.held -= sum(len(out.raw.data) for out in self.queue if isinstance(out, PendingBatch))
         self.queue.clear()
 
     def refuse(

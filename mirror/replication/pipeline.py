@@ -60,7 +60,7 @@ from mirror.replication.cursor import Arrival, Cursor
 from mirror.replication.damage import Damaged, may_take_more
 from mirror.replication.fetcher import Fetcher
 from mirror.replication.offset_map_recovery import Recall, unrecorded
-from mirror.replication.partition_task import PartitionTask
+from mirror.replication.partition_task import Event, PartitionTask
 from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Unwritable
 from mirror.replication.position import DAMAGED, located
 from mirror.replication.start import Start, stop_for
@@ -117,7 +117,7 @@ class Pipeline:
         self._touched = set(self._partition_tasks)
         self.stopped = asyncio.Event()  # set at each stop
         self.is_finishing = False
-        self._writer = Writer(target, self._changed, self._spawn, share)
+        self._writer = Writer(target, self._changed, self._spawn, share, opened_by(memory_bytes))
         self.detector = self._writer.detector
         self._clearance = Clearance(self.detector, may_go_on)
         self._writer.may_go = lambda: not self._clearance.is_due
@@ -135,8 +135,7 @@ class Pipeline:
             max_delay_ms / 1000,
             self._carry,
         )
-        opens = opened_by(memory_bytes)
-        self._start = Start(flow, source, target, self._writer, self._fetcher, on_loss, recall, opens)
+        self._start = Start(flow, source, target, self._writer, self._fetcher, on_loss, recall)
 
     async def run(self, seconds: float) -> None:
         """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1).
@@ -358,11 +357,11 @@ class Pipeline:
         partition_writer = partition_task.partition_writer
         if cursor is not partition_task.cursor or partition_writer is None or not partition_writer.takes_plain:
             return False
-        next_offset = partition_writer.next_offset
+        next_offset = partition_writer.tail.next_offset
         if batches[0].header.base_offset != next_offset or next_offset > partition_task.read_until:
             return False
         for raw in batches:
-            verdict = classify(raw.header, partition_writer.rules, next_offset=partition_writer.next_offset)
+            verdict = classify(raw.header, partition_writer.rules, next_offset=partition_writer.tail.next_offset)
             if verdict.action is not Action.RESTAMP:
                 return False
             partition_writer.append(raw, verdict)
@@ -398,18 +397,21 @@ class Pipeline:
             aborted = Aborted(arrival.aborted)
             for raw in arrival.batches:
                 verdict = classify(
-                    raw.header, partition_writer.rules, next_offset=partition_writer.due, aborted=aborted.covers(raw)
+                    raw.header,
+                    partition_writer.rules,
+                    next_offset=partition_writer.tail.due,
+                    aborted=aborted.covers(raw),
                 )
-                for together in partition_writer.coalescer.offer(verdict, raw):
+                for together in partition_writer.tail.coalescer.offer(verdict, raw):
                     if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if cursor.has_all or arrival.stop or until is not None:
-                for together in partition_writer.coalescer.rest():
+                for together in partition_writer.tail.coalescer.rest():
                     if not await self._carry_out(partition_task, partition_writer, *together):
                         return
             if arrival.stop:
                 raise arrival.stop
-            if until is not None and not partition_writer.in_doubt:  # compaction may have taken what was before it
+            if until is not None and not partition_writer.doubt:  # compaction may have taken what was before it
                 self._writer.fill(until, partition_writer)
         except BadRecords as damage:
             self._stop(partition_task, stop_for(partition_task, State.CORRUPT, str(damage), *DAMAGED))
@@ -450,7 +452,7 @@ class Pipeline:
                     raise
                 if not await self._leave_out(partition_task, partition_writer, stop.loss):
                     return False
-                raws = tuple(raw for raw in raws if raw.header.next_offset > partition_writer.next_offset)
+                raws = tuple(raw for raw in raws if raw.header.next_offset > partition_writer.tail.next_offset)
             else:
                 break
         return True
@@ -476,7 +478,9 @@ class Pipeline:
             if self._on_loss is not None:
                 await self._on_loss(
                     replace(
-                        loss, topic_id=partition_task.assignment.topic_id, target_topic_id=partition_writer.topic_id
+                        loss,
+                        topic_id=partition_task.assignment.topic_id,
+                        target_topic_id=partition_writer.premises.topic_id,
                     )
                 )
         except (ClusterError, WireError) as problem:
@@ -492,7 +496,7 @@ class Pipeline:
         assignment = partition_task.assignment
         loss = Loss(assignment.source, assignment.target, damaged.first, damaged.next_offset, "damage", damaged.detail)
         try:
-            for together in partition_writer.coalescer.rest():
+            for together in partition_writer.tail.coalescer.rest():
                 if not await self._carry_out(partition_task, partition_writer, *together):
                     return
             await self._leave_out(partition_task, partition_writer, loss)
@@ -515,7 +519,7 @@ class Pipeline:
             TOMBSTONES,
             "",
             assignment.topic_id,
-            partition_writer.topic_id,
+            partition_writer.premises.topic_id,
         )
         try:
             if self._on_loss is not None:
@@ -550,9 +554,14 @@ class Pipeline:
                 partition_task.waits(str(problem))
                 await asyncio.sleep(backoff.next())
             else:
-                before = partition_task.partition_writer.acked if partition_task.partition_writer else 0
-                await partition_task.in_doubt.wait()
-                if partition_task.partition_writer and partition_task.partition_writer.acked > before:
+                before = (
+                    partition_task.partition_writer.acknowledged.source_next if partition_task.partition_writer else 0
+                )
+                await partition_task.rests.wait()
+                if (
+                    partition_task.partition_writer
+                    and partition_task.partition_writer.acknowledged.source_next > before
+                ):
                     backoff.reset()
                     partition_task.doubts = 0
                 await asyncio.sleep(backoff.next())
@@ -569,38 +578,37 @@ class Pipeline:
         cursor = partition_task.cursor
         if partition_task.partition_writer is not partition_writer or cursor is None:
             return
-        if partition_writer.stop is not None:
-            self._stop(partition_task, partition_writer.stop)
-        elif partition_writer.in_doubt:
+        if (doubt := partition_writer.doubt) is not None and doubt.stop is not None:
+            self._stop(partition_task, doubt.stop)
+        elif doubt is not None:
+            partition_task.process(Event.DOUBT)
             if not partition_task.finished:
-                partition_task.waits(partition_writer.in_doubt)
+                partition_task.waits(doubt.why)
             self._fetcher.stop(partition_writer.source)
-            if partition_writer.is_quiet:
-                partition_task.in_doubt.set()
+            if partition_writer.flight.is_quiet:
+                partition_task.process(Event.QUIET)
         elif not partition_task.finished:
             while (loss := partition_writer.passed) is not None:
                 log_loss(loss)
             # a position behind the source's end is none
-            caught_up = cursor.written_until >= partition_writer.acked >= cursor.readable_until >= 0
+            caught_up = (
+                cursor.log.written_until >= partition_writer.acknowledged.source_next >= cursor.log.readable_until >= 0
+            )
             partition_task.state, partition_task.detail = (State.CAUGHT_UP if caught_up else State.MIRRORING), ""
-            has_all = cursor.until is not None and partition_writer.acked >= cursor.until
+            has_all = cursor.until is not None and partition_writer.acknowledged.source_next >= cursor.until
             if has_all and not cursor.unrelayed and partition_writer.is_idle:
                 partition_task.state = State.CAUGHT_UP
-                self._finished(partition_task)
+                partition_task.process(Event.END)
+                self._fetcher.stop(partition_writer.source)
         self._fetcher.nudge()
         if partition_task.finished:
             self._finish_when_done()
-
-    def _finished(self, partition_task: PartitionTask) -> None:
-        partition_task.finished = True
-        self._fetcher.stop(partition_task.assignment.source)
-        partition_task.in_doubt.set()
 
     def _stop(self, partition_task: PartitionTask, stop: PartitionStop) -> None:
         self._touched.add(partition_task.assignment.source)
         partition_task.stopped(located(stop, self._source, self._target, partition_task.assignment.target.topic))
         self.stopped.set()
-        self._finished(partition_task)
+        self._fetcher.stop(partition_task.assignment.source)
         self._finish_when_done()
 
     def _finish_when_done(self) -> None:

@@ -15,14 +15,14 @@ from mirror.observability import logs
 from mirror.policy.remedies import grant_named
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import LastPosition, Loss, OnLoss, log_loss, outside
-from mirror.replication.cursor import Cursor
+from mirror.replication.cursor import Cursor, SourceLog
 from mirror.replication.decide import Position
 from mirror.replication.fetcher import Fetcher
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetMap
 from mirror.replication.offset_map_recovery import Recall, resume_translated
 from mirror.replication.partition_task import PartitionTask
-from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, stamped
+from mirror.replication.partition_writer import PartitionCounters, PartitionWriter, Premises, stamped
 from mirror.replication.position import corrupt, resume
 from mirror.replication.topic_identity import other_topic, recreated, what_became_of
 from mirror.replication.writer import IN_FLIGHT, Writer
@@ -43,12 +43,11 @@ class Start:
         fetcher: Fetcher,
         on_loss: OnLoss | None,
         recall: Recall,
-        opens: int,
     ) -> None:
-        """`on_loss` and `recall` are those of the pipeline; a record to be rewritten may have `opens` bytes."""
+        """`on_loss` and `recall` are those of the pipeline."""
         self._flow, self._source, self._target = flow, source, target
         self._writer, self._fetcher = writer, fetcher
-        self._on_loss, self._recall, self._opens = on_loss, recall, opens
+        self._on_loss, self._recall = on_loss, recall
 
     async def start(self, partition_task: PartitionTask, suspensions: int) -> PartitionWriter:
         """Find the position, and start reading and writing there. The process was suspended as often as that when its
@@ -56,22 +55,13 @@ class Start:
         """
         mine, former = partition_task.assignment, partition_task.partition_writer
         node, session = await self._admitted(partition_task)
-        if former is not None and len(former.unconfirmed) > IN_FLIGHT:
+        if former is not None and len(former.flight.unconfirmed) > IN_FLIGHT:
             await resting_end(self._target, mine.target)  # W2
         position, offset_map = await self._position(partition_task)
         target_lost, found_end = position.target_lost, position.end  # what is padded from here on is our own
-        cut_off = former.cut_off if former is not None else None
-        made = partial(
-            PartitionWriter,
-            mine.source,
-            mine.target,
-            rules=partition_task.cuts(cut_off),
-            opens=self._opens,
-            suspensions=suspensions,
-            session=session,
-            topic_id=partition_task.target_topic_id,
-            cut_off=None if cut_off is None or cut_off.is_too_large else cut_off,
-        )
+        rules = partition_task.cuts(former.flight.cut_off if former is not None else None)
+        premises = Premises(partition_task.target_topic_id, session, suspensions)
+        made = partial(PartitionWriter, mine.source, mine.target, rules=rules, premises=premises)
         gone = await self._gone(partition_task, position)
         while position.begin >= 0:
             await self._align(partition_task, made(position))
@@ -114,10 +104,9 @@ class Start:
     def _begin(self, partition_task: PartitionTask, partition_writer: PartitionWriter, *, was_cut: bool) -> None:
         """Read and write from the writer's position on."""
         mine, position = partition_task.assignment, partition_writer.position
-        partition_task.in_doubt.clear()
         partition_task.partition_writer, partition_task.last = partition_writer, None
-        following, epoch = partition_writer.next_offset, position.last_epoch
-        cursor = Cursor(mine.source, mine.topic_id, following, epoch, mine.until, log_start=position.log_start)
+        following, epoch = partition_writer.tail.next_offset, position.last_epoch
+        cursor = Cursor(mine.source, mine.topic_id, following, epoch, mine.until, log=SourceLog(position.log_start))
         cursor.skips = (0, NO_LIMIT) if mine.rules.skips_damage else mine.accepted
         partition_task.cursor = cursor
         partition_task.resumed(position.next_offset, following, is_empty=position.is_empty, was_cut=was_cut)
@@ -131,14 +120,17 @@ class Start:
         """Let a partition writer take the place of one in doubt, whose fate the end of the log decides. Raises
         PartitionStop where somebody else wrote, and where it was the doubt of too many in a row.
         """
-        partition_task.sent = max(partition_task.sent, former.sent)
+        partition_task.sent = max(partition_task.sent, former.flight.until)
         if end > partition_task.sent:
             detail = f"the log ends at {end}, this mirror wrote up to {partition_task.sent}"
             raise partition_writer.contended(partition_writer.position.next_offset, detail)
         self._writer.resolve(former, end)
-        partition_task.doubts += former.doubtful
-        if partition_task.doubts >= DOUBTFUL_TRIES:
-            raise stop_for(partition_task, State.REFUSED, former.in_doubt, Remedy.SEE_BROKER)
+        if former.flight.cut_off is not None and not former.flight.cut_off.is_too_large:
+            partition_writer.flight.cut_off = former.flight.cut_off
+        if former.doubt is not None and former.doubt.counts:
+            partition_task.doubts += 1
+            if partition_task.doubts >= DOUBTFUL_TRIES:
+                raise stop_for(partition_task, State.REFUSED, former.doubt.why, Remedy.SEE_BROKER)
 
     async def _recorded(self, partition_task: PartitionTask, first: int, following: int, reason: str) -> Loss:
         """Put on record that the source's offsets up to `following` are lost."""
@@ -218,9 +210,10 @@ class Start:
             else:
                 found, offset_map = await resume(observer), None
             former = partition_task.partition_writer
+            is_mistimed = former is not None and former.doubt is not None and former.doubt.is_mistimed
             is_new = last is not None and last.target_end < found.end  # whoever wrote it did not get to report the stop
             may_stamp = mine.rules.target_append_time or mine.rules.may_stamp
-            if found.stamped and not may_stamp and (is_new or (former and former.mistimed)):
+            if found.stamped and not may_stamp and (is_new or is_mistimed):
                 raise stamped(mine.source, found.next_offset, found.end - 1)
             if mine.rules.mistimes:  # what was written before is reported no more, and no more is written like it
                 why = "its source has CreateTime" if mine.rules.may_stamp else "topics.append_time is source"
@@ -251,14 +244,16 @@ class Start:
                 source_next=position.begin,
                 target_end=position.begin,
                 source_topic_id=mine.topic_id,
-                target_topic_id=partition_writer.topic_id,
+                target_topic_id=partition_writer.premises.topic_id,
                 begins=position.begin,
             )
 
     def damaged(self, partition_task: PartitionTask, damage: MalformedBatch) -> PartitionStop:
         """Return the stop for what cannot be read of one of both logs."""
         mine, writer = partition_task.assignment, partition_task.partition_writer
-        return corrupt(damage, self._target, mine.source, mine.target.topic, writer.acked if writer else -1)
+        return corrupt(
+            damage, self._target, mine.source, mine.target.topic, writer.acknowledged.source_next if writer else -1
+        )
 
     def denied(self, partition_task: PartitionTask, problem: AccessDenied) -> PartitionStop:
         """Return the stop for a right that is missing."""
@@ -273,5 +268,5 @@ def stop_for(
     partition_task: PartitionTask, state: State, detail: str, *remedies: Remedy, **values: object
 ) -> PartitionStop:
     """Return the stop of a partition at what it mirrored last; `values` are for the texts of its remedies."""
-    at = partition_task.partition_writer.acked if partition_task.partition_writer else -1
+    at = partition_task.partition_writer.acknowledged.source_next if partition_task.partition_writer else -1
     return PartitionStop(state, *partition_task.assignment.source, at, detail, *remedies).knowing(**values)

@@ -14,7 +14,7 @@ while anything is in flight, so its batches arrive in order. (W1 is in `replicat
         of old data it forgets the producer at every sweep
     W4  an ack at another offset than expected means that somebody else writes: FENCED, and not one batch more
     W5  after an answer that leaves anything unclear, nothing is sent until the log's end was read again
-        (`PartitionWriter.in_doubt`)
+        (`PartitionWriter.doubts`)
     W6  bytes are held until they are acknowledged; nothing counts as mirrored before
     W7  while batches are in flight to one leader, or over one connection, none goes to another: acks are distinguished
         by their order alone, and what overtakes is refused
@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
@@ -75,6 +76,7 @@ from mirror.observability.status import Histogram
 from mirror.policy.remedies import grant, grant_markers
 from mirror.policy.rules import NO_LIMIT
 from mirror.records.header import APPEND_TIME, HEADER_BYTES, BatchHeader, RawBatch
+from mirror.records.recipe import CAP, Recipe
 from mirror.replication.assignment import Loss
 from mirror.replication.classifier import ALREADY_MIRRORED, UNREADABLE, Action, Verdict
 from mirror.replication.decide import unstamped
@@ -203,16 +205,22 @@ FRESH: Final = 2.0
 class Writer:
     """Give it partition_writers with `begin`; `on_change(partition_writer)` is called when a partition writer was
     acknowledged, stopped, or came in doubt with nothing in flight. `took` has the seconds from each produce request
-    to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs.
+    to its acks; `throttled_s` are those for which brokers muted us. `detector` has to beat while the process runs. A
+    record to be rewritten may have `opens` bytes without compression.
     """
 
     #: By a broker's address, bytes of the smallest batch over which it closed connections (W15), for tasks to come.
     _cut: ClassVar[dict[tuple[str, int], int]] = {}
 
     def __init__(
-        self, target: Cluster, on_change: Callable[[PartitionWriter], None], spawn: Spawn, partition_bytes: int
+        self,
+        target: Cluster,
+        on_change: Callable[[PartitionWriter], None],
+        spawn: Spawn,
+        partition_bytes: int,
+        opens: int = CAP,
     ) -> None:
-        self._target = target
+        self._target, self._opens = target, opens
         self._spawn = spawn
         self._on_change = on_change
         self._partition_bytes = partition_bytes
@@ -249,14 +257,14 @@ class Writer:
 
     def resolve(self, partition_writer: PartitionWriter, end: int) -> None:
         """The log's end decides the fate of what a partition writer in doubt had sent: count what is below it."""
-        for out in partition_writer.unconfirmed:
+        for out in partition_writer.flight.unconfirmed:
             if out.end <= end:
                 self.all_counters[partition_writer.source].add(out, clock.now_ms())
-        partition_writer.unconfirmed.clear()
+        partition_writer.flight.unconfirmed.clear()
 
     def holds(self) -> int:
         """Bytes of batches that wait for the target, or for its acks."""
-        return sum(partition_writer.held for partition_writer in self._busy.values())
+        return sum(partition_writer.flight.held for partition_writer in self._busy.values())
 
     def room(self, source: TopicPartition) -> int:
         """Bytes that a partition's writer still takes, negative where it holds more than its share; 0 for one that is
@@ -264,7 +272,9 @@ class Writer:
         """
         partition_writer = self._partition_writers.get(source)
         return (
-            self._partition_bytes - partition_writer.held if partition_writer and not partition_writer.in_doubt else 0
+            self._partition_bytes - partition_writer.flight.held
+            if partition_writer and not partition_writer.doubt
+            else 0
         )
 
     def carry_out(self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter) -> None:
@@ -278,7 +288,7 @@ class Writer:
         self, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
     ) -> Iterator[None]:
         """The same, with a pause behind each batch that is made anew: there may be more of them than memory holds."""
-        if partition_writer.in_doubt or verdict is ALREADY_MIRRORED:
+        if partition_writer.doubt or verdict is ALREADY_MIRRORED:
             return
         self.queue(partition_writer)
         match verdict.action:
@@ -326,26 +336,38 @@ class Writer:
         from mirror.records.rewrite import pieces, rewritten  # noqa: PLC0415 -- half a second, for partitions that need it
 
         try:
-            for made, offsets in rewritten(
-                raws, partition_writer.recipe, closes_up=partition_writer.offset_map is not None
-            ):
+            recipe = self._recipe(partition_writer)
+            for made, offsets in rewritten(raws, recipe, closes_up=partition_writer.offset_map is not None):
                 partition_writer.append(made, verdict, pieces(offsets), raws[-1].header.partition_leader_epoch)
                 yield
-                if partition_writer.in_doubt:
+                if partition_writer.doubt:
                     return
                 self.queue(partition_writer)
         except TooManyBytes as large:
-            raise partition_writer.refuse(partition_writer.next_offset, large.detail, Remedy.RAISE_MEMORY) from large
+            raise partition_writer.refuse(
+                partition_writer.tail.next_offset, large.detail, Remedy.RAISE_MEMORY
+            ) from large
         except RecordTooLarge as record:
             raise _too_large(partition_writer, record) from record
         except BadRecords as damage:
             number = next((place for place, raw in enumerate(raws) if raw.header.base_offset == damage.offset), 0)
             if number:
                 yield from self._rewrite(verdict, raws[:number], partition_writer)
-                if partition_writer.in_doubt:
+                if partition_writer.doubt:
                     return
             raise _unreadable(partition_writer, raws[number], damage.detail) from damage
         partition_writer.fill(raws[-1].header.next_offset, epoch=raws[-1].header.partition_leader_epoch)
+
+    def _recipe(self, partition_writer: PartitionWriter) -> Recipe:
+        """Return what a rewritten batch must be like to come next."""
+        rules = partition_writer.rules
+        return Recipe(
+            first_offset=partition_writer.tail.next_offset,
+            codec=rules.codec,
+            max_bytes=rules.max_message_bytes,
+            max_record_bytes=rules.max_record_bytes,
+            cap=self._opens,
+        )
 
     def flush(self) -> None:
         """Send what can be sent when the loop comes round, once for all who ask: there may be thousands of partition
@@ -367,24 +389,25 @@ class Writer:
         self._busy = {
             source: partition_writer
             for source, partition_writer in self._busy.items()
-            if (partition_writer.queue or partition_writer.held) and self._partition_writers[source] is partition_writer
+            if (partition_writer.queue or partition_writer.flight.held)
+            and self._partition_writers[source] is partition_writer
         }
         now = clock.monotonic()
         for partition_writer in self._busy.values():
             if not partition_writer.queue:
                 continue
-            if partition_writer.is_quiet and now - partition_writer.heard_at > FRESH:  # W3
-                partition_writer.known = False
+            if partition_writer.flight.is_quiet and now - partition_writer.leader.heard_at > FRESH:  # W3
+                partition_writer.leader.knows = False
             if partition_writer.may_send:
                 leader = self._target.leader(partition_writer.target)
                 node = leader.node
                 if moved := self._moved(partition_writer, leader):  # W7, W11, W13
-                    self._mark_in_doubt(partition_writer, moved)
+                    partition_writer.doubts(moved)
                     in_doubt.append(partition_writer)
                     continue
-                if not partition_writer.in_flight:  # W7
-                    partition_writer.connection = self._connection_for(partition_writer, leader)
-                waiting.setdefault((node, partition_writer.connection), []).append(partition_writer)
+                if not partition_writer.flight.batches:  # W7
+                    partition_writer.flight.connection = self._connection_for(partition_writer, leader)
+                waiting.setdefault((node, partition_writer.flight.connection), []).append(partition_writer)
         for key, partition_writers in waiting.items():
             channel = self._channels.get(key)
             if channel is None:
@@ -415,22 +438,22 @@ class Writer:
     def check(self, partition_writer: PartitionWriter) -> None:
         """Raises ClusterUnreachable where the position has to be read again before anything is sent."""
         self.detector.beat()
-        is_old = partition_writer.suspensions != self.detector.suspensions
+        is_old = partition_writer.premises.suspensions != self.detector.suspensions
         moved = self._moved(partition_writer, self._target.leader(partition_writer.target))
         if moved := _SUSPENDED if is_old else moved:
             raise ClusterUnreachable(f"{self._target}: {partition_writer.target}: {moved}")
 
     def _moved(self, partition_writer: PartitionWriter, leader: Leader) -> str:
         """Why nothing may be sent to the leader known now before the position was read again (W7, W11, W13)."""
-        if partition_writer.suspensions < self.detector.lapsed:
+        if partition_writer.premises.suspensions < self.detector.lapsed:
             return _SUSPENDED
         if leader.node < 0:
             return "the target partition has no leader"
-        if partition_writer.in_flight and leader.node != partition_writer.node:
+        if partition_writer.flight.batches and leader.node != partition_writer.flight.node:
             return "its leader moved"
         if (
-            partition_writer.topic_id is not None
-            and self._target.topic_id(partition_writer.target.topic) != partition_writer.topic_id
+            partition_writer.premises.topic_id is not None
+            and self._target.topic_id(partition_writer.target.topic) != partition_writer.premises.topic_id
         ):
             return "the target topic was deleted, or is another one by now"
         return _reconnected(partition_writer, leader)
@@ -457,7 +480,7 @@ class Writer:
         """
         for partition_writer in tuple(self._partition_writers.values()):
             leader = self._target.leader(partition_writer.target)
-            if not partition_writer.in_doubt and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
+            if not partition_writer.doubt and leader.node >= 0 and (moved := self._moved(partition_writer, leader)):
                 self.doubt(partition_writer, moved)
 
     def _unreachable(self, key: tuple[int, int], problem: str) -> None:
@@ -465,13 +488,13 @@ class Writer:
         for partition_writer in tuple(self._partition_writers.values()):
             if (
                 partition_writer.may_send
-                and (self._target.leader(partition_writer.target).node, partition_writer.connection) == key
+                and (self._target.leader(partition_writer.target).node, partition_writer.flight.connection) == key
             ):
                 self.doubt(partition_writer, problem)
 
     def doubt(self, partition_writer: PartitionWriter, why: str) -> None:
         """Send nothing more through a partition writer until its position was read again."""
-        self._mark_in_doubt(partition_writer, why)
+        partition_writer.doubts(why)
         self._on_change(partition_writer)
 
     def _send(
@@ -494,9 +517,9 @@ class Writer:
                 left.append(partition_writer)
                 continue
             partition_writer.queue.popleft()
-            partition_writer.in_flight.append(out)
-            partition_writer.node = channel.node
-            partition_writer.sent = out.end
+            partition_writer.flight.batches.append(out)
+            partition_writer.flight.node = channel.node
+            partition_writer.flight.until = out.end
             batches[partition_writer.target] = (out.header, data[HEADER_BYTES:])
             size += len(data) + AROUND
             sent.append(partition_writer)
@@ -529,7 +552,7 @@ class Writer:
             self.throttled_s += (muted_s := throttled_seconds(answer.result()))
             by_target = {}
             for partition_writer in request.partition_writers:
-                partition_writer.muted_until = heard_at + muted_s
+                partition_writer.leader.muted_until = heard_at + muted_s
                 by_target[partition_writer.target] = partition_writer
             for ack in read_produce(answer.result(), request.topic_ids):
                 if acknowledged := by_target.pop(ack.partition, None):
@@ -542,7 +565,7 @@ class Writer:
         if request.size <= self._taken.pop(request.channel.node, ANY_TAKES):
             return
         for partition_writer in request.partition_writers:
-            if not partition_writer.in_doubt:  # else an earlier batch of its was on its way, too
+            if not partition_writer.doubt:  # else an earlier batch of its was on its way, too
                 batch = partition_writer.closed_on(is_alone=request.channel.is_alone)
                 if batch.is_too_large:
                     address = request.connection.address
@@ -557,19 +580,19 @@ class Writer:
             version = connection.version(WRITE_TXN_MARKERS)
         except UnsupportedVersion as lack:
             detail = f"{lack}; without control markers there are no equal offsets"
-            self._stopped(partition_writer, partition_writer.refuse(gap.first, detail, Remedy.OTHER_FLOW))
+            _stop(partition_writer, partition_writer.refuse(gap.first, detail, Remedy.OTHER_FLOW))
             self._on_change(partition_writer)
             return
-        fresh = now - partition_writer.seen_at <= FRESH
-        count = min(gap.next_offset - gap.first, MARKERS if partition_writer.fenced else 1) if fresh else 0
-        partition_writer.filling, partition_writer.node = True, channel.node
-        partition_writer.sent = gap.first + count
+        fresh = now - partition_writer.leader.seen_at <= FRESH
+        count = min(gap.next_offset - gap.first, MARKERS if partition_writer.leader.is_fenced else 1) if fresh else 0
+        partition_writer.flight.is_filling, partition_writer.flight.node = True, channel.node
+        partition_writer.flight.until = gap.first + count
         marked = asked = None
         if count:
             stamps = ((stamp.producer_id, stamp.epoch) for stamp in map(gap.stamp.then, range(count)))
             request = markers_request(version, partition_writer.target, stamps)
             marked = connection.send(WRITE_TXN_MARKERS, request, self._is_awake)
-        if marked is None or count > 1 or not partition_writer.fenced:
+        if marked is None or count > 1 or not partition_writer.leader.is_fenced:
             epoch = self._target.leader(partition_writer.target).epoch
             question = list_offsets_request(connection.version(LIST_OFFSETS), {partition_writer.target: epoch}, LATEST)
             asked = connection.send(LIST_OFFSETS, question)
@@ -584,23 +607,23 @@ class Writer:
     def _markers_answered(self, sent: SentMarkers) -> None:
         """Count markers that are in the log, or doubt them, or stop."""
         partition_writer, gap, _, marked, asked, _ = sent
-        partition_writer.filling = False
+        partition_writer.flight.is_filling = False
         problem = (marked.exception() if marked else None) or (asked.exception() if asked else None)
         code = read_markers(marked.result()) if marked and not problem else None
         answer = _of(partition_writer.target, asked.result()) if asked and not problem else None
+        counts, stop = code in _DOUBTFUL, None
         if code in AUTHORIZATION_ERRORS or code in _NEVER:
-            partition_writer.stop = partition_writer.stop or self._without_markers(partition_writer, gap, code)
-        partition_writer.doubtful = code in _DOUBTFUL
+            stop = self._without_markers(partition_writer, gap, code)
         code = code or (answer.error_code if answer else None)
         if problem or (asked and not answer):
-            self._mark_in_doubt(partition_writer, str(problem or "an answer without the partition"))
-        elif code or partition_writer.in_doubt:
-            why = f"the target answered {code.name}" if code else partition_writer.in_doubt
-            self._mark_in_doubt(partition_writer, why)
-        elif answer and answer.offset != partition_writer.sent:
-            why = f"the target's log ends at {answer.offset} behind markers up to {partition_writer.sent}"
-            self._mark_in_doubt(partition_writer, why)
-        else:
+            partition_writer.doubts(str(problem or "an answer without the partition"))
+        elif code:
+            partition_writer.doubts(f"the target answered {code.name}", counts=counts, stop=stop)
+        elif answer and answer.offset != partition_writer.flight.until:
+            partition_writer.doubts(
+                f"the target's log ends at {answer.offset} behind markers up to {partition_writer.flight.until}"
+            )
+        elif not partition_writer.doubt:
             self._filled(sent)
         self._on_change(partition_writer)
         self.flush()
@@ -616,10 +639,10 @@ class Writer:
 
     def _filled(self, sent: SentMarkers) -> None:
         partition_writer, gap, count = sent.partition_writer, sent.gap, sent.markers
-        partition_writer.seen_at = sent.sent_at
-        partition_writer.heard_at = clock.monotonic()
-        partition_writer.fenced = partition_writer.fenced or bool(count)
-        partition_writer.known = partition_writer.known or bool(count)
+        partition_writer.leader.seen_at = sent.sent_at
+        partition_writer.leader.heard_at = clock.monotonic()
+        partition_writer.leader.is_fenced = partition_writer.leader.is_fenced or bool(count)
+        partition_writer.leader.knows = partition_writer.leader.knows or bool(count)
         counters = self.all_counters[partition_writer.source]
         counters.filled += count
         counters.lost += max(0, min(gap.first + count, gap.lost_until) - gap.first)
@@ -631,12 +654,12 @@ class Writer:
                 partition_writer.queue.popleft()
 
     def _acknowledged(self, partition_writer: PartitionWriter, ack: Ack, sent_at: float, now_ms: int) -> None:
-        out = partition_writer.in_flight.popleft()
-        partition_writer.held -= len(out.raw.data)
-        is_there = ack.base_offset == out.target_offset and not ack.error_code and not partition_writer.in_doubt
+        out = partition_writer.flight.batches.popleft()
+        partition_writer.flight.held -= len(out.raw.data)
+        is_there = ack.base_offset == out.target_offset and not ack.error_code and not partition_writer.doubt
         if is_there and _has_its_time(partition_writer, ack, out.raw.header):
-            partition_writer.known = True
-            partition_writer.seen_at = partition_writer.heard_at = sent_at
+            partition_writer.leader.knows = True
+            partition_writer.leader.seen_at = partition_writer.leader.heard_at = sent_at
             partition_writer.landed(out)
             self.all_counters[partition_writer.source].add(out, now_ms)
         else:
@@ -646,72 +669,61 @@ class Writer:
     def _refused(self, partition_writer: PartitionWriter, out: PendingBatch, ack: Ack) -> None:
         """Find what an ack means that is not the one which was due: a stop, or a doubt."""
         header = out.raw.header
-        if partition_writer.in_doubt and not ack.error_code and ack.base_offset != out.target_offset:  # W14
-            stop = partition_writer.stop
-            if stop is None or stop.state not in (State.FENCED, State.DIVERGED):  # the first one says why
-                partition_writer.stop = partition_writer.misplaced(
-                    header.base_offset, ack.base_offset, partition_writer.in_doubt
-                )
-        elif partition_writer.in_doubt:
+        doubt = partition_writer.doubt
+        if doubt and not ack.error_code and ack.base_offset != out.target_offset:  # W14
+            if doubt.stop is None or doubt.stop.state not in (State.FENCED, State.DIVERGED):  # the first one says why
+                misplaced = partition_writer.misplaced(header.base_offset, ack.base_offset, doubt.why)
+                partition_writer.doubt = replace(doubt, stop=misplaced)
+        elif doubt:
             # an earlier batch failed; what became of this one is read from the log's end (W5)
-            partition_writer.unconfirmed.append(out)
+            partition_writer.flight.unconfirmed.append(out)
         elif ack.error_code in _NEVER:
             detail = f"the target answered {ack.error_code.name} {ack.message}".rstrip()
             keyless = partition_writer.rules.compacted and ack.error_code == _INVALID_RECORD
             remedy = Remedy.TAKE_KEYLESS if keyless else Remedy.FIT_TARGET
             refusal = partition_writer.refuse(header.base_offset, detail, remedy)
-            self._stopped(partition_writer, refusal)
+            _stop(partition_writer, refusal)
         elif ack.error_code in AUTHORIZATION_ERRORS:
             detail = f"the target answered {ack.error_code.name}"
             right = grant(self._target.endpoint, partition_writer.target.topic, "WRITE")
             stop = partition_writer.refuse(
                 header.base_offset, detail, Remedy.GRANT, state=State.UNAUTHORIZED, grant=right
             )
-            self._stopped(partition_writer, stop)
+            _stop(partition_writer, stop)
         elif ack.error_code:
             target = partition_writer.target
             self._target.disowned(self._target.leader(target).node, ack.error_code, target)
-            partition_writer.unconfirmed.append(out)
-            partition_writer.doubtful = ack.error_code in _DOUBTFUL
-            self._mark_in_doubt(partition_writer, f"the target answered {ack.error_code.name}")
+            partition_writer.flight.unconfirmed.append(out)
+            counts = ack.error_code in _DOUBTFUL
+            partition_writer.doubts(f"the target answered {ack.error_code.name}", counts=counts)
         elif ack.base_offset != out.target_offset:  # W4
-            self._stopped(
-                partition_writer,
-                partition_writer.contended(header.base_offset, f"a batch landed at offset {ack.base_offset}"),
-            )
+            detail = f"a batch landed at offset {ack.base_offset}"
+            _stop(partition_writer, partition_writer.contended(header.base_offset, detail))
         elif _repeats_another(partition_writer, ack, header.max_timestamp):  # W10, or W12 where the log has this one
-            partition_writer.mistimed = True
-            self._mark_in_doubt(partition_writer, f"the target has another batch at offset {ack.base_offset}")
+            partition_writer.doubts(f"the target has another batch at offset {ack.base_offset}", is_mistimed=True)
         elif _has_own_time(partition_writer, ack, header.max_timestamp):  # W12
-            self._stopped(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
+            _stop(partition_writer, stamped(partition_writer.source, header.base_offset, ack.base_offset))
         else:  # W12
-            self._stopped(partition_writer, unstamped(partition_writer.source, header.base_offset, ack.base_offset))
+            _stop(partition_writer, unstamped(partition_writer.source, header.base_offset, ack.base_offset))
 
     def _return_in_flight(self, partition_writers: Iterable[PartitionWriter], problem: str) -> None:
         """Doubt what a request held that was not answered."""
         for partition_writer in partition_writers:
-            out = partition_writer.in_flight.popleft()
-            partition_writer.held -= len(out.raw.data)
-            partition_writer.unconfirmed.append(out)
+            out = partition_writer.flight.batches.popleft()
+            partition_writer.flight.held -= len(out.raw.data)
+            partition_writer.flight.unconfirmed.append(out)
             self.doubt(partition_writer, problem)
 
-    def _mark_in_doubt(self, partition_writer: PartitionWriter, why: str) -> None:
-        """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
-        new one (W5).
-        """
-        partition_writer.in_doubt = partition_writer.in_doubt or why
-        partition_writer.forget()
 
-    def _stopped(self, partition_writer: PartitionWriter, stop: PartitionStop) -> None:
-        partition_writer.stop = partition_writer.stop or stop
-        self._mark_in_doubt(partition_writer, stop.detail)
+def _stop(partition_writer: PartitionWriter, stop: PartitionStop) -> None:
+    partition_writer.doubts(stop.detail, stop=stop)
 
 
 def _reconnected(partition_writer: PartitionWriter, leader: Leader) -> str:
     """Return why the target may have lost records since the position was read; empty if it cannot have (W11)."""
     if leader.epoch != partition_writer.position.target_epoch >= 0:
         return f"the target's leader epoch was {partition_writer.position.target_epoch} and is {leader.epoch}"
-    if partition_writer.session is not None and not partition_writer.session.is_open:
+    if partition_writer.premises.session is not None and not partition_writer.premises.session.is_open:
         return "the connection to the target's leader was lost"
     return ""
 
@@ -732,7 +744,11 @@ def _unreadable(partition_writer: PartitionWriter, raw: RawBatch, detail: str) -
     """The stop for what is left of a batch whose records cannot be read."""
     header = raw.header
     # a compressed set of magic 0 or 1 has its last offset alone
-    first = max(partition_writer.next_offset, header.base_offset) if header.magic == 2 else partition_writer.next_offset
+    first = (
+        max(partition_writer.tail.next_offset, header.base_offset)
+        if header.magic == 2
+        else partition_writer.tail.next_offset
+    )
     return partition_writer.unwritable(first, header.next_offset, "damage", detail, Remedy.ACCEPT_DAMAGE)
 
 

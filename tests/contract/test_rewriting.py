@@ -127,7 +127,7 @@ def test_a_copy_that_begins_inside_a_batch(pair: Pair, topic_name: str, monkeypa
     def first_part(
         self: Writer, verdict: Verdict, raws: tuple[RawBatch, ...], partition_writer: PartitionWriter
     ) -> Iterator[None]:
-        first, second, *_ = rewrite(raws, replace(partition_writer.recipe, max_bytes=9000))
+        first, second, *_ = rewrite(raws, replace(self._recipe(partition_writer), max_bytes=9000))
         partition_writer.append(first, verdict)
         yield
         raise partition_writer.refuse(second.header.base_offset, "as if it died", Remedy.FIT_TARGET)

@@ -254,7 +254,7 @@ async def test_a_source_that_gives_only_what_it_gave_before(more: bytes) -> None
     answer = Fetched(cursor.partition, 0, 20, 20, 0, None, (), memoryview(batch(0, count=10) + more))
     for _ in range(DAMAGE_TRIES - 1):
         fetcher._take(cursor, answer, 0)
-        assert cursor.not_before > asyncio.get_running_loop().time()
+        assert cursor.retries.not_before > asyncio.get_running_loop().time()
     with pytest.raises(PartitionStop) as stop:
         fetcher._take(cursor, answer, 0)
     assert stop.value.state is State.CORRUPT

@@ -367,7 +367,7 @@ def test_a_hole_up_to_the_last_stable_offset_is_passed_over_and_nothing_else(
             reading = Fetcher(SOURCE, lambda _: PARTITION_BYTES, tasks.create_task, PARTITION_BYTES)
             reading._cursors = {at: Cursor(at, None, 5, last_epoch=3, until=until) for at in (full, hollow, short)}
             for cursor in reading._cursors.values():
-                cursor.sees(9, 20, 1)
+                cursor.log.sees(9, 20, 1)
             asks = [Ask(at, None, 0, 5, 3, PARTITION_BYTES) for at in (hollow, full, short)]
             for number in range(EMPTY_ANSWERS):
                 assert not asked
@@ -380,7 +380,7 @@ def test_a_hole_up_to_the_last_stable_offset_is_passed_over_and_nothing_else(
     monkeypatch.setattr(fetcher, "epoch_end", epoch_end)
     cursor, arrivals = asyncio.run(read())
     assert asked == [(hollow, 5, until or 9)]
-    assert (cursor.next_offset, cursor.last_epoch, cursor.not_before) == (goes_on_at, last_epoch, 0.0)
+    assert (cursor.next_offset, cursor.last_epoch, cursor.retries.not_before) == (goes_on_at, last_epoch, 0.0)
     assert [one.hole_until for one in arrivals] == ([goes_on_at] if goes_on_at > 5 else [])
 
 
@@ -394,7 +394,7 @@ async def test_where_a_source_ends_it_said_when_it_was_asked(clock: MovableClock
             return await super()._fetch(node, request)
 
     (arrival,) = await arrivals_of(Asleep, Cursor(AT, None, 0))
-    assert clocks.now_ms() - arrival.cursor.seen_ms >= 86_400_000
+    assert clocks.now_ms() - arrival.cursor.log.seen_ms >= 86_400_000
 
 
 @in_loop

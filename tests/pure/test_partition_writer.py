@@ -92,9 +92,9 @@ def test_batches_in_a_row_count_sequences_up() -> None:
     writing.append(data(110), OWN_PRODUCER)
     writing.fill(90)  # what is there already is not filled again
     assert stamps(writing) == [(100, 4, 50), (110, 4, 60)]
-    assert (writing.next_offset, writing.held) == (120, 2 * len(data(0).data))
+    assert (writing.tail.next_offset, writing.flight.held) == (120, 2 * len(data(0).data))
     writing.forget()
-    assert (writing.held, len(writing.queue)) == (0, 0)
+    assert (writing.flight.held, len(writing.queue)) == (0, 0)
 
 
 def test_a_missing_offset_becomes_a_gap_and_the_batch_behind_it_begins_an_epoch() -> None:
@@ -129,7 +129,7 @@ def test_gaps_in_a_row_are_one() -> None:
 def test_a_gap_under_way_is_not_made_longer() -> None:
     writing = partition_writer()
     writing.fill(103)
-    writing.filling = True
+    writing.flight.is_filling = True
     writing.fill(105)
     assert [(gap.first, gap.next_offset) for gap in writing.queue if isinstance(gap, Gap)] == [(100, 103), (103, 105)]
     epochs = [epoch for _, epoch, _ in stamps(writing)]
@@ -163,7 +163,7 @@ def test_a_source_that_repeats_what_waits_for_others(rules: Rules, first: RawBat
         partition_task.partition_writer, partition_task.cursor = writing, cursor
         for raws in ((first,), (again,)):
             await pipeline._relay(Arrival(cursor, raws))
-        cursor.readable_until = 0  # nothing more is to come
+        cursor.log.readable_until = 0  # nothing more is to come
         await pipeline._relay(Arrival(cursor))
         assert not partition_task.detail
 
@@ -198,4 +198,6 @@ async def test_an_answer_without_the_partition_leaves_a_gap_unsettled() -> None:
     assert isinstance(gap, Gap)
     writer = Writer(target, lambda _: None, asyncio.ensure_future, 1 << 20)
     writer._fill(writing, gap, channel, connection)  # type: ignore[arg-type] # a stand-in
-    assert await until_true(lambda: failures or writing.in_doubt) == "an answer without the partition"
+    assert (
+        await until_true(lambda: failures or (writing.doubt and writing.doubt.why)) == "an answer without the partition"
+    )

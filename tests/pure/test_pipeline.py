@@ -47,7 +47,7 @@ def bounded(until: int, offset: int = 0) -> tuple[Pipeline, PartitionTask, Parti
 def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelayed: int, is_done: bool) -> None:
     """Everything is read, and all that was queued is acknowledged; the last answer was not looked at."""
     pipeline, partition_task, writer, cursor = bounded(20, 20)
-    cursor.readable_until, cursor.unrelayed = 30, unrelayed
+    cursor.log.readable_until, cursor.unrelayed = 30, unrelayed
     pipeline._changed(writer)
     assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
 
@@ -68,17 +68,17 @@ def test_a_bounded_copy_that_is_ended_has_what_was_acknowledged_alone(acked: int
     async def ended() -> None:
         pipeline, partition_task, writer, cursor = bounded(30)
         partition_task.tombstones.caught_up_ms = 7
-        cursor.next_offset = cursor.readable_until = 30
+        cursor.next_offset = cursor.log.readable_until = 30
         for first in (0, 10, 20):
             writer.append(raw(batch(first, count=10)), OWN_PRODUCER)
         for _ in range(acked // 10):
             out = writer.queue.popleft()
             assert isinstance(out, PendingBatch)
-            writer.in_flight.append(out)
+            writer.flight.batches.append(out)
         pipeline.finish()
         pipeline._writer.finish()
-        while writer.in_flight:
-            pipeline._writer._acknowledged(writer, Ack(AT, 0, "", writer.in_flight[0].target_offset, -1), 0.0, 0)
+        while writer.flight.batches:
+            pipeline._writer._acknowledged(writer, Ack(AT, 0, "", writer.flight.batches[0].target_offset, -1), 0.0, 0)
         (figures,) = pipeline.figures("here")
         has_all = acked == 30
         assert (partition_task.finished, figures.next_offset, figures.lag_records) == (has_all, acked, 30 - acked)
@@ -103,7 +103,7 @@ def test_a_bounded_copy_reaches_its_end_where_compaction_took_what_was_there() -
             arrival = pipeline._fetcher._arrivals.popleft()
             await pipeline._relay(arrival)
             pipeline._relayed(arrival)
-            assert (writer.next_offset, partition_task.tombstones.may_lack) == (expected, expected == 30)
+            assert (writer.tail.next_offset, partition_task.tombstones.may_lack) == (expected, expected == 30)
 
     asyncio.run(relayed())
 

@@ -23,11 +23,11 @@ from mirror.policy.rules import Rules
 from mirror.records.header import CONTROL, DELETE_HORIZON, TRANSACTIONAL, ProducerState, RawBatch
 from mirror.replication import observe
 from mirror.replication.assignment import Assignment, KnownStop, LastBatch, LastPosition, Loss
-from mirror.replication.cursor import Cursor
+from mirror.replication.cursor import Cursor, SourceLog
 from mirror.replication.decide import EQUAL_OFFSETS, Position, Unconfirmed, decide, is_unaligned
 from mirror.replication.observe import FENCE, Comparison, Observation, Question, producer_id
 from mirror.replication.offset_map import OffsetMap, OffsetRanges
-from mirror.replication.partition_task import NOTED_SECONDS, PartitionTask
+from mirror.replication.partition_task import NOTED_SECONDS, Event, PartitionTask, Phase
 from mirror.replication.partition_writer import Gap, PartitionCounters, PartitionWriter
 from mirror.states import State
 
@@ -135,6 +135,25 @@ def standing_of(one: PartitionTask) -> tuple[State, str, int]:
     return figures.state, figures.detail, figures.next_offset
 
 
+@pytest.mark.parametrize(
+    ("events", "phase", "rests"),
+    [
+        ([Event.BEGUN], Phase.COPYING, False),
+        ([Event.BEGUN, Event.QUIET], Phase.COPYING, False),
+        ([Event.BEGUN, Event.DOUBT], Phase.DOUBTED, False),
+        ([Event.BEGUN, Event.DOUBT, Event.DOUBT, Event.QUIET], Phase.FINDING, True),
+        ([Event.BEGUN, Event.DOUBT, Event.QUIET, Event.DOUBT, Event.BEGUN], Phase.COPYING, False),
+        ([Event.BEGUN, Event.DOUBT, Event.END, Event.QUIET], Phase.ENDED, True),
+        ([Event.END, Event.BEGUN], Phase.ENDED, True),
+    ],
+)
+def test_a_partition_goes_from_phase_to_phase(events: list[Event], phase: Phase, rests: bool) -> None:
+    task = partition_task(None)
+    for event in events:
+        task.process(event)
+    assert (task.phase, task.rests.is_set()) == (phase, rests)
+
+
 @pytest.mark.parametrize("stands", [True, False])
 def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None:
     one = partition_task(
@@ -148,6 +167,7 @@ def test_a_known_stop_is_reported_from_the_first_report_on(stands: bool) -> None
     assert (one.standing_stop() is not None) == stands
     one.meets(uuid4())
     assert one.standing_stop() is None, "another target topic begins anew"
+    one.partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     one.resumed(0, 0)
     assert (standing_of(one)[0], one.lifted) == (State.MIRRORING, stands)
     assert not reported(one).presumed
@@ -178,13 +198,13 @@ def test_a_copy_had_all_when_the_source_said_last_where_it_ends() -> None:
     """A process that was suspended reports, before anything else, that it is caught up, and has asked nobody since."""
     one, cursor = PartitionTask(Assignment(AT, AT, None, Rules(tombstones_ms=60_000))), Cursor(AT, None, 10)
     one.resumed(10, 10)
-    cursor.sees(10, 10, 1_000_000)
+    cursor.log.sees(10, 10, 1_000_000)
     one.cursor, one.state = cursor, State.CAUGHT_UP
-    woken = cursor.seen_ms + 86_400_000
-    assert one.figures("flow", "instance", woken, PartitionCounters()).caught_up_ms == cursor.seen_ms > 0
+    woken = cursor.log.seen_ms + 86_400_000
+    assert one.figures("flow", "instance", woken, PartitionCounters()).caught_up_ms == cursor.log.seen_ms > 0
     assert one.tombstones.may_miss(woken)
-    cursor.readable_until, seen_ms = 12, cursor.seen_ms - 500
-    cursor.named_ms = seen_ms
+    cursor.log.readable_until, seen_ms = 12, cursor.log.seen_ms - 500
+    cursor.log.named_ms = seen_ms
     one.reads([raw(batch(10, count=2))], cursor)
     assert one.tombstones.seen_end == (seen_ms, 12), "and what waited to be relayed was read before that"
 
@@ -203,8 +223,9 @@ def test_what_has_all_or_ended_is_reported_again_only_when_it_moves(
     state: State, finished: bool, written_until: int, is_at_rest: bool, clock: MovableClock
 ) -> None:
     cursor = Cursor(AT, None, 10)
-    cursor.sees(12, written_until, 1)
-    one = PartitionTask(Assignment(AT, AT, None, Rules()), state=state, finished=finished, cursor=cursor)
+    cursor.log.sees(12, written_until, 1)
+    phase = Phase.ENDED if finished else Phase.COPYING
+    one = PartitionTask(Assignment(AT, AT, None, Rules()), state=state, phase=phase, cursor=cursor)
     assert one.is_at_rest == is_at_rest
     one.add_note("what the target lost")
     assert not one.is_at_rest
@@ -321,7 +342,7 @@ def test_a_log_start_follows_up_to_what_is_on_record(start: int, recorded: int |
     last = None if recorded is None else LastPosition(source_next=recorded, target_end=25 if moves else recorded)
     one = PartitionTask(Assignment(AT, AT, OURS, rules), state=State.CAUGHT_UP)
     assert one.log_start(last) == -1, "not begun"
-    one.cursor = Cursor(AT, OURS, 60, log_start=start)
+    one.cursor = Cursor(AT, OURS, 60, log=SourceLog(start))
     at = Position(60, ProducerState(_KIN), known=True, last_epoch=-1)
     offset_map = OffsetMap(runs) if moves else None
     one.partition_writer = PartitionWriter(AT, AT, at, rules=rules, offset_map=offset_map)

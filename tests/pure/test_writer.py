@@ -15,7 +15,7 @@ from rawbatches import batch, raw
 from waiting import MovableClock
 
 from mirror import clock
-from mirror.errors import ClosedByPeer
+from mirror.errors import ClosedByPeer, PartitionStop
 from mirror.journal.offset_maps import map_entries
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.kafka.produce import Ack
@@ -32,6 +32,18 @@ from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
 AT = TopicPartition("orders", 0)
+
+
+def why_of(partition: PartitionWriter) -> str:
+    """Why nothing more is sent, empty where nothing is in doubt."""
+    return partition.doubt.why if partition.doubt else ""
+
+
+def stop_of(partition: PartitionWriter) -> PartitionStop:
+    """The stop that a doubt brought."""
+    assert partition.doubt is not None
+    assert partition.doubt.stop is not None
+    return partition.doubt.stop
 
 
 class Target:
@@ -153,9 +165,9 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 async def test_a_connection_has_five_requests_in_flight_at_most(target: Target) -> None:
     partition = target.partition_writer(*range(0, 100, 10), size=REQUEST_BYTES // 10)
     await target.flush()
-    assert len(target.sent) == len(partition.in_flight) == IN_FLIGHT == 5
+    assert len(target.sent) == len(partition.flight.batches) == IN_FLIGHT == 5
     await target.answer(0, 0)
-    assert (len(target.sent), len(partition.in_flight)) == (6, 5)
+    assert (len(target.sent), len(partition.flight.batches)) == (6, 5)
 
 
 @in_loop
@@ -164,11 +176,11 @@ async def test_more_are_in_flight_the_farther_a_broker_is(target: Target, clock:
     await target.flush()
     clock.move(0.01)
     await target.answer(0, 0)
-    window = len(partition.in_flight)
+    window = len(partition.flight.batches)
     assert window >= 25  # real time goes on, too
     clock.move(10.0)
     await target.answer(1, 10)
-    assert len(partition.in_flight) == window, "what waited for others is no distance"
+    assert len(partition.flight.batches) == window, "what waited for others is no distance"
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -178,14 +190,14 @@ async def test_the_first_batch_goes_alone_where_the_leader_does_not_know_the_pro
 ) -> None:
     """Or may have forgotten it, since it was heard of long ago."""
     partition = target.partition_writer(0, 10, 20, known=known)
-    partition.heard_at -= 2 * writing.FRESH if known else 0
+    partition.leader.heard_at -= 2 * writing.FRESH if known else 0
     for _ in range(2):
         await target.flush()
-    assert (partition.known, len(partition.in_flight), len(target.sent)) == (False, 1, 1), (
+    assert (partition.leader.knows, len(partition.flight.batches), len(target.sent)) == (False, 1, 1), (
         "not before it is acknowledged"
     )
     await target.answer(0, 0)
-    assert (partition.known, len(partition.in_flight)) == (True, 2)
+    assert (partition.leader.knows, len(partition.flight.batches)) == (True, 2)
 
 
 @in_loop
@@ -202,8 +214,7 @@ async def test_a_batch_that_lands_elsewhere_is_the_last_one(target: Target) -> N
     partition = target.partition_writer(0, 10, 20, known=False)
     await target.flush()
     await target.answer(0, 3)
-    assert partition.stop is not None
-    assert partition.stop.state is State.FENCED
+    assert stop_of(partition).state is State.FENCED
     assert (len(target.sent), len(partition.queue), target.records()) == (1, 0, 0)
     assert target.changed == [partition]
 
@@ -217,11 +228,16 @@ async def test_what_is_not_clear_is_decided_by_the_logs_end_alone(target: Target
         await target.answer(number, 10 * number)
     target.answers[3].set_exception(ConnectionError("cut"))
     await target.flush()
-    assert "the target answered" in partition.in_doubt
-    assert (len(target.sent), partition.acked, partition.is_idle, target.writer.room(AT)) == (4, 0, True, 0)
+    assert "the target answered" in why_of(partition)
+    assert (len(target.sent), partition.acknowledged.source_next, partition.is_idle, target.writer.room(AT)) == (
+        4,
+        0,
+        True,
+        0,
+    )
     assert target.records() == 0, "not one of them counts"
     target.writer.resolve(partition, 20)
-    assert (target.records(), partition.unconfirmed) == (20, [])
+    assert (target.records(), partition.flight.unconfirmed) == (20, [])
 
 
 @in_loop
@@ -229,9 +245,9 @@ async def test_bytes_are_held_and_nothing_counts_before_the_ack(target: Target) 
     partition = target.partition_writer(0, 10)
     held = target.writer.holds()
     await target.flush()
-    assert (target.writer.holds(), partition.acked, target.records()) == (held, 0, 0)
+    assert (target.writer.holds(), partition.acknowledged.source_next, target.records()) == (held, 0, 0)
     await target.answer(0, 0)
-    assert (target.writer.holds(), partition.acked, target.records()) == (held // 2, 10, 10)
+    assert (target.writer.holds(), partition.acknowledged.source_next, target.records()) == (held // 2, 10, 10)
 
 
 @in_loop
@@ -259,7 +275,7 @@ async def test_a_task_that_ends_counts_what_is_acknowledged_and_sends_nothing_mo
     await target.answer(0, 0)
     assert (len(target.sent), partition.is_idle) == (1, True)
     counters = target.writer.all_counters[AT]
-    assert (counters.records, counters.batches, partition.acked) == (10, 1, 10)
+    assert (counters.records, counters.batches, partition.acknowledged.source_next) == (10, 1, 10)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +299,12 @@ async def test_nothing_goes_to_another_leader_while_batches_are_in_flight(
     await target.flush()
     target.now = now
     await target.append(partition, 10)
-    assert (partition.in_doubt, len(target.sent), len(partition.queue)) == (why, 1, 0)
+    assert (why_of(partition), len(target.sent), len(partition.queue)) == (why, 1, 0)
     target.writer.check_leaders()
     await target.answer(0, 0)
-    assert (partition.acked, len(partition.unconfirmed)) == (0, 1), "what the former leader says of it does not count"
+    assert (partition.acknowledged.source_next, len(partition.flight.unconfirmed)) == (0, 1), (
+        "what the former leader says of it does not count"
+    )
 
 
 @in_loop
@@ -311,7 +329,7 @@ async def test_a_partition_stays_on_its_connection_while_batches_are_in_flight(t
 @in_loop
 async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) -> None:
     partition = target.partition_writer(0, 13)  # offsets 10 to 12 are missing
-    partition.seen_at = clock.monotonic()
+    partition.leader.seen_at = clock.monotonic()
     for _ in range(2):
         await target.flush()
     assert target.apis == [PRODUCE], "what is before them is not acknowledged"
@@ -321,17 +339,17 @@ async def test_markers_go_alone_and_the_first_of_them_by_itself(target: Target) 
     assert target.sent[3:] == [(WRITE_TXN_MARKERS, [FENCE + 1, FENCE + 2]), (LIST_OFFSETS, None)]
     await target.read_end(4, 13)
     assert target.apis[5:] == [PRODUCE]
-    assert (partition.acked, target.writer.all_counters[AT].filled) == (13, 3)
+    assert (partition.acknowledged.source_next, target.writer.all_counters[AT].filled) == (13, 3)
 
 
 @in_loop
 async def test_markers_that_are_more_or_fewer_than_were_sent_are_noticed(target: Target) -> None:
     partition = target.partition_writer(2)
-    partition.seen_at = clock.monotonic()
+    partition.leader.seen_at = clock.monotonic()
     await target.flush()
     await target.read_end(1, 2)
-    assert partition.in_doubt == "the target's log ends at 2 behind markers up to 1"
-    assert (len(target.sent), partition.acked) == (2, 0)
+    assert why_of(partition) == "the target's log ends at 2 behind markers up to 1"
+    assert (len(target.sent), partition.acknowledged.source_next) == (2, 0)
 
 
 @in_loop
@@ -340,24 +358,23 @@ async def test_markers_that_the_target_never_takes_stop_the_partition(
 ) -> None:
     monkeypatch.setattr(writing, "read_markers", lambda _: ErrorCode.invalid_request)
     partition = target.partition_writer(2)
-    partition.seen_at = clock.monotonic()
+    partition.leader.seen_at = clock.monotonic()
     await target.flush()
     await target.read_end(1, 0)
-    assert partition.stop is not None
-    assert partition.stop.state is State.REFUSED
-    assert "invalid_request" in str(partition.stop)
+    assert stop_of(partition).state is State.REFUSED
+    assert "invalid_request" in str(stop_of(partition))
 
 
 @pytest.mark.parametrize("end", [0, 1], ids=["as it was", "a successor wrote"])
 @in_loop
 async def test_a_mirror_that_was_frozen_reads_the_logs_end_before_it_sends_markers(target: Target, end: int) -> None:
     partition = target.partition_writer(2)
-    partition.seen_at = clock.monotonic() - writing.FRESH - 1
+    partition.leader.seen_at = clock.monotonic() - writing.FRESH - 1
     await target.flush()
     assert target.apis == [LIST_OFFSETS]
     await target.read_end(0, end)
     assert target.sent[1:2] == ([] if end else [(WRITE_TXN_MARKERS, [FENCE])])
-    assert partition.in_doubt == ("the target's log ends at 1 behind markers up to 0" if end else "")
+    assert why_of(partition) == ("the target's log ends at 1 behind markers up to 0" if end else "")
 
 
 @pytest.mark.parametrize(("timestamp", "latency_ms"), [(-1, None), (940_000, 60_000), (1_000_001, 0)])
@@ -371,7 +388,7 @@ def test_records_without_timestamps_have_no_latency(
     partition_writer = PartitionWriter(AT, AT, Position(0, ProducerState(1 << 52), True, -1))
     writer.begin(partition_writer)
     partition_writer.append(raw(batch(0, base_timestamp=timestamp, max_timestamp=timestamp)), LEGACY)
-    partition_writer.unconfirmed.append(partition_writer.queue.popleft())  # type: ignore[arg-type] # a batch
+    partition_writer.flight.unconfirmed.append(partition_writer.queue.popleft())  # type: ignore[arg-type] # a batch
     writer.resolve(partition_writer, 1)
     assert writer.all_counters[AT].latency_ms == latency_ms
 
@@ -381,12 +398,9 @@ async def test_a_batch_behind_one_that_was_refused_must_not_be_in_the_log(target
     partition = target.partition_writer(0, 10, 20, size=REQUEST_BYTES // 3)
     await target.flush()
     await target.answer(0, -1, error=32)
-    refused = partition.stop
-    assert refused is not None
-    assert refused.state is State.REFUSED
+    assert stop_of(partition).state is State.REFUSED
     await target.answer(1, 0)  # the leader forgot the producer in between
-    misplaced = partition.stop
-    assert misplaced is not None
+    misplaced = stop_of(partition)
     assert misplaced.state is State.DIVERGED
     assert "offset 10 landed at offset 0" in misplaced.detail
 
@@ -403,16 +417,16 @@ async def test_what_a_target_closes_the_connection_over_goes_alone(
         await target.flush()
         target.answers[-1].set_exception(ClosedByPeer("closed by the broker"))
         await target.flush()
-        assert partition.in_doubt
+        assert partition.doubt
         return target.over[-1]
 
     size, over = 200_000 + HEADER_BYTES, list[str]()
     cut_off: CutOff | None = None
     for closings in range(3):
         large = target.partition_writer(0, size=200_000)
-        large.cut_off = cut_off
+        large.flight.cut_off = cut_off
         over.append(await closed(large))
-        cut_off = large.cut_off
+        cut_off = large.flight.cut_off
         assert cut_off == CutOff(0, size, closings)
         assert cut_off.is_too_large is (closings == 2)
     assert over == ["produce-0", "produce-2", "produce-2"]
@@ -426,4 +440,4 @@ async def test_what_a_target_closes_the_connection_over_goes_alone(
     await target.append(other, 10, size=200_000)
     target.answers[-1].set_exception(ClosedByPeer("closed by the broker"))
     await target.flush()
-    assert other.cut_off is None
+    assert other.flight.cut_off is None

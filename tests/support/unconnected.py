@@ -19,7 +19,7 @@ from mirror.records.header import FIRST_ID, ProducerState
 from mirror.replication.assignment import Assignment, LastPosition
 from mirror.replication.cursor import Cursor
 from mirror.replication.decide import Position
-from mirror.replication.partition_writer import PartitionWriter
+from mirror.replication.partition_writer import PartitionWriter, Premises
 from mirror.replication.pipeline import Pipeline
 
 _HEADER = bytes(4) + NO_TAGS
@@ -152,7 +152,7 @@ class _Begun(Pipeline):
         mine = partition_task.assignment
         position = Position(0, ProducerState(FIRST_ID), True, -1, last=LastPosition(source_next=0, target_end=0))
         partition_task.partition_writer = PartitionWriter(
-            mine.source, mine.target, position, mine.rules, topic_id=topic_id(mine.target.topic)
+            mine.source, mine.target, position, mine.rules, premises=Premises(topic_id(mine.target.topic))
         )
         partition_task.cursor = Cursor(mine.source, mine.topic_id, 0)
         partition_task.resumed(0, 0)

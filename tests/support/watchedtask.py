@@ -43,7 +43,7 @@ class _Watched(Pipeline):
             began, is_sound = time.monotonic(), False
             try:
                 stale = take(cursor, fetched, asked_ms)
-                is_sound = not fetched.error_code and not cursor.damaged
+                is_sound = not fetched.error_code and not cursor.retries.damaged
                 return stale
             finally:
                 if not is_sound:

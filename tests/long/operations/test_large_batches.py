@@ -43,7 +43,7 @@ def test_a_batch_that_decompresses_to_more_than_memory_holds_is_rewritten_in_por
 
     def watched(self: PartitionWriter, *given: Any) -> None:
         appended(self, *given)
-        held.append(self.held)
+        held.append(self.flight.held)
 
     appended = PartitionWriter.append
     monkeypatch.setattr(PartitionWriter, "append", watched)
