@@ -300,7 +300,8 @@ class Fetcher:
             self._stopped(cursor, stop)
             return False
         cursor.log.session = reading.session
-        reading.largest = max(reading.largest, cursor.largest)
+        if cursor.largest > reading.largest:
+            reading.largest = cursor.largest
         (reading.behind.discard if cursor.has_all else reading.behind.add)(partition)
         return is_stale
 

@@ -426,6 +426,8 @@ class Writer:
             self._on_change(partition_writer)
 
     def _connection_for(self, partition_writer: PartitionWriter, leader: Leader) -> int:
+        if partition_writer.flight.held < LARGE and not (self._cut or partition_writer.was_cut_off):
+            return 0
         if partition_writer.goes_alone(self._cut.get(self._target.address(leader.node), NO_LIMIT)):
             return ALONE
         return self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
@@ -517,9 +519,9 @@ class Writer:
                 left.append(partition_writer)
                 continue
             partition_writer.queue.popleft()
-            partition_writer.flight.batches.append(out)
-            partition_writer.flight.node = channel.node
-            partition_writer.flight.until = out.end
+            flight = partition_writer.flight
+            flight.batches.append(out)
+            flight.node, flight.until = channel.node, out.end
             batches[partition_writer.target] = (out.header, data[HEADER_BYTES:])
             size += len(data) + AROUND
             sent.append(partition_writer)
@@ -654,12 +656,13 @@ class Writer:
                 partition_writer.queue.popleft()
 
     def _acknowledged(self, partition_writer: PartitionWriter, ack: Ack, sent_at: float, now_ms: int) -> None:
-        out = partition_writer.flight.batches.popleft()
-        partition_writer.flight.held -= len(out.raw.data)
+        flight, leader = partition_writer.flight, partition_writer.leader
+        out = flight.batches.popleft()
+        flight.held -= len(out.raw.data)
         is_there = ack.base_offset == out.target_offset and not ack.error_code and not partition_writer.doubt
         if is_there and _has_its_time(partition_writer, ack, out.raw.header):
-            partition_writer.leader.knows = True
-            partition_writer.leader.seen_at = partition_writer.leader.heard_at = sent_at
+            leader.knows = True
+            leader.seen_at = leader.heard_at = sent_at
             partition_writer.landed(out)
             self.all_counters[partition_writer.source].add(out, now_ms)
         else:

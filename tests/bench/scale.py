@@ -4,12 +4,13 @@ long the mirror takes to start, what it costs at rest, when it sees a new topic,
     start           from the start of `mirror run` to the prepared flow, Spark, the first record on the target, and
                     until the last record that was there is on the target
     idle            CPU seconds of the mirror's process tree for each second, with nothing to copy and groups at rest
+    one record      from its sending to its reading on the target, with all other partitions at rest
     new topic       from the creation of a topic on the source to its first record's arrival on the target; as often as
                     asked
     groups          from a commit on the source to the same offset committed on the target, one group after another
     all groups      the same where all groups commit at once, until the last one
 
-    python -m tests.bench.scale [--topics 1000] [--partitions 3] [--groups 1000] [--repeats 5] [--idle 60]
+    python -m tests.bench.scale [--topics 1000] [--partitions 3] [--groups 1000] [--repeats 5] [--records 200] [--idle 60]
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ from .recovery import wait_for
 #: Topics created in one request.
 AT_ONCE: Final = 100
 RECORDS: Final = 3
+#: Topics of which a reader waits for single records, and records before the first that counts.
+_READ: Final = 20
+_WARMING: Final = 40
 
 
 class Bench:
@@ -121,6 +125,24 @@ class Bench:
         share, memory = used / took, tree.counters.peak_rss
         return {"seconds": round(took, 1), "cpu_share": round(share, 3), "rss_mb": round(memory / 1e6)}
 
+    def one_record(self, repeats: int) -> dict[str, float]:
+        """Milliseconds until a reader of the target has a record that is sent to one partition of all."""
+        chosen = self.topics[:: max(1, len(self.topics) // _READ)]
+        reader = Consumer({"bootstrap.servers": self._target.bootstrap, "group.id": "bench", "fetch.wait.max.ms": 500})
+        reader.assign([TopicPartition(topic, 0, RECORDS) for topic in chosen])
+        sender, found = Producer({"bootstrap.servers": self._source.bootstrap, "linger.ms": 0}), list[float]()
+        for number in range(repeats + _WARMING):
+            began = time.monotonic()
+            sender.produce(chosen[number % len(chosen)], b"one", partition=0)
+            sender.poll(0)
+            while (message := reader.poll(1)) is None or message.error() or message.value() != b"one":
+                pass
+            found.append((time.monotonic() - began) * 1000)
+            time.sleep(0.1)
+        reader.close()
+        figures = sorted(found[_WARMING:])
+        return {"p50_ms": round(statistics.median(figures), 1), "p95_ms": round(figures[len(figures) * 19 // 20], 1)}
+
     def new_topic(self, number: int) -> float:
         """Seconds until a new topic's first record is on the target."""
         topic = f"topic-new-{number}"
@@ -189,6 +211,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=3, help="of each topic")
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=5, help="new topics, and groups one by one")
+    parser.add_argument("--records", type=int, default=200, help="sent one after the other")
     parser.add_argument("--idle", type=float, default=60, help="seconds")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, bench(Path(folder)) as measured:
@@ -196,6 +219,7 @@ def main() -> None:
         result: dict[str, object] = {"start_s": measured.start()}
         print(result, file=sys.stderr)
         result["idle"] = measured.idle(options.idle)
+        result["one_record"] = measured.one_record(options.records)
         result["new_topic_s"] = [round(measured.new_topic(number), 2) for number in range(options.repeats)]
         print(result, file=sys.stderr)
         fresh = [measured.group(group, 2) for group in measured.groups[: options.repeats]]
