@@ -480,7 +480,7 @@ class SparkSettings(Section):
     tasks: Whole | None = Field(default=None, ge=1, le=10_000)
     """Number of tasks that copy at the same time; `null`: chosen by the planner."""
     epoch_s: Seconds = 60.0
-    """Seconds that one Spark job runs before the plan is made again."""
+    """Seconds after which the plan is made again; where it changes, a new Spark job begins."""
 
 
 class Settings(Section):

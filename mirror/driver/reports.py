@@ -81,6 +81,17 @@ def is_under_way(figures: PartitionStatus) -> bool:
     return figures.state is State.MIRRORING and figures.next_offset < figures.log_end
 
 
+def are_well(
+    partitions: Iterable[TopicPartition],
+    reported: Mapping[TopicPartition, PartitionStatus],
+    is_fresh: Callable[[TopicPartition], bool],
+) -> bool:
+    """Return True if of each partition a task says now that it copies it, or has all."""
+    return all(
+        partition in reported and reported[partition].state in _WELL and is_fresh(partition) for partition in partitions
+    )
+
+
 def unfinished_of(left: Iterable[Assignment], reported: Mapping[TopicPartition, PartitionStatus]) -> Iterator[str]:
     """What was not copied of each partition that is left."""
     for assignment in left:

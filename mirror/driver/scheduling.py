@@ -187,6 +187,15 @@ def tasks_of(
     return [tuple(by_source[partition] for partition in sorted(task, key=all_counters.__contains__)) for task in named]
 
 
+def is_even(tasks: Sequence[Collection[TopicPartition]], weights: Mapping[TopicPartition, int]) -> bool:
+    """Return True if no plan takes much from the fullest task, by what partitions have moved so far (bytes): none is
+    worth the pause in which all positions are found anew.
+    """
+    loads = [sum(1 + weights.get(partition, 0) for partition in task) for task in tasks]
+    heaviest = 1 + max((weights.get(partition, 0) for task in tasks for partition in task), default=0)
+    return max(loads, default=0) <= TOLERANCE * max(sum(loads) / max(1, len(loads)), heaviest)
+
+
 class Limits(NamedTuple):
     """What a re-keyed topic may use now: bytes per second of its source, None without a bound, and bytes of memory."""
 

@@ -300,8 +300,7 @@ class Fetcher:
             self._stopped(cursor, stop)
             return False
         cursor.log.session = reading.session
-        if cursor.largest > reading.largest:
-            reading.largest = cursor.largest
+        reading.largest = max(reading.largest, cursor.largest)
         (reading.behind.discard if cursor.has_all else reading.behind.add)(partition)
         return is_stale
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from pyspark import SparkContext
 
+from mirror import clock
 from mirror.background import in_background
 from mirror.driver.control import ControlAddress, ControlServer
 from mirror.driver.flow import Flow
@@ -52,6 +53,7 @@ def tasks_for(
                 target=flow.target,
                 assignments=task,
                 seconds=seconds,
+                most_seconds=LONGEST_SECONDS,
                 memory_bytes=flow.memory_bytes // len(packed),
                 stop_mark=mark,
                 so_far={
@@ -73,6 +75,8 @@ def tasks_for(
 
 # --- One epoch --------------------------------------------------------------------------------------------------------
 
+#: Tasks go on from epoch to epoch for so long, while the plan stays what it is.
+LONGEST_SECONDS: Final = 3600.0
 #: What the tasks of an epoch whose time is over may take to end before its job is cancelled; and where they are asked
 #: to end early.
 GRACE_SECONDS: Final = 15.0
@@ -95,6 +99,8 @@ JOINING: Final = 1 / 8
 
 #: The tasks of an epoch of so many seconds, or until its stop mark is set.
 TasksFor = Callable[[float, ControlAddress], Sequence[TaskAssignment]]
+#: Given what each task has: True if the tasks of an epoch that is over are to go on in the next one.
+GoesOn = Callable[[Sequence[Collection[TopicPartition]]], Awaitable[bool]]
 #: Given a task's number, its report, and the partitions that it has.
 HearOf = Callable[[int, bytes, Collection[TopicPartition]], None]
 
@@ -103,6 +109,11 @@ _log = logs.get("mirror.supervisor")
 
 def deaf(_task: int, _report: bytes, _held: Collection[TopicPartition]) -> None:
     """Where nobody watches but by the journal."""
+
+
+async def _ends(_held: Sequence[Collection[TopicPartition]]) -> bool:
+    """Have each epoch begin with new tasks."""
+    return False
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +147,7 @@ class UnderWay:
 @dataclass(slots=True, eq=False)
 class Epochs:
     """Runs the epochs of a flow; `stopping` ends the one under way. `on_failure` is called with a job that failed, and
-    `hear` gets what tasks send straight.
+    `hear` gets what tasks send straight. `goes_on` is asked when an epoch's time is over.
     """
 
     context: SparkContext
@@ -145,6 +156,7 @@ class Epochs:
     stopping: asyncio.Event
     on_failure: Callable[[], None]
     hear: HearOf = deaf
+    goes_on: GoesOn = _ends
     is_bounded: bool = False
     #: A job was given up without having been seen to end, so its tasks may still write.
     may_run_on: bool = field(default=False, init=False)
@@ -204,7 +216,10 @@ class Epochs:
         is_starved = False
         try:
             ends = [job, stopping]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds)
+            until = clock.monotonic() + LONGEST_SECONDS
+            while not (await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds))[0]:
+                if clock.monotonic() + self.seconds > until or not await self.goes_on(self._under_way.tasks):
+                    break
             mark.set()
             if not stopping.done():
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=GRACE_SECONDS)

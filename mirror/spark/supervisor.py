@@ -1,4 +1,4 @@
-"""The driver: one Spark job after another, in which every task tails its partitions.
+"""The driver: one Spark job after another, each as long as the plan stays the same; every task tails its partitions.
 
 - What is true is in the target; the supervisor holds nothing that its successor would need.
 - Of two mirrors of a flow one runs, the other stands by (`journal/ownership.py`), unless it is to take over: then it
@@ -35,6 +35,7 @@ from mirror.driver.reconciler import Refusal
 from mirror.driver.reports import (
     Headway,
     StopLog,
+    are_well,
     forget,
     has_caught_up,
     is_under_way,
@@ -49,7 +50,7 @@ from mirror.driver.reports import (
     unreported,
     with_places,
 )
-from mirror.driver.scheduling import Limits, rates_of, split_rate, tasks_of
+from mirror.driver.scheduling import Limits, is_even, rates_of, split_rate, tasks_of
 from mirror.driver.start import bounded, record_starts, recorded, warn_of_open
 from mirror.driver.topic_watcher import NewPlan, TopicWatcher
 from mirror.errors import ClusterError, MalformedBatch, MirrorError, PreflightError, WireError
@@ -142,6 +143,7 @@ class Supervisor:
         self._journal = Journal(self._target, flow.name)
         self._instance = uuid.uuid4().hex[:12]
         self._all_counters: dict[TopicPartition, PartitionCounters] = {}
+        self._number = 0  # of the epoch under way
         self._planned: dict[TopicPartition, int] = {}
         self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
@@ -180,6 +182,7 @@ class Supervisor:
             self._early,
             on_failure=self._metrics.epoch_failed,
             hear=self._journal_state.hear,
+            goes_on=self._goes_on,
             is_bounded=flow.once,
         )
         self._log = logs.get("mirror.supervisor")
@@ -287,7 +290,7 @@ class Supervisor:
         self._listening()
 
     async def _epochs(self) -> None:
-        number, idle, is_written = 0, 0, True
+        idle, is_written = 0, True
         while not self._stopping.is_set():
             self._early.clear()
             await self._adopt()
@@ -306,7 +309,7 @@ class Supervisor:
                     return
                 await self._pause(self._flow.epoch_seconds)
                 continue
-            results, unseen = await self._epoch(number, active), {one.source for one in active}
+            results, unseen = await self._epoch(self._number, active), {one.source for one in active}
             for result in results:
                 at = TopicPartition(result.figures.topic, result.figures.partition)
                 unseen.discard(at)
@@ -316,7 +319,7 @@ class Supervisor:
             self._metrics.learn(self._outcome.figures.values())
             self._watch(self._outcome.figures)
             now = [one.with_end(None) if at in unseen else one for at, one in self._outcome.figures.items()]
-            log_epoch(self._flow.name, number, clock.monotonic() - began, now)
+            log_epoch(self._flow.name, self._number, clock.monotonic() - began, now)
             self._stops.log(self._outcome.figures.values())
             if results:  # an epoch that failed as a whole says nothing about what hinders tasks
                 idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
@@ -324,7 +327,7 @@ class Supervisor:
                 self._warn_of_no_headway(idle)
             if self._flow.once and idle >= IDLE_EPOCHS:
                 return
-            number += 1
+            self._number += 1
             early = began + self._flow.epoch_seconds - clock.monotonic()
             if idle and early > 0 and self._unfinished():
                 # It ended early of itself and moved nothing: only stops are left, or something hinders every task.
@@ -592,6 +595,24 @@ class Supervisor:
         flow = replace(flow, source=self._source.met, target=self._target.met)
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
 
+    async def _goes_on(self, tasks: Sequence[Collection[TopicPartition]]) -> bool:
+        """Whether the tasks of an epoch that is over go on in the next one: all partitions are well and make headway,
+        and another plan would hardly differ.
+        """
+        figures, places = self._journal_state.live, set[TopicPartition]().union(*tasks)
+        slots = await self._jobs.slots(self._flow.tasks)
+        is_same = len(tasks) == 1 or (
+            self._flow.bytes_per_second is None and is_even(tasks, {at: one.bytes for at, one in figures.items()})
+        )
+        is_same &= len(tasks) == min(slots, len(places)) and not self._queries.count
+        moves = self._headway.made(figures) or not any(map(is_under_way, figures.values()))
+        if not (is_same and moves and are_well(places, figures, self._journal_state.is_fresh)):
+            return False
+        log_epoch(self._flow.name, self._number, self._flow.epoch_seconds, figures.values())
+        self._number += 1
+        await unless(self._early, self._refreshed())
+        return True
+
     @property
     def _rates(self) -> tuple[float | None, float | None]:
         """What of the bound all tasks share, and what each re-keyed topic gets."""
@@ -679,12 +700,8 @@ class Supervisor:
             self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
     async def _watch_journal(self) -> None:
-        """As long as the mirror runs."""
+        """Live figures for whoever watches, and the name of a younger owner, as long as the mirror runs."""
         await self._report_refusals()
-        await self._keep_watching()
-
-    async def _keep_watching(self) -> None:
-        """Live figures for whoever watches, and the name of a younger owner."""
         live = self._journal_state.live
         for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)

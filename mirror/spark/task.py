@@ -48,12 +48,13 @@ GUARD_SECONDS, RETRY_SECONDS = 2.0, 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAssignment:
-    """One task's work for one epoch, as that begins: more partitions may join (`driver/control.py`). It ends on the
-    stop mark, a retried attempt with all others, and at the latest `seconds` after its own start: clocks of machines
+    """One task's work for one epoch and those behind it in which it goes on: more partitions may join
+    (`driver/control.py`). It ends on the stop mark, a retried attempt with all others, and at the latest `most_seconds`
+    after its own start, or `seconds` where that is more, or where it does not reach its driver: clocks of machines
     differ, so no time of day is sent. `runs`: by target partition whose offsets move, the last ones that the journal
-    has before `place`; that is None where all of it is to be read. `bytes_per_second` is the task's share of
-    the flow's bound, None where it has none; `max_delay_ms` is as in the configuration. `claim`: the number of its
-    driver's claim of the flow.
+    has before `place`; that is None where all of it is to be read. `bytes_per_second` is the task's share of the flow's
+    bound, None where it has none; `max_delay_ms` is as in the configuration. `claim`: the number of its driver's claim
+    of the flow.
     """
 
     flow: str
@@ -72,6 +73,7 @@ class TaskAssignment:
     bytes_per_second: float | None = None
     max_delay_ms: int = 0
     claim: int = 0
+    most_seconds: float = 0.0
 
     @property
     def journal_offset(self) -> int | None:
@@ -125,8 +127,11 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         standing = StandingLog()
         channel = Voice()
         beside: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + task.seconds
 
         def alone() -> None:
+            loop.call_at(ends_at, pipeline.finish)
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
 
         marked = watch(task.stop_mark, task.number, pipeline.extend, pipeline.finish, channel, attempt, alone)
@@ -142,7 +147,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             return [TaskResult(status, PartitionCounters()) for status in pipeline.figures(task.instance)]
         reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel))
         try:
-            await pipeline.run(task.seconds)
+            await pipeline.run(max(task.seconds, task.most_seconds))
         finally:
             beside += [marked, reporting]
             for work in beside:

@@ -10,7 +10,8 @@ long the mirror takes to start, what it costs at rest, when it sees a new topic,
     groups          from a commit on the source to the same offset committed on the target, one group after another
     all groups      the same where all groups commit at once, until the last one
 
-    python -m tests.bench.scale [--topics 1000] [--partitions 3] [--groups 1000] [--repeats 5] [--records 200] [--idle 60]
+    python -m tests.bench.scale [--topics 1000] [--partitions 3] [--groups 1000] [--repeats 5] [--records 200]
+                                [--idle 60]
 """
 
 from __future__ import annotations

@@ -63,6 +63,28 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("answers", "longest", "asked"), [([True, True, False], 3600.0, 3), ([True] * 9, 0.25, 1)])
+def test_tasks_go_on_from_epoch_to_epoch(
+    answers: list[bool], longest: float, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the plan stays what it is, and not for ever."""
+    monkeypatch.setattr(jobs, "LONGEST_SECONDS", longest)
+    monkeypatch.setattr(session, "is_alive", lambda _: True)
+    monkeypatch.setattr("mirror.clock.monotonic", iter([0.0, *(0.1 * number for number in range(1, 20))]).__next__)
+    left = list(answers)
+
+    async def goes_on(_: Any) -> bool:
+        return left.pop(0)
+
+    async def run() -> None:
+        running, failures = epochs(Starved(), 0.1)
+        running.goes_on = goes_on
+        assert await running.run(0, lambda *_: []) == []
+        assert (len(answers) - len(left), failures) == (asked, [])
+
+    asyncio.run(run())
+
+
 def test_a_cluster_that_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "is_alive", lambda _: False)
 

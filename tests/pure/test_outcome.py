@@ -121,6 +121,32 @@ def test_a_bounded_copy_without_headway_ends_and_is_not_done(epochs: list[list[P
     assert len(scripted.left) == 1, "it gave up before the epoch that would have done it"
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        (500, figures(State.MIRRORING, 600), True),
+        (500, figures(State.MIRRORING, 500), False),
+        (1000, figures(State.CAUGHT_UP, 1000), True),
+        (500, figures(State.UNAVAILABLE, 600), False),
+        (500, figures(State.REFUSED, 600), False),
+        (500, figures(State.STARTING, 600), False),
+    ],
+)
+def test_tasks_go_on_in_the_next_epoch_while_all_is_well(before: int, now: PartitionStatus, expected: bool) -> None:
+    """What is stopped or stands still is begun anew, from its logs."""
+    scripted = Scripted([])
+    scripted._journal_state.receive(figures(State.MIRRORING, before), None)
+    scripted._headway.made(scripted._journal_state.live)
+    scripted._journal_state.receive(replace(now, at_ms=2), None)
+
+    async def asked() -> bool:
+        return await scripted._goes_on([{AT}])
+
+    assert asyncio.run(asked()) == expected
+    assert scripted._number == expected
+    assert not asyncio.run(scripted._goes_on([{AT}, {TopicPartition("orders", 1)}])), "nothing is known of the other"
+
+
 def test_a_copy_whose_padding_stands_is_not_done() -> None:
     """That of a source that is empty reaches as far as the source does."""
     padded, done = figures(State.PADDING, 1000), figures(State.CAUGHT_UP, 1000)

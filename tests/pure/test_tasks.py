@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.driver.scheduling import computing_task_count, epoch_length, task_count, tasks_of
+from mirror.driver.scheduling import computing_task_count, epoch_length, is_even, task_count, tasks_of
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
@@ -33,6 +33,23 @@ def test_an_epoch_is_longer_where_finding_all_positions_takes_long(
 ) -> None:
     """Tasks find theirs side by side."""
     assert epoch_length(wanted, partitions, tasks) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        ([[9, 9], [9, 9]], True),
+        ([[90, 9], [9, 9]], True),
+        ([[50, 50], [9, 9]], False),
+        ([[0, 0, 0], [0]], False),
+        ([], True),
+    ],
+)
+def test_tasks_are_even_unless_another_plan_takes_much_from_the_fullest(tasks: list[list[int]], expected: bool) -> None:
+    """One partition alone may be most of all, whatever the plan."""
+    places = [[TopicPartition(f"task-{task}", index) for index in range(len(held))] for task, held in enumerate(tasks)]
+    moved = {at: tasks[task][at.partition] for task, held in enumerate(places) for at in held}
+    assert is_even(places, moved) == expected
 
 
 @pytest.mark.parametrize(
