@@ -8,7 +8,7 @@ from uuid import UUID
 
 from mirror.errors import PartitionStop
 from mirror.kafka.cluster import TopicPartition
-from mirror.kafka.fetch_session import FetchSession
+from mirror.kafka.fetch import FetchSession
 from mirror.kafka.retry import Backoff
 from mirror.records.header import RawBatch
 from mirror.replication.damage import Damaged

@@ -55,8 +55,7 @@ from mirror.errors import (
 )
 from mirror.kafka.cluster import AUTHORIZATION_ERRORS, OFFSET_OUT_OF_RANGE, Cluster, Leader, TopicPartition
 from mirror.kafka.connection import throttled_seconds
-from mirror.kafka.fetch import EMPTY_ANSWERS, Ask, Fetched, fetch_below
-from mirror.kafka.fetch_session import SESSION_ERRORS, FetchSession
+from mirror.kafka.fetch import EMPTY_ANSWERS, SESSION_ERRORS, Ask, Fetched, FetchSession, fetch_below
 from mirror.kafka.protocol import FETCH
 from mirror.kafka.queries import LATEST, READ_COMMITTED, epoch_end, listed
 from mirror.kafka.rate_limit import Bucket

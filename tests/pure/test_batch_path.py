@@ -43,7 +43,7 @@ def test_a_plain_batch_takes_the_way_that_is_drawn() -> None:
     finally:
         sys.setprofile(None)
     assert [step for step in dict.fromkeys(seen) if step in steps] == steps
-    assert len({module for module, _ in steps}) <= 9
+    assert len({module for module, _ in steps}) <= 8
     strays = {module for module, _ in seen if module.startswith(("replication/", "records/"))}
     helpers = {"replication/partition_task", "replication/cursor", "replication/coalescer"}
     assert strays - helpers == {module for module, _ in steps if not module.startswith("kafka/")}

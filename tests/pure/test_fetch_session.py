@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror.kafka.cluster import TopicPartition
-from mirror.kafka.fetch import Ask, FetchAnswer, FetchRequest, Part
-from mirror.kafka.fetch_session import SESSION_ERRORS, FetchSession
+from mirror.kafka.fetch import SESSION_ERRORS, Ask, FetchAnswer, FetchRequest, FetchSession, Part
 
 IDS = {"orders": UUID(int=1), "clicks": UUID(int=2)}
 #: The id of a session that a broker makes.
