@@ -225,7 +225,7 @@ def read_fetch(answer: FetchAnswer, asked: Asked) -> Iterator[Fetched]:
             yield Fetched._make((partition, *part[2:]))
 
 
-# --- A session: a leader is asked for what changed, and answers with what is new ---------------------------------------
+# --- A session: a leader is asked for what changed, and answers with what is new --------------------------------------
 
 _LAST_EPOCH: Final = 2**31 - 1
 #: What a leader answers that does not know a session any more, or not like this: it is asked for everything then.
