@@ -253,6 +253,11 @@ class ControlServer:
         """Some task has begun, and has got as far as here."""
         return self._board.has_met
 
+    @property
+    def reached(self) -> set[int]:
+        """The numbers of the tasks that hold a connection now."""
+        return {line.task for line in self._board.lines}
+
     async def hand(self, task: int, more: tuple[Assignment, ...]) -> bool:
         """Let a task mirror these partitions as well, and each further attempt at it; false where it does not
         say in time that it does: it may not have begun, or be ending.

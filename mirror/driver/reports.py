@@ -26,11 +26,12 @@ from mirror.states import Remedy, State
 
 
 class Headway:
-    """How far each partition has ever come."""
+    """How far each partition has ever come, and where those stood that were under way."""
 
     def __init__(self) -> None:
         """Nowhere yet."""
         self._reached: dict[TopicPartition, int] = {}
+        self._stood: dict[TopicPartition, int] = {}
 
     def made(self, reported: Mapping[TopicPartition, PartitionStatus]) -> bool:
         """Whether any partition got further than ever before."""
@@ -42,6 +43,12 @@ class Headway:
         }
         self._reached |= further
         return bool(further)
+
+    def stands_still(self, reported: Mapping[TopicPartition, PartitionStatus]) -> bool:
+        """Return True if a partition that is under way stands where it stood when that was asked last."""
+        before = self._stood
+        self._stood = {partition: status.next_offset for partition, status in reported.items() if is_under_way(status)}
+        return any(before.get(partition) == offset for partition, offset in self._stood.items())
 
 
 def is_over(figures: PartitionStatus, until: int) -> bool:

@@ -102,7 +102,9 @@ class Start:
         return node, session
 
     def _begin(self, partition_task: PartitionTask, partition_writer: PartitionWriter, *, was_cut: bool) -> None:
-        """Read and write from the writer's position on."""
+        """Read and write from the writer's position on, unless the partition stopped while that was found."""
+        if partition_task.finished:
+            return
         mine, position = partition_task.assignment, partition_writer.position
         partition_task.partition_writer, partition_task.last = partition_writer, None
         following, epoch = partition_writer.tail.next_offset, position.last_epoch

@@ -618,7 +618,7 @@ class Writer:
             stop = self._without_markers(partition_writer, gap, code)
         code = code or (answer.error_code if answer else None)
         if problem or (asked and not answer):
-            partition_writer.doubts(str(problem or "an answer without the partition"))
+            partition_writer.doubts(str(problem or "an answer without the partition"), counts=counts, stop=stop)
         elif code:
             partition_writer.doubts(f"the target answered {code.name}", counts=counts, stop=stop)
         elif answer and answer.offset != partition_writer.flight.until:

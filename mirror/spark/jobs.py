@@ -218,8 +218,12 @@ class Epochs:
             ends = [job, stopping]
             until = clock.monotonic() + LONGEST_SECONDS
             while not (await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=self.seconds))[0]:
-                if clock.monotonic() + self.seconds > until or not await self.goes_on(self._under_way.tasks):
+                is_held = mark.reached.issuperset(range(len(tasks)))  # a task that is not, ends by itself
+                if not is_held or clock.monotonic() + self.seconds > until:
                     break
+                if not await self.goes_on(self._under_way.tasks):
+                    break
+                self._went_well()
             mark.set()
             if not stopping.done():
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED, timeout=GRACE_SECONDS)
@@ -240,8 +244,7 @@ class Epochs:
                 else:
                     self.may_run_on = True
             results: list[TaskResult] = job.result()
-            self._failed, self._has_succeeded = 0, True
-            self._backoff.reset()
+            self._went_well()
             return results
         except Exception as failure:  # whatever Spark raises: the job is lost, the data is not
             if is_starved and await may_live(self.context):
@@ -255,6 +258,11 @@ class Epochs:
         finally:
             self._under_way = None
             stopping.cancel()
+
+    def _went_well(self) -> None:
+        """Forget the jobs that failed before."""
+        self._failed, self._has_succeeded = 0, True
+        self._backoff.reset()
 
     def _heard(self, task: int, report: bytes) -> None:
         held = self._under_way.tasks if self._under_way is not None else []

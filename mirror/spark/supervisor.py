@@ -596,8 +596,8 @@ class Supervisor:
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
 
     async def _goes_on(self, tasks: Sequence[Collection[TopicPartition]]) -> bool:
-        """Whether the tasks of an epoch that is over go on in the next one: all partitions are well and make headway,
-        and another plan would hardly differ.
+        """Whether the tasks of an epoch that is over go on in the next one: all partitions are well, none stands still
+        that is under way, and another plan would hardly differ.
         """
         figures, places = self._journal_state.live, set[TopicPartition]().union(*tasks)
         slots = await self._jobs.slots(self._flow.tasks)
@@ -605,8 +605,8 @@ class Supervisor:
             self._flow.bytes_per_second is None and is_even(tasks, {at: one.bytes for at, one in figures.items()})
         )
         is_same &= len(tasks) == min(slots, len(places)) and not self._queries.count
-        moves = self._headway.made(figures) or not any(map(is_under_way, figures.values()))
-        if not (is_same and moves and are_well(places, figures, self._journal_state.is_fresh)):
+        stands_still = self._headway.stands_still(figures)
+        if stands_still or not (is_same and are_well(places, figures, self._journal_state.is_fresh)):
             return False
         log_epoch(self._flow.name, self._number, self._flow.epoch_seconds, figures.values())
         self._number += 1

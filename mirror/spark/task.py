@@ -127,11 +127,10 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         standing = StandingLog()
         channel = Voice()
         beside: list[asyncio.Task[None]] = []
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + task.seconds
+        # its driver cannot end it, nor have it go on
+        asyncio.get_running_loop().call_later(task.seconds, lambda: channel.frames or pipeline.finish())
 
         def alone() -> None:
-            loop.call_at(ends_at, pipeline.finish)
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
 
         marked = watch(task.stop_mark, task.number, pipeline.extend, pipeline.finish, channel, attempt, alone)

@@ -63,7 +63,9 @@ def test_a_cluster_that_has_no_cores_yet_is_waited_for(monkeypatch: pytest.Monke
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("answers", "longest", "asked"), [([True, True, False], 3600.0, 3), ([True] * 9, 0.25, 1)])
+@pytest.mark.parametrize(
+    ("answers", "longest", "asked"), [([True, True, False], 3600.0, 3), ([True] * 9, 0.25, 1), ([False], 3600.0, 1)]
+)
 def test_tasks_go_on_from_epoch_to_epoch(
     answers: list[bool], longest: float, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +83,7 @@ def test_tasks_go_on_from_epoch_to_epoch(
         running.goes_on = goes_on
         assert await running.run(0, lambda *_: []) == []
         assert (len(answers) - len(left), failures) == (asked, [])
+        assert running._has_succeeded == answers[0], "jobs that failed before an epoch that was well are forgotten"
 
     asyncio.run(run())
 

@@ -136,7 +136,7 @@ def test_tasks_go_on_in_the_next_epoch_while_all_is_well(before: int, now: Parti
     """What is stopped or stands still is begun anew, from its logs."""
     scripted = Scripted([])
     scripted._journal_state.receive(figures(State.MIRRORING, before), None)
-    scripted._headway.made(scripted._journal_state.live)
+    scripted._headway.stands_still(scripted._journal_state.live)
     scripted._journal_state.receive(replace(now, at_ms=2), None)
 
     async def asked() -> bool:
