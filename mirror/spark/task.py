@@ -127,8 +127,12 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         standing = StandingLog()
         channel = Voice()
         beside: list[asyncio.Task[None]] = []
-        # its driver cannot end it, nor have it go on
-        asyncio.get_running_loop().call_later(task.seconds, lambda: channel.frames or pipeline.finish())
+
+        def end_unless_held() -> None:
+            if channel.frames is None:  # its driver cannot end it later
+                pipeline.finish()
+
+        asyncio.get_running_loop().call_later(task.seconds, end_unless_held)
 
         def alone() -> None:
             beside.append(asyncio.create_task(guard.watch(pipeline.finish, REPORT_SECONDS)))
