@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Bytes that a batch which is opened whole may decompress to, unless asked otherwise.
 CAP: Final = 64 * 1024 * 1024
@@ -21,6 +22,14 @@ _A_RECORD: Final = 1 / 3
 def opened_by(memory_bytes: int) -> int:
     """Bytes that a task with so much memory opens of one record, without compression."""
     return min(max(CAP, int(memory_bytes * _A_RECORD)), LARGEST_RECORD)
+
+
+class Pieces(NamedTuple):
+    """Where the records of a batch come from that closes up over holes: runs of offsets without one, in their order."""
+
+    sources: array[int]  # the first offset of each
+    places: array[int]  # and the number of its record in the batch
+    next_offset: int  # behind the last record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

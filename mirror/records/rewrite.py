@@ -63,7 +63,7 @@ from mirror.records.header import (
     RawBatch,
     parse_header,
 )
-from mirror.records.recipe import CAP, LARGEST_RECORD, PORTION, Recipe
+from mirror.records.recipe import CAP, LARGEST_RECORD, PORTION, Pieces, Recipe
 
 # --- The records of magic 0 and 1, as Kafka 0.10 and older wrote them -------------------------------------------------
 
@@ -270,10 +270,11 @@ def unreadable(raw: RawBatch) -> Unfit | None:
     return None
 
 
-def pieces(offsets: Int64s) -> tuple[tuple[int, int], ...]:
-    """Runs of offsets without a hole, as (first offset, count)."""
-    edges = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    return tuple((int(offsets[start]), stop - start) for start, stop in pairwise(edges))
+def pieces(offsets: Int64s) -> Pieces:
+    """Return the runs of offsets without a hole; there is an offset at least."""
+    places = np.concatenate(([0], np.flatnonzero(np.diff(offsets) != 1) + 1)).astype(np.int64)
+    sources = array("q", offsets[places].tobytes())
+    return Pieces(sources, array("q", places.tobytes()), int(offsets[-1]) + 1)
 
 
 def _together(raws: Sequence[RawBatch], recipe: Recipe) -> Iterator[Records]:
@@ -294,10 +295,9 @@ def _together(raws: Sequence[RawBatch], recipe: Recipe) -> Iterator[Records]:
 
 def dense(records: Records) -> Iterator[Records]:
     """Cut where offsets are missing."""
-    at = 0
-    for _, count in pieces(records.offsets) if len(records) else ():
-        yield records.rows(at, at + count)
-        at += count
+    edges = (*pieces(records.offsets).places, len(records)) if len(records) else ()
+    for start, stop in pairwise(edges):
+        yield records.rows(start, stop)
 
 
 def fitting(run: Records, codec: int, max_bytes: int, max_record_bytes: int = 0) -> Iterator[tuple[RawBatch, Int64s]]:

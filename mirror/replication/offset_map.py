@@ -24,6 +24,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from mirror.records.recipe import Pieces
+
 #: Runs in one record of the journal: some 3 KB, written anew each second while it grows.
 RUNS_IN_A_RECORD: Final = 256
 _NEVER: Final = (-1, -1, -1)
@@ -80,6 +82,16 @@ class OffsetRanges:
             self._sources.append(source)
             self._targets.append(target)
         self.next_source, self.next_target = source + count, target + count
+
+    def extend(self, pieces: Pieces, target: int, first: int, last: int, count: int) -> None:
+        """Add pieces of a batch of `count` records at offset `target`, from number `first` to before `last`: none
+        belongs to the last run.
+        """
+        end = pieces.places[last] if last < len(pieces.places) else count
+        self._sources += pieces.sources[first:last]
+        self._targets.extend(target + place for place in pieces.places[first:last])
+        self.next_source = pieces.sources[last - 1] + end - pieces.places[last - 1]
+        self.next_target = target + end
 
     def pass_over(self, until: int) -> None:
         """The source has nothing to mirror below `until`."""
@@ -275,6 +287,20 @@ class OffsetMap:
             self._full.append(runs)
             self.runs = OffsetRanges(runs.next_source, runs.next_target)
         self.runs.add(source, target, count)
+
+    def extend(self, pieces: Pieces, target: int, count: int) -> None:
+        """The `count` records of a batch at offset `target` were acknowledged. Raises ValueError where they do not come
+        next.
+        """
+        places, done = pieces.places, 1
+        self.add(pieces.sources[0], target, places[1] if len(places) > 1 else count)
+        while done < len(places):
+            if len(self.runs) >= RUNS_IN_A_RECORD:
+                self._full.append(self.runs)
+                self.runs = OffsetRanges(self.runs.next_source, self.runs.next_target)
+            following = min(len(places), done + RUNS_IN_A_RECORD - len(self.runs))
+            self.runs.extend(pieces, target, done, following, count)
+            done = following
 
     def cut(self, target: int) -> None:
         """The target lost what is at `target` and behind it. Raises ValueError below `runs.begin`."""

@@ -23,6 +23,7 @@ from mirror.kafka.connection import Connection
 from mirror.observability.status import Histogram
 from mirror.policy.rules import Rules
 from mirror.records.header import CRC_AT, CRC_FROM, BatchHeader, ProducerState, RawBatch, parse_header, restamp
+from mirror.records.recipe import Pieces
 from mirror.replication.assignment import LastBatch, LastPosition, Loss
 from mirror.replication.classifier import Verdict
 from mirror.replication.coalescer import Coalescer
@@ -102,8 +103,8 @@ class PartitionCounters:
 class PendingBatch(NamedTuple):
     """A batch on its way: its header as sent, the batch, and what to count when it is acknowledged.
 
-    It must land at offset `target_offset` of the target; then the source is mirrored up to `next_offset`. `pieces` are
-    its records as (source offset, count), empty where they are at its own offsets. `epoch` is the source's leader epoch
+    It must land at offset `target_offset` of the target; then the source is mirrored up to `next_offset`. `pieces` say
+    where its records come from, None where they are at its own offsets. `epoch` is the source's leader epoch
     of what comes last below `epoch_until`; -1 where that has none. `is_rewritten`: the source has its records in other
     batches.
     """
@@ -113,7 +114,7 @@ class PendingBatch(NamedTuple):
     verdict: Verdict
     target_offset: int
     next_offset: int
-    pieces: tuple[tuple[int, int], ...]
+    pieces: Pieces | None
     epoch: int = -1
     is_rewritten: bool = False
     epoch_until: int = -1
@@ -342,11 +343,12 @@ class PartitionWriter:
         self,
         raw: RawBatch,
         verdict: Verdict,
-        pieces: tuple[tuple[int, int], ...] = (),
+        pieces: Pieces | None = None,
         rewritten_from: int | None = None,
     ) -> None:
-        """Queue a dense batch, behind a gap where offsets are missing before it (W1). `pieces` are its records as
-        (source offset, count) where that is not one run. `rewritten_from` is the leader epoch of what it was made from.
+        """Queue a dense batch, behind a gap where offsets are missing before it (W1). `pieces` say where
+        its records come from, unless from its own offsets. `rewritten_from` is the leader epoch of what that was made
+        from.
         """
         header, tail = raw.header, self.tail
         epoch = header.partition_leader_epoch if rewritten_from is None else rewritten_from
@@ -355,7 +357,7 @@ class PartitionWriter:
         assert header.base_offset == tail.next_offset, (self.source, header, tail.next_offset)
         head = restamp(raw, tail.stamp)
         tail.stamp = tail.stamp.after(header.last_offset_delta)
-        tail.next_offset = until = sum(pieces[-1]) if pieces else header.next_offset
+        tail.next_offset = until = pieces.next_offset if pieces else header.next_offset
         self.flight.held += len(raw.data)
         is_rewritten = rewritten_from is not None
         self.queue.append(
@@ -419,10 +421,11 @@ class PartitionWriter:
     def landed(self, out: PendingBatch) -> None:
         """A batch is in the target's log, and all before it."""
         if self.offset_map is not None:
-            target_offset = out.target_offset
-            for source, count in out.pieces or ((out.raw.header.base_offset, out.raw.header.count),):
-                self.offset_map.add(source, target_offset, count)
-                target_offset += count
+            header = out.raw.header
+            if out.pieces is None:
+                self.offset_map.add(header.base_offset, out.target_offset, header.count)
+            else:
+                self.offset_map.extend(out.pieces, out.target_offset, header.count)
         self.acknowledged.target_end = out.end
         self.acknowledged.newest = LandedBatch(out.header, out.raw.header, out.target_offset, out.is_rewritten)
         self._mirrored(out.next_offset, out.epoch, out.epoch_until)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from mirror.journal import offset_maps
 from mirror.journal.journal import Entry
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import TopicPartition
+from mirror.records.rewrite import pieces
 from mirror.replication import offset_map as module
 from mirror.replication.offset_map import OffsetMap, OffsetRangeIndex, OffsetRanges
 
@@ -55,6 +57,19 @@ def test_what_does_not_come_next_is_refused(source: int, target: int, count: int
     runs.add(0, 0, 5)
     with pytest.raises(ValueError, match="do not follow 5 there and 5 here"):
         runs.add(source, target, count)
+
+
+@given(LOGS, st.integers(1, 12))
+def test_batches_in_pieces_are_mapped_as_their_records_are(log: list[tuple[int, int]], size: int) -> None:
+    by_batches, by_records, offsets = OffsetMap(), OffsetMap(), offsets_of(log)
+    for first in range(0, len(offsets), size):
+        batch = offsets[first : first + size]
+        by_batches.extend(pieces(np.array(batch)), first, len(batch))
+        for place, offset in enumerate(batch):
+            by_records.add(offset, first + place, 1)
+    (found, _), (expected, _) = by_batches.pending(), by_records.pending()
+    assert [list(runs) for runs in found] == [list(runs) for runs in expected]
+    assert by_batches.runs.next_source == by_records.runs.next_source
 
 
 @given(LOGS)
