@@ -54,7 +54,7 @@ from mirror.groups.gap import (
     Stand,
 )
 from mirror.groups.side import GROUP_DENIED, TOPIC_DENIED, Blocker, Offsets, Side
-from mirror.groups.terms import Terms, Translate, is_verified, terms_of, uncut
+from mirror.groups.terms import Terms, is_verified, terms_of
 from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
@@ -177,25 +177,15 @@ class GroupSync:
         source: Cluster,
         target: Cluster,
         include: Sequence[re.Pattern[str]],
-        translate: Translate,
-        origins: Mapping[str, tuple[str, UUID | None]],
+        terms: Terms,
         verified: Callable[[TopicPartition], bool],
-        known_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
-        since: Mapping[TopicPartition, int] = {},
-        copies: Mapping[str, UUID | None] = {},
-        cut_of: Callable[[TopicPartition], Cut | None] = uncut,
     ) -> None:
-        """`include` must match a group's whole name.
-
-        `origins`: by target topic, the source topic and the id under which it is mirrored. `verified` says of a source
-        partition whether its target holds its records. `known_until`: of a target partition, the offset up to
-        which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
-        `copies`: by target topic, the id under which it is written to. `cut_of`: what a target partition lost of its
-        tail, where that may matter to groups still.
+        """`include` must match a group's whole name. `terms`: how offsets move, until others are given. `verified` says
+        of a source partition whether its target holds its records.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._verified = tuple(include), verified
-        self.mirrors(Terms(translate, origins, known_until, since, copies, cut_of))
+        self.terms = terms  # of the partitions that are mirrored, from the next round on
         self.detector = SuspensionDetector()
         self._may_go: Callable[[], bool] = self.detector.since()
         self._synced: dict[str, Offsets] = {}
@@ -207,10 +197,6 @@ class GroupSync:
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
         self._renewed_at = clock.monotonic() - RENEWED_SECONDS + WHOLE_SECONDS  # for a process that lives for minutes
-
-    def mirrors(self, terms: Terms) -> None:
-        """From the next round on, other partitions are mirrored."""
-        self._translate, self._origins, self._known_until, self._since, self._copies, self._cut_of = terms
 
     async def sync_once(
         self, *, rehearsing: bool = False, renewing: bool = False, may_go: Callable[[], bool] | None = None
@@ -261,7 +247,7 @@ class GroupSync:
         if "" in blocked:  # it is not known whom that concerns
             return found
         for at in {at for offsets in work.sources.values() for at in offsets}:
-            if (cut := self._cut_of(at)) is None or not cut.is_shifted:
+            if (cut := self.terms.cut_of(at)) is None or not cut.is_shifted:
                 continue
             groups = {group for group, offsets in work.sources.items() if at in offsets}
             left = frozenset(blocked | {group for group in groups if not work.settled(group, at)})
@@ -325,7 +311,7 @@ class GroupSync:
             if group.commits and group.group not in listed and self._is_chosen(group.group)
         }
         found = {
-            group: {at: committed for at, committed in offsets.items() if at.topic in self._origins}
+            group: {at: committed for at, committed in offsets.items() if at.topic in self.terms.origins}
             for group, offsets in (await self._target.fetched(there)).items()
         }
         return {group: offsets for group, offsets in found.items() if offsets}
@@ -339,15 +325,15 @@ class GroupSync:
         held_back: set[str] = set()
         until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed(whole=whole)).items():
-            moved = {at: there for at, committed in offsets.items() if (there := self._translate(at, committed))}
-            begun = {at: there for at, there in moved.items() if offsets[at].offset >= self._since.get(at, 0)}
+            moved = {at: there for at, committed in offsets.items() if (there := self.terms.translate(at, committed))}
+            begun = {at: there for at, there in moved.items() if offsets[at].offset >= self.terms.since.get(at, 0)}
             here = dict(there for at, there in begun.items() if self._verified(at))
             if len(here) < len(moved):
                 held_back.add(group)
             wanted[group] = dict(begun.values())
             if here:
                 translated[group] = here
-                until |= {there: self._known_until(there) for there in here}
+                until |= {there: self.terms.known_until(there) for there in here}
         self._wanted, self._held_back, self._until = wanted, held_back, until
         return translated
 
@@ -439,7 +425,11 @@ class GroupSync:
         """Whether a group's offset on the target is in a tail that was lost (F5); `is_shifted`: and other records are
         known to be there by now.
         """
-        if there is None or (cut := self._cut_of(at)) is None or not cut.concerns(group, there.offset, there.epoch):
+        if (
+            there is None
+            or (cut := self.terms.cut_of(at)) is None
+            or not cut.concerns(group, there.offset, there.epoch)
+        ):
             return False
         return cut.is_shifted or not is_shifted
 
@@ -453,7 +443,9 @@ class GroupSync:
         ]
         if not expired:
             return
-        origins = {there: TopicPartition(self._origins[there.topic][0], there.partition) for _, there, _ in expired}
+        origins = {
+            there: TopicPartition(self.terms.origins[there.topic][0], there.partition) for _, there, _ in expired
+        }
         kept_from = await self._source_bounds(set(origins.values()), EARLIEST)
         for group, there, offset in expired:
             at, start = origins[there], starts[there]
@@ -469,7 +461,7 @@ class GroupSync:
         except ClusterError as problem:
             self._source.lost(problem)
             return {}
-        translated = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
+        translated = ((at, self.terms.translate(at, Committed(offset))) for at, offset in bounds.items())
         return {at: there[1].offset for at, there in translated if there is not None}
 
     async def _keep_to_their_topics(self, work: _Work) -> None:
@@ -477,14 +469,14 @@ class GroupSync:
         if not (topics := {at.topic for offsets in work.commits().values() for at in offsets}):
             return
         ids, copies = (
-            dict(self._origins[topic] for topic in topics),
-            {topic: self._copies.get(topic) for topic in topics},
+            dict(self.terms.origins[topic] for topic in topics),
+            {topic: self.terms.copies.get(topic) for topic in topics},
         )
         ours = await self._others(self._source, ids, "its source topic is gone or another one")
         theirs = await self._others(self._target, copies, "it is gone, or another one than was mirrored to")
         for group, offsets in work.commits().items():
             for at in offsets:
-                if (cause := ours.get(self._origins[at.topic][0], theirs.get(at.topic))) is not None:
+                if (cause := ours.get(self.terms.origins[at.topic][0], theirs.get(at.topic))) is not None:
                     del work.decisions[group][at]
                     if cause:
                         self._target.blocked(f"offsets of {at.topic} stay: {cause}", group)
@@ -598,7 +590,7 @@ class GroupSync:
             for groups in (followed, share, streams)
             for offsets in groups.values()
             for at, committed in offsets.items()
-            if (moved := self._translate(at, committed))
+            if (moved := self.terms.translate(at, committed))
         }
         copies = _Copies(pairs, await self._ends_of(pairs) if pairs else {}, rekeyed)
         found = await self._gaps_of_followed(followed, copies, stood, holds, doubts)
@@ -635,14 +627,14 @@ class GroupSync:
             ends, committed = stand.ends, targets[group].get(target)
             before = stood.get(group, {}).get(target)
             if before is not None:
-                bounds = ends.start, self._known_until(target)
+                bounds = ends.start, self.terms.known_until(target)
                 committed = self._decided(group, target, before, ends.end, committed, None, bounds).commit or committed
             return replace(
                 stand,
                 before=before.offset if before else None,
                 reached=committed.offset if committed else None,
                 holds=self._on_target(at, holds[at]) if at in holds else -1,
-                since=self._since.get(at, 0),
+                since=self.terms.since.get(at, 0),
                 doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
                 is_active=GroupStanding.ACTIVE in work.standings[group],
                 is_lost=self._is_lost(group, target, committed, is_shifted=False),
@@ -704,7 +696,7 @@ class GroupSync:
                     found.append(
                         OffsetGap(
                             group=group,
-                            topic=self._origins[at.topic][0],
+                            topic=self.terms.origins[at.topic][0],
                             partition=at.partition,
                             target_topic=at.topic,
                             source_offset=None,
@@ -769,7 +761,7 @@ class GroupSync:
         }
 
     def _on_target(self, at: TopicPartition, offset: int) -> int:
-        translated = self._translate(at, Committed(offset))
+        translated = self.terms.translate(at, Committed(offset))
         assert translated is not None, "a partition that is mirrored"
         return translated[1].offset
 
@@ -793,8 +785,4 @@ def sync_of(
     def verified(at: TopicPartition) -> bool:
         return is_verified(*(figures.get(at) for figures in reports))
 
-    terms = terms_of(assignments, indexes)
-    return GroupSync(
-        *(source, target, include, terms.translate, terms.origins, verified),
-        *(terms.known_until, terms.since, terms.copies, terms.cut_of),
-    )
+    return GroupSync(source, target, include, terms_of(assignments, indexes), verified)

@@ -22,15 +22,15 @@ from mirror.groups.decide import GroupStanding
 from mirror.groups.follower import LAST_SYNC_SECONDS, STOP_SECONDS, GroupFollower
 from mirror.groups.side import Blocker, Side
 from mirror.groups.sync import GroupSync, SyncResult
-from mirror.groups.terms import is_verified, preserved
+from mirror.groups.terms import Terms, is_verified
 from mirror.journal.journal import Entry
-from mirror.journal.offset_maps import CUTS
+from mirror.journal.offset_maps import CUTS, Indexes
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.kafka.groups import Committed, Coordinators, GroupRefusal, ListedGroup
 from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
-from mirror.replication.offset_map import Cut
+from mirror.replication.offset_map import Cut, OffsetRangeIndex, OffsetRanges
 from mirror.states import State
 from mirror.suspension import SuspensionDetector
 
@@ -329,8 +329,13 @@ async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
         monkeypatch.setattr(owner, name, stand_in)
     monkeypatch.setattr(Cluster, "nodes", (1,))
     sides = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-    moved = preserved({AT: AT})
-    sync = GroupSync(*sides, [re.compile(".*")], moved, {"orders": ("orders", None)}, lambda _: True, lambda _: known)
+    runs = OffsetRanges()
+    runs.add(0, 0, known)
+    indexes = Indexes()
+    indexes[AT] = OffsetRangeIndex()
+    indexes[AT].learn(0, runs)
+    terms = Terms({AT: AT}, {"orders": ("orders", None)}, {}, indexes=indexes)
+    sync = GroupSync(*sides, [re.compile(".*")], terms, lambda _: True)
     found = await sync.sync_once(rehearsing=True)
     assert found.planned["readers"][AT].offset == commits
 
