@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mirror import clock
 from mirror.errors import ClusterError, WireError
-from mirror.groups.decide import GroupStanding
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, Skip, SyncResult
 from mirror.journal.journal import Journal
@@ -147,27 +146,14 @@ class GroupFollower:
             return result.is_complete
 
     async def _report(self, result: SyncResult) -> list[Blocker]:
+        now, before = clock.now_ms(), self._reported
+        standings = {str(standing): many for standing, many in result.standings.items()}
+        figures = GroupFigures(instance=self.instance, at_ms=now, groups=sum(standings.values()), **standings)
         try:
             if result.cuts:
                 await self.journal.append_all(cut_entry(partition, cut) for partition, cut in result.cuts.items())
-        except (ClusterError, WireError) as problem:
-            return [Blocker("the journal was not written", detail=str(problem))]
-        now = clock.now_ms()
-        figures = GroupFigures(
-            instance=self.instance,
-            at_ms=now,
-            groups=sum(result.standings.values()),
-            synced=result.standings.get(GroupStanding.SYNCED, 0),
-            held_back=result.standings.get(GroupStanding.HELD_BACK, 0),
-            expired=result.standings.get(GroupStanding.EXPIRED, 0),
-            ahead=result.standings.get(GroupStanding.AHEAD, 0),
-            active=result.standings.get(GroupStanding.ACTIVE, 0),
-            blocked=result.standings.get(GroupStanding.BLOCKED, 0),
-        )
-        before = self._reported
-        if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:
-            return []
-        try:
+            if before and replace(before, at_ms=now) == figures and now - before.at_ms < REPORT_SECONDS * 1000:
+                return []
             await self.journal.append([(KEY, figures.to_json())])
         except (ClusterError, WireError) as problem:
             return [Blocker("the journal was not written", detail=str(problem))]
