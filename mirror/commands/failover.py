@@ -36,7 +36,6 @@ from mirror.errors import (
     ConfigError,
     ExitCode,
     MalformedBatch,
-    OtherCluster,
     PreflightError,
     WireError,
 )
@@ -257,7 +256,6 @@ class _FailoverRun:
     _began: float = field(default_factory=clock.monotonic)
     _steps: dict[str, float] = field(default_factory=dict)
     _source_problem: str = ""
-    _is_elsewhere: bool = False
     _ended: bool = False
     _known_as: Entry | None = None
     _holder: str = ""  # the instance that had the flow then
@@ -330,7 +328,6 @@ class _FailoverRun:
             await source.learn(topics, SOURCE_SECONDS)
         except ClusterError as problem:
             self._source_problem = str(problem)
-            self._is_elsewhere = isinstance(problem.__cause__, OtherCluster)
         return not self._source_problem
 
     def warn_of_others(self, known: JournalSnapshot) -> None:
@@ -401,8 +398,6 @@ class _FailoverRun:
     async def drain(self, source: Cluster | None, known: JournalSnapshot) -> None:
         """Get over what the source holds now, as far as there is headway."""
         if source is None:
-            if self._is_elsewhere:
-                await self._drain_unseen(known)
             return
         problem = ""
         for _ in range(DRAIN_TRIES):
@@ -429,25 +424,6 @@ class _FailoverRun:
         if problem:
             self._warn(f"what was missing could not be copied: {problem}")
         await self._warn_of_rekeyed(source, known)
-
-    async def _drain_unseen(self, known: JournalSnapshot) -> None:
-        """Let a mirror that runs get over what it sees of the source, whose right address it may have, unlike us."""
-        deadline = clock.monotonic() + IDLE_SECONDS
-        while (owner := known.watched.current()) is not None:
-            if (
-                all(status.instance == owner.instance for status in known.figures.values())
-                or clock.monotonic() > deadline
-            ):
-                ends = {
-                    partition: status.log_end
-                    for partition, status in known.figures.items()
-                    if status.instance == owner.instance
-                }
-                if behind := await known.reaching(ends, IDLE_SECONDS):
-                    self._warn(f"the mirror got no further, with {len(behind)} partitions behind the source's ends")
-                return
-            await asyncio.sleep(POLL_SECONDS)
-            await known.read()
 
     async def _drain_here(self, known: JournalSnapshot) -> str:
         """Copy what is missing; why that could not be done, else empty."""
