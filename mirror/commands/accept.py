@@ -49,8 +49,6 @@ from mirror.topics.history import keeping_to_known
 _TRIES: Final = 3
 #: Stops of copies that are not their sources'.
 _UNLIKE: Final = frozenset({State.TRUNCATED, State.DIVERGED})
-#: The flow, and both sides of a partition.
-_Sides = tuple[str, Cluster, TopicPartition, Cluster, TopicPartition]
 
 
 @dataclass(slots=True)
@@ -203,10 +201,8 @@ async def _accept(
         for one in found:
             logs = settings.flow, source, one.source, target, one.target
             index = indexes.get(one.target, OffsetRangeIndex()) if translates else None
-            attempt = _reporting(attempt_of(*logs, standing, since.get(one.target, 0), index), logs)
-            await _settle(
-                one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed
-            )
+            attempt = attempt_of(*logs, standing, since.get(one.target, 0), index)
+            await _Trial(one, attempt, source, target, standing, rules, keeps_times, unconfirmed).settle()
             if one.stop is None:
                 lost = losses_in(records).get(one.target, ())
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
@@ -250,105 +246,128 @@ async def _accept_rekeyed(
         return found
 
 
-def _reporting(attempt: Attempt, logs: _Sides) -> Attempt:
-    """The same, where what cannot be read of a log stops the partition."""
-    _, _, partition, target, copy = logs
+@dataclass(slots=True)
+class _Trial:
+    """Finds out what has to be accepted so that a partition goes on."""
 
-    async def tried(accepted: tuple[int, int] | None, last: LastPosition | None) -> object:
-        try:
-            return await attempt(accepted, last)
-        except MalformedBatch as damage:
-            raise corrupt(damage, target, partition, copy.topic) from damage
-
-    return tried
-
-
-async def _settle(
-    one: AcceptedRange,
-    attempt: Attempt,
-    source: Cluster,
-    target: Cluster,
-    standing: Standing,
-    rules: Rules,
-    *,
-    keeps_times: bool,
-    unconfirmed: bool,
-) -> None:
-    """Find out what has to be accepted so that a partition goes on."""
-    ids = source.topic_id(one.source.topic), target.topic_id(one.target.topic)
-    known = standing.positions.get(one.target)
-    last = known if known is not None and known.is_of(*ids) else None
+    #: What is accepted of it so far.
+    found: AcceptedRange
+    #: Begins it as its task would.
+    attempt: Attempt
+    source: Cluster
+    target: Cluster
+    standing: Standing
+    rules: Rules
+    #: The copy is to have the times of the source.
+    keeps_times: bool
+    #: A copy that nothing confirms is taken for whole.
+    unconfirmed: bool
+    #: The source offsets, from and to before, behind which it goes on.
     accepted: tuple[int, int] | None = None
-    while True:
-        stop = await _stop_of(attempt, accepted, last)
-        if unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.confirmed is None:
-            last = one.confirmed = _confirmed(stop, last, ids)
-        elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and one.loss is None:
-            begin = await list_offset(source, one.source, EARLIEST)
-            reason = "target" if stop.state is State.TARGET_LOST else "retention"
-            one.loss = Loss(one.source, one.target, stop.offset, begin, reason)
-            accepted = stop.offset, begin
-        else:
-            break
-    before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
-    if stop is None and one.confirmed is None and stood is not None and stood.concerns(ids[1]):
-        clusters = source, target
-        stop = await _still_stands(one, attempt, accepted, last, stood, clusters, keeps_times=keeps_times)
-        if unconfirmed and isinstance(stop, Unconfirmed):
-            one.confirmed = _confirmed(stop, last, ids)
-            stop = None
-        elif isinstance(stop, Unconfirmed):
-            advice = located(stop, source, target, one.target.topic).advice
-            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, advice=advice)
-    if stop is None and one.loss is None:
-        one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
-    one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
-    one.stop = located(stop, source, target, one.target.topic) if stop is not None else None
-    if stop is None and stood is not None:
-        one.lifted = stood
+    #: The position that the journal keeps, or a person confirms.
+    last: LastPosition | None = None
 
+    @property
+    def ids(self) -> tuple[UUID | None, UUID | None]:
+        """Return the ids of both topics."""
+        return self.source.topic_id(self.found.source.topic), self.target.topic_id(self.found.target.topic)
 
-def _confirmed(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | None, UUID | None]) -> LastPosition:
-    """The position that a person confirms."""
-    batch = last.batch if last is not None else None
-    return LastPosition(
-        source_next=doubt.offset,
-        target_end=doubt.target_end,
-        source_topic_id=ids[0],
-        target_topic_id=ids[1],
-        batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
-        was_accepted=True,
-        begins=last.begins if last is not None else 0,
-    )
+    async def settle(self) -> None:
+        """Accept what has to be, and find what stops the partition all the same. Raises as queries do."""
+        found, known = self.found, self.standing.positions.get(self.found.target)
+        self.last = known if known is not None and known.is_of(*self.ids) else None
+        while True:
+            stop = await self.stop_of(self.last)
+            if self.unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and found.confirmed is None:
+                self.last = found.confirmed = self._confirmed(stop)
+            elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and found.loss is None:
+                begin = await list_offset(self.source, found.source, EARLIEST)
+                reason = "target" if stop.state is State.TARGET_LOST else "retention"
+                found.loss = Loss(found.source, found.target, stop.offset, begin, reason)
+                self.accepted = stop.offset, begin
+            else:
+                break
+        before, stood = self.standing.accepted.get(found.target), self.standing.stops.get(found.target)
+        if stop is None and found.confirmed is None and stood is not None and stood.concerns(self.ids[1]):
+            stop = await self.still_stands(stood)
+            if self.unconfirmed and isinstance(stop, Unconfirmed):
+                found.confirmed = self._confirmed(stop)
+                stop = None
+            elif isinstance(stop, Unconfirmed):
+                advice = located(stop, self.source, self.target, found.target.topic).advice
+                stop = PartitionStop(stood.state, *found.source, stop.offset, stop.detail, advice=advice)
+        if stop is None and found.loss is None:
+            found.loss = await self._damage()
+        found.was_accepted = found.loss is not None and before is not None and before.covers(found.loss, self.ids[0])
+        found.stop = located(stop, self.source, self.target, found.target.topic) if stop is not None else None
+        if stop is None and stood is not None:
+            found.lifted = stood
 
+    async def begin(self, last: LastPosition | None) -> Position:
+        """Begin the partition from a position, where what cannot be read of a log stops it."""
+        try:
+            return await self.attempt(self.accepted, last)
+        except MalformedBatch as damage:
+            raise corrupt(damage, self.target, self.found.source, self.found.target.topic) from damage
 
-async def _still_stands(
-    one: AcceptedRange,
-    attempt: Attempt,
-    accepted: tuple[int, int] | None,
-    last: LastPosition | None,
-    stood: KnownStop,
-    clusters: tuple[Cluster, Cluster],
-    *,
-    keeps_times: bool,
-) -> PartitionStop | None:
-    """What stops a partition for which one of `_UNLIKE` stood, and that could go on by the position which the journal
-    keeps: Unconfirmed where neither log has anything left by which they could be compared, or the copy's last records
-    have times of the target's where it `keeps_times` of the source.
-    """
-    if stood.state not in _UNLIKE:
-        return None
-    stop = await _stop_of(attempt, accepted, None)
-    if stop is not None and not isinstance(stop, Unconfirmed):
-        return stop
-    position = _position(await attempt(accepted, last))
-    if stop is None and _was_compared(_position(await attempt(accepted, None))):
-        if not (position.stamped and keeps_times):
+    async def stop_of(self, last: LastPosition | None) -> PartitionStop | None:
+        """Return what stops the partition, None where nothing does. Raises as queries do."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                await self.begin(last)
+            except PartitionStop as stop:
+                return stop
+            except ClusterUnreachable:
+                if not tries_left:
+                    raise
+            else:
+                return None
+        raise AssertionError("unreachable: the last try returns or raises")
+
+    async def still_stands(self, stood: KnownStop) -> PartitionStop | None:
+        """Return what stops a partition for which one of `_UNLIKE` stood, and that could go on by the position which
+        the journal keeps: Unconfirmed where neither log has anything left by which they could be compared, or the
+        copy's last records have times of the target's where it is to have those of the source.
+        """
+        if stood.state not in _UNLIKE:
             return None
-        return Unconfirmed(one.source, position.next_offset, position.end, stood.detail)
-    left = f"no record is left by which {clusters[0]} and {clusters[1]} could be compared"
-    detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
-    return Unconfirmed(one.source, position.next_offset, position.end, detail)
+        stop = await self.stop_of(None)
+        if stop is not None and not isinstance(stop, Unconfirmed):
+            return stop
+        position = await self.begin(self.last)
+        if stop is None and _was_compared(await self.begin(None)):
+            if not (position.stamped and self.keeps_times):
+                return None
+            return Unconfirmed(self.found.source, position.next_offset, position.end, stood.detail)
+        left = f"no record is left by which {self.source} and {self.target} could be compared"
+        detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
+        return Unconfirmed(self.found.source, position.next_offset, position.end, detail)
+
+    def _confirmed(self, doubt: Unconfirmed) -> LastPosition:
+        """Return the position that a person confirms."""
+        source_id, target_id = self.ids
+        batch = self.last.batch if self.last is not None else None
+        return LastPosition(
+            source_next=doubt.offset,
+            target_end=doubt.target_end,
+            source_topic_id=source_id,
+            target_topic_id=target_id,
+            batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
+            was_accepted=True,
+            begins=self.last.begins if self.last is not None else 0,
+        )
+
+    async def _damage(self) -> Loss | None:
+        """Return the damaged batch that the partition comes to next, or what else cannot be written there; None where
+        that can be, and where nothing shows how far the damage reaches.
+        """
+        partition, offset = self.found.source, (await self.begin(self.last)).next_offset
+        damaged = await damaged_at(self.source, partition, offset)
+        if damaged is None:
+            damaged = await unwritable_at(self.source, partition, offset, self.rules)
+        if damaged is None or damaged.next_offset <= damaged.first:
+            return None
+        return Loss(partition, self.found.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
 
 
 def _was_compared(position: Position) -> bool:
@@ -356,49 +375,6 @@ def _was_compared(position: Position) -> bool:
     just what would show that it is another one.
     """
     return position.last is None or position.last.epoch_until >= 0
-
-
-def _position(found: object) -> Position:
-    position = found[0] if isinstance(found, tuple) else found
-    assert isinstance(position, Position)
-    return position
-
-
-async def _damage_of(
-    one: AcceptedRange,
-    attempt: Attempt,
-    accepted: tuple[int, int] | None,
-    last: LastPosition | None,
-    source: Cluster,
-    rules: Rules,
-) -> Loss | None:
-    """The damaged batch that a partition comes to next, or what else cannot be written there; None where that can be,
-    and where nothing shows how far the damage reaches.
-    """
-    position = _position(await attempt(accepted, last))
-    damaged = await damaged_at(source, one.source, position.next_offset)
-    if damaged is None:
-        damaged = await unwritable_at(source, one.source, position.next_offset, rules)
-    if damaged is None or damaged.next_offset <= damaged.first:
-        return None
-    return Loss(one.source, one.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
-
-
-async def _stop_of(
-    attempt: Attempt, accepted: tuple[int, int] | None, last: LastPosition | None
-) -> PartitionStop | None:
-    """What stops a partition with these, None where nothing does. Raises as queries do."""
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            await attempt(accepted, last)
-        except PartitionStop as stop:
-            return stop
-        except ClusterUnreachable:
-            if not tries_left:
-                raise
-        else:
-            return None
-    raise AssertionError("unreachable: the last try returns or raises")
 
 
 def _entries(accepted: AcceptedRange, source: Cluster) -> list[Change]:

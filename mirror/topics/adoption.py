@@ -43,6 +43,7 @@ from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import Rekeying, TopicPair
 from mirror.replication.assignment import LastPosition
+from mirror.replication.decide import Position
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import looking, resume_translated
@@ -329,7 +330,7 @@ class Unlike:
 
 
 #: Begins a partition as its task would, with what is accepted of losses, and what is known of the copy.
-Attempt = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
+Attempt = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, Position]]
 
 
 def attempt_of(
@@ -346,9 +347,9 @@ def attempt_of(
     ids = source.topic_id(partition.topic), target.topic_id(copy.topic)
     observer = Observer(flow, source, partition, target, copy, since=since, losses=standing.lost_of(copy, *ids))
 
-    def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
+    async def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Position:
         begun = replace(observer, accepted=accepted, last=last)
-        return resume(begun) if index is None else resume_translated(begun, looking(index))
+        return await resume(begun) if index is None else (await resume_translated(begun, looking(index)))[0]
 
     return attempt
 
