@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from mirror import __version__
@@ -436,6 +437,12 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
 # --- The line that signs a proof off ----------------------------------------------------------------------------------
 
 
+#: What a line of each kind says, behind where it is.
+_PROVED: Final = attrgetter("begin", "end", "records", "source_digest", "target_digest")
+_RECORDS: Final = attrgetter("topic", "target", "records", "target_records", "different")
+_LACKED: Final = attrgetter("kind", "topic", "target", "partition", "first", "next_offset", "offsets")
+
+
 def facts(report: VerifyReport) -> dict[str, Any]:
     """Return which clusters were compared when, up to where, and what was found."""
     return {
@@ -445,43 +452,12 @@ def facts(report: VerifyReport) -> dict[str, Any]:
         "source_id": report.source_id,
         "target_id": report.target_id,
         "different": report.different,
-        "partitions": [
-            [
-                *partition.pair.source,
-                *partition.pair.target,
-                partition.begin,
-                partition.end,
-                partition.records,
-                partition.source_digest,
-                partition.target_digest,
-            ]
-            for partition in report.partitions
-        ],
+        "partitions": [[*one.pair.source, *one.pair.target, *_PROVED(one)] for one in report.partitions],
         "not_verified": [[*unread.pair.source, *unread.pair.target] for unread in report.unread],
         "gone": [[gone.topic, gone.target] for gone in report.gone],
-        "rekeyed": [
-            [
-                rekeyed_report.topic,
-                rekeyed_report.target,
-                rekeyed_report.records,
-                rekeyed_report.target_records,
-                rekeyed_report.different,
-            ]
-            for rekeyed_report in report.rekeyed
-        ],
+        "rekeyed": [[*_RECORDS(rekeyed)] for rekeyed in report.rekeyed],
         "whole": report.is_whole,
-        "not_whole": [
-            [
-                shortfall.kind,
-                shortfall.topic,
-                shortfall.target,
-                shortfall.partition,
-                shortfall.first,
-                shortfall.next_offset,
-                shortfall.offsets,
-            ]
-            for shortfall in report.shortfalls
-        ],
+        "not_whole": [[*_LACKED(shortfall)] for shortfall in report.shortfalls],
     }
 
 
