@@ -6,18 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE
 from mirror.records.header import RawBatch, split
 from mirror.records.transactions import Aborted
 from mirror.verify.report import Mark, covering
-
-#: How often a broker may give nothing at an offset before the log's end, and the seconds in between: a leader just
-#: elected gives nothing until it knows how far the log is committed.
-EMPTY_ANSWERS: Final = 4
-EMPTY_PAUSE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +23,8 @@ class Answer:
     aborted: tuple[tuple[int, int], ...] = ()
 
 
-#: Reads a record set from an offset on. Raises BrokerError 1 where the offset is out of range.
+#: Reads a record set from an offset on, empty where the broker gives none there, however often it is asked. Raises
+#: BrokerError 1 where the offset is out of range.
 Fetch = Callable[[int], Coroutine[Any, Any, Answer]]
 
 
@@ -70,7 +66,6 @@ class Reader:
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
         self._at, self._end, self._moved = begin, end, moved
         self._ready: deque[Stored] = deque()
-        self._empty = 0
         self._fetching: asyncio.Task[Answer] | None = None
         self._ask()
 
@@ -111,7 +106,8 @@ class Reader:
             except (MalformedBatch, BadRecords) as problem:
                 if not self._pass_lost():
                     self.damage = str(problem)
-            await self._judge_progress(before)
+            if self._at == before and not (self.damage or self._pass_lost()):
+                self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
         if self._on_read:
             self._on_read(min(self._at, self._end) - before)
         self._ask()
@@ -143,13 +139,3 @@ class Reader:
         self.lost.append(lost)
         self._at = lost[1]
         return True
-
-    async def _judge_progress(self, before: int) -> None:
-        if self._at > before or self.damage:
-            self._empty = 0
-            return
-        self._empty += 1
-        if self._empty < EMPTY_ANSWERS:
-            await asyncio.sleep(EMPTY_PAUSE)
-        elif not self._pass_lost():
-            self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
