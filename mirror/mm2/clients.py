@@ -8,7 +8,6 @@ that turns them into PEM files; stores that are PEM files already are taken as t
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,7 @@ from mirror.mm2.properties import Draft, Property, Side, variable_name
 
 # --- A line of `sasl.jaas.config` -------------------------------------------------------------------------------------
 
-_WORD: Final = r"""\s*("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^\s"'=;]+)"""
-_MODULE: Final = re.compile(
-    rf"{_WORD}\s+(?:required|requisite|sufficient|optional)(?=[\s;]|\Z)", re.IGNORECASE | re.DOTALL
-)
-_OPTION: Final = re.compile(rf"{_WORD}\s*={_WORD}", re.DOTALL)
+_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +34,20 @@ class Login:
 
 def login(text: str) -> Login:
     """Read the first entry of a line. Raises ValueError where it is none; its message shows nothing of the text."""
-    module = _MODULE.match(text)
-    if module is None:
+    words = shlex.shlex(text, posix=True, punctuation_chars="=;")
+    words.whitespace_split, words.commenters, words.escapedquotes = True, "", "\"'"
+    module, flag = next(words, ""), next(words, "")
+    if flag.lower() not in _FLAGS:
         raise ValueError("not a login module with a control flag (required) and options")
     options: dict[str, str] = {}
-    end = module.end()
-    while option := _OPTION.match(text, end):
-        name, value = map(_unquoted, option.groups())
-        options[name], end = value, option.end()
-    if text[end:].strip()[:1] not in ("", ";"):
-        raise ValueError("options must be written as name=value")
-    return Login(_unquoted(module[1]).rpartition(".")[2], options)
-
-
-def _unquoted(word: str) -> str:
-    return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL) if word[0] in "\"'" else word
+    for name in iter(words.get_token, ";"):
+        if name is None:
+            break
+        sign, value = words.get_token(), words.get_token()
+        if sign != "=" or value is None:
+            raise ValueError("options must be written as name=value")
+        options[name] = value
+    return Login(module.rpartition(".")[2], options)
 
 
 # --- The sections `source` and `target` -------------------------------------------------------------------------------
