@@ -19,7 +19,6 @@ from mirror.journal.offset_maps import cut_entry
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import KEY, GroupFigures
-from mirror.suspension import always
 
 #: A round that took longer than the interval is followed by as long a pause, up to this: it spares brokers that labour.
 LONGEST_REST: Final = 5.0
@@ -33,10 +32,6 @@ _NOT_RENEWED: Final = "offsets that did not move were not committed again in tim
 _NOT_ASKED: Final = "unknown which stay behind, since the mirror was to end before it asked"
 
 
-def _nobody(_: bool) -> None:
-    """Nobody wants to know."""
-
-
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one round to the next;
@@ -48,8 +43,8 @@ class GroupFollower:
     journal: Journal
     instance: str
     interval: float
-    on_sync: Callable[[bool], None] = _nobody
-    may_go_on: Callable[[], Awaitable[bool]] = always
+    on_sync: Callable[[bool], object]
+    may_go_on: Callable[[], Awaitable[bool]]
     _met: dict[str, set[str]] = field(default_factory=dict)
     _warned: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None

@@ -32,7 +32,7 @@ from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
 from mirror.replication.offset_map import Cut, OffsetRangeIndex, OffsetRanges
 from mirror.states import State
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import SuspensionDetector, always
 
 AT = TopicPartition("orders", 0)
 
@@ -87,7 +87,7 @@ def follower(
     *results: SyncResult | Exception | float, on_sync: Callable[[bool], None] = lambda _: None
 ) -> tuple[Any, Results, Records]:
     sync, journal = Results(*results), Records()
-    made: Any = GroupFollower(sync, journal, "me", 0.01, on_sync)  # type: ignore[arg-type] # stand-ins
+    made: Any = GroupFollower(sync, journal, "me", 0.01, on_sync, always)  # type: ignore[arg-type] # stand-ins
     return made, sync, journal
 
 
