@@ -263,7 +263,7 @@ def pause(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_le
     from mirror.commands.pause import pause as pause_topics
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(pause_topics(config.load(config_file), topics, as_json=as_json))
+    raise typer.Exit(pause_topics(config.load(config_file), topics, pauses=True, as_json=as_json))
 
 
 @app.command()
@@ -272,10 +272,10 @@ def resume(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_l
 
     Example: mirror resume configs/quickstart.yaml orders
     """
-    from mirror.commands.pause import resume as resume_topics
+    from mirror.commands.pause import pause as pause_topics
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(resume_topics(config.load(config_file), topics, as_json=as_json))
+    raise typer.Exit(pause_topics(config.load(config_file), topics, pauses=False, as_json=as_json))
 
 
 app.add_typer(offsets, name="offsets")

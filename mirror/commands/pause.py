@@ -18,17 +18,8 @@ from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.history import read_own, write_own
 
 
-def pause(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Pause source topics. Raises ConfigError for one that is not mirrored, and ClusterError."""
-    return _set(settings, topics, as_json=as_json, pauses=True)
-
-
-def resume(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Let topics go on. Raises as `pause` does."""
-    return _set(settings, topics, as_json=as_json, pauses=False)
-
-
-def _set(settings: Settings, topics: Sequence[str], *, as_json: bool, pauses: bool) -> ExitCode:
+def pause(settings: Settings, topics: Sequence[str], *, pauses: bool, as_json: bool) -> ExitCode:
+    """Pause source topics, or let them go on. Raises ConfigError for one that is not mirrored, and ClusterError."""
     paused = _paused_of(settings, topics)
     changed = [topic for topic in topics if (topic in paused) is not pauses]
     entries = [pause_entry(topic) if pauses else PAUSES.tombstone(topic) for topic in changed]
