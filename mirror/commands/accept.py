@@ -17,7 +17,7 @@ source's but for their times, where the target gave them times that nobody asked
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -36,12 +36,13 @@ from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import POSSIBLE, KnownStop, LastPosition, Loss
 from mirror.replication.damage import damaged_at, unwritable_at
 from mirror.replication.decide import Position, Unconfirmed
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.position import corrupt, located
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.suspension import Clearance, beating, look_again, never
-from mirror.topics.adoption import Attempt, attempt_of, not_named
+from mirror.topics.adoption import begun, not_named
 from mirror.topics.apply import ensure_flow_topic, rules_for
 from mirror.topics.history import keeping_to_known
 
@@ -199,10 +200,16 @@ async def _accept(
         indexes = await indexes_of(journal) if translates else {}
         keeps_times = settings.topics.append_time == "source"
         for one in found:
-            logs = settings.flow, source, one.source, target, one.target
+            ids = source.topic_id(topic), target.topic_id(target_topic)
+            last = standing.positions.get(one.target)
+            observer = Observer(
+                *(settings.flow, source, one.source, target, one.target),
+                since=since.get(one.target, 0),
+                last=last if last is not None and last.is_of(*ids) else None,
+                losses=standing.lost_of(one.target, *ids),
+            )
             index = indexes.get(one.target, OffsetRangeIndex()) if translates else None
-            attempt = attempt_of(*logs, standing, since.get(one.target, 0), index)
-            await _Trial(one, attempt, source, target, standing, rules, keeps_times, unconfirmed).settle()
+            await _Trial(one, observer, index, standing, rules, keeps_times, unconfirmed).settle()
             if one.stop is None:
                 lost = losses_in(records).get(one.target, ())
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
@@ -252,39 +259,41 @@ class _Trial:
 
     #: What is accepted of it so far.
     found: AcceptedRange
-    #: Begins it as its task would.
-    attempt: Attempt
-    source: Cluster
-    target: Cluster
+    #: Knows the position that the journal keeps, or a person confirms, and what is accepted.
+    observer: Observer
+    #: Where offsets moved to; None where they are equal on both sides.
+    index: OffsetRangeIndex | None
     standing: Standing
     rules: Rules
     #: The copy is to have the times of the source.
     keeps_times: bool
     #: A copy that nothing confirms is taken for whole.
     unconfirmed: bool
-    #: The source offsets, from and to before, behind which it goes on.
-    accepted: tuple[int, int] | None = None
-    #: The position that the journal keeps, or a person confirms.
-    last: LastPosition | None = None
+
+    @property
+    def source(self) -> Cluster:
+        """Return the source."""
+        return self.observer.source
 
     @property
     def ids(self) -> tuple[UUID | None, UUID | None]:
         """Return the ids of both topics."""
-        return self.source.topic_id(self.found.source.topic), self.target.topic_id(self.found.target.topic)
+        target = self.observer.target
+        return self.source.topic_id(self.found.source.topic), target.topic_id(self.found.target.topic)
 
     async def settle(self) -> None:
         """Accept what has to be, and find what stops the partition all the same. Raises as queries do."""
-        found, known = self.found, self.standing.positions.get(self.found.target)
-        self.last = known if known is not None and known.is_of(*self.ids) else None
+        found = self.found
         while True:
-            stop = await self.stop_of(self.last)
+            stop = await self.stop_of(self.observer)
             if self.unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and found.confirmed is None:
-                self.last = found.confirmed = self._confirmed(stop)
+                found.confirmed = self._confirmed(stop)
+                self.observer = replace(self.observer, last=found.confirmed)
             elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and found.loss is None:
                 begin = await list_offset(self.source, found.source, EARLIEST)
                 reason = "target" if stop.state is State.TARGET_LOST else "retention"
                 found.loss = Loss(found.source, found.target, stop.offset, begin, reason)
-                self.accepted = stop.offset, begin
+                self.observer = replace(self.observer, accepted=(stop.offset, begin))
             else:
                 break
         before, stood = self.standing.accepted.get(found.target), self.standing.stops.get(found.target)
@@ -294,27 +303,30 @@ class _Trial:
                 found.confirmed = self._confirmed(stop)
                 stop = None
             elif isinstance(stop, Unconfirmed):
-                advice = located(stop, self.source, self.target, found.target.topic).advice
+                advice = self._located(stop).advice
                 stop = PartitionStop(stood.state, *found.source, stop.offset, stop.detail, advice=advice)
         if stop is None and found.loss is None:
             found.loss = await self._damage()
         found.was_accepted = found.loss is not None and before is not None and before.covers(found.loss, self.ids[0])
-        found.stop = located(stop, self.source, self.target, found.target.topic) if stop is not None else None
+        found.stop = self._located(stop) if stop is not None else None
         if stop is None and stood is not None:
             found.lifted = stood
 
-    async def begin(self, last: LastPosition | None) -> Position:
-        """Begin the partition from a position, where what cannot be read of a log stops it."""
-        try:
-            return await self.attempt(self.accepted, last)
-        except MalformedBatch as damage:
-            raise corrupt(damage, self.target, self.found.source, self.found.target.topic) from damage
+    def _located(self, stop: PartitionStop) -> PartitionStop:
+        return located(stop, self.source, self.observer.target, self.found.target.topic)
 
-    async def stop_of(self, last: LastPosition | None) -> PartitionStop | None:
+    async def begin(self, observer: Observer) -> Position:
+        """Begin the partition, where what cannot be read of a log stops it."""
+        try:
+            return await begun(observer, self.index)
+        except MalformedBatch as damage:
+            raise corrupt(damage, observer.target, self.found.source, self.found.target.topic) from damage
+
+    async def stop_of(self, observer: Observer) -> PartitionStop | None:
         """Return what stops the partition, None where nothing does. Raises as queries do."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                await self.begin(last)
+                await self.begin(observer)
             except PartitionStop as stop:
                 return stop
             except ClusterUnreachable:
@@ -331,22 +343,23 @@ class _Trial:
         """
         if stood.state not in _UNLIKE:
             return None
-        stop = await self.stop_of(None)
+        unknown = replace(self.observer, last=None)
+        stop = await self.stop_of(unknown)
         if stop is not None and not isinstance(stop, Unconfirmed):
             return stop
-        position = await self.begin(self.last)
-        if stop is None and _was_compared(await self.begin(None)):
+        position = await self.begin(self.observer)
+        if stop is None and _was_compared(await self.begin(unknown)):
             if not (position.stamped and self.keeps_times):
                 return None
             return Unconfirmed(self.found.source, position.next_offset, position.end, stood.detail)
-        left = f"no record is left by which {self.source} and {self.target} could be compared"
+        left = f"no record is left by which {self.source} and {self.observer.target} could be compared"
         detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
         return Unconfirmed(self.found.source, position.next_offset, position.end, detail)
 
     def _confirmed(self, doubt: Unconfirmed) -> LastPosition:
         """Return the position that a person confirms."""
-        source_id, target_id = self.ids
-        batch = self.last.batch if self.last is not None else None
+        (source_id, target_id), last = self.ids, self.observer.last
+        batch = last.batch if last is not None else None
         return LastPosition(
             source_next=doubt.offset,
             target_end=doubt.target_end,
@@ -354,14 +367,14 @@ class _Trial:
             target_topic_id=target_id,
             batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
             was_accepted=True,
-            begins=self.last.begins if self.last is not None else 0,
+            begins=last.begins if last is not None else 0,
         )
 
     async def _damage(self) -> Loss | None:
         """Return the damaged batch that the partition comes to next, or what else cannot be written there; None where
         that can be, and where nothing shows how far the damage reaches.
         """
-        partition, offset = self.found.source, (await self.begin(self.last)).next_offset
+        partition, offset = self.found.source, (await self.begin(self.observer)).next_offset
         damaged = await damaged_at(self.source, partition, offset)
         if damaged is None:
             damaged = await unwritable_at(self.source, partition, offset, self.rules)
