@@ -184,30 +184,20 @@ def _notes(report: VerifyReport) -> list[Text]:
             Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
             for (topic, note), partitions in notes.items()
         ),
-        *(
-            Text(rekeyed(rekeyed_report), "red" if rekeyed_report.different else "green")
-            for rekeyed_report in report.rekeyed
-        ),
+        *(Text(rekeyed(topic), "red" if topic.different else "green") for topic in report.rekeyed),
         *(Text(f"note: {plain(str(gone))}", "yellow") for gone in report.gone),
         *(Text(f"not verified: {plain(str(unread))}", "red") for unread in report.unread),
     ]
 
 
-def rekeyed(rekeyed_report: RekeyedReport) -> str:
+def rekeyed(topic: RekeyedReport) -> str:
     """What became of a re-keyed topic, in a sentence."""
-    buried = f", {number(rekeyed_report.buried)} of them in the dead-letter topic" if rekeyed_report.buried else ""
-    found = (
-        count(rekeyed_report.different, "difference")
-        if rekeyed_report.different
-        else "each once, as the rule says, in its order"
-    )
-    text = f"{count(rekeyed_report.records, 'record')} computed once more and looked for{buried}"
-    stamped = (
-        f"; {number(rekeyed_report.own_timestamps)} with the target's own timestamps"
-        if rekeyed_report.own_timestamps
-        else ""
-    )
-    return f"{plain(rekeyed_report.topic)} → {plain(rekeyed_report.target)}, re-keyed: {text}: {found}{stamped}"
+    buried = f", {number(topic.buried)} of them in the dead-letter topic" if topic.buried else ""
+    stamped = f"; {number(topic.own_timestamps)} with the target's own timestamps" if topic.own_timestamps else ""
+    equal = "each once, as the rule says, in its order"
+    found = count(topic.different, "difference") if topic.different else equal
+    text = f"{count(topic.records, 'record')} computed once more and looked for{buried}"
+    return f"{plain(topic.topic)} → {plain(topic.target)}, re-keyed: {text}: {found}{stamped}"
 
 
 def _shortfalls(report: VerifyReport) -> list[Text]:

@@ -471,13 +471,13 @@ def verdict(report: VerifyReport) -> str:
 
 
 def _likeness(report: VerifyReport, sides: str) -> str:
-    if not any(partition.batches for partition in report.partitions) and not any(
-        rekeyed_report.records for rekeyed_report in report.rekeyed
-    ):
+    if not report.sums["batches"] and not any(topic.records for topic in report.rekeyed):
         return f"nothing {'to compare' if report.is_whole else 'was compared'} between {sides}"
-    if any(partition.own_timestamps for partition in report.partitions):
-        return f"{sides} are equal, but for timestamps that the target set itself"
-    return f"{sides} are equal"
+    return f"{sides} are equal{_but_times(report)}"
+
+
+def _but_times(report: VerifyReport) -> str:
+    return ", but for timestamps that the target set itself" if report.sums["own_timestamps"] else ""
 
 
 def _gaps(report: VerifyReport) -> str:
