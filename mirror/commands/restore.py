@@ -378,7 +378,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         Endpoint.of(settings.target),
         _configs(target, plan),
         partitions,
-        [*_missing(plan, partitions), *_lacking(settings, disks)],
+        _missing(settings, plan, disks, partitions),
         wanted.dry_run,
         notes=disks.notes,
     )
@@ -590,25 +590,14 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
     return sorted(results, key=lambda one: one.assignment.source)
 
 
-def _missing(plan: TopicPlan, found: Mapping[TopicPartition, Sequence[Path]]) -> list[TopicPartition]:
-    """Partitions without a folder: below the highest number found, or of a target topic that has more."""
-    return [
-        partition
-        for pair in plan.pairs
-        for number in range(max(pair.partitions, _on_target(plan, pair.target)))
-        if (partition := TopicPartition(pair.source, number)) not in found
-    ]
-
-
-def _lacking(settings: Settings, disks: Disks) -> Iterator[TopicPartition]:
-    """The partitions of topics of the flow that the lost cluster had, and of which there is no folder at all: one of
-    several log.dirs may be missing.
+def _missing(
+    settings: Settings, plan: TopicPlan, disks: Disks, found: Collection[TopicPartition]
+) -> list[TopicPartition]:
+    """Partitions without a folder: below the highest number found, or of a target topic that has more; and those of the
+    flow's topics of which there is no folder at all: one of several log.dirs may be missing.
     """
-    for topic, count in disks.lacking.items():
-        if selects(topic, settings.topics):
-            yield from (TopicPartition(topic, number) for number in range(count))
-
-
-def _on_target(plan: TopicPlan, topic: str) -> int:
-    known = plan.target_topics.get(topic)
-    return len(known.partitions) if known else 0
+    there = {name: len(info.partitions) for name, info in plan.target_topics.items()}
+    counts = {pair.source: max(pair.partitions, there.get(pair.target, 0)) for pair in plan.pairs}
+    counts |= {topic: count for topic, count in disks.lacking.items() if selects(topic, settings.topics)}
+    every = (TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
+    return [partition for partition in every if partition not in found]
