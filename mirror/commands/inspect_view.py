@@ -402,7 +402,6 @@ class LogView:
             for column in _BATCH
             if (is_wide or column.head in _FEW) and (options.ratio or column.head != "ratio")
         ]
-        self._uncompressed = _measure() if options.ratio else None
         self._unwritable: list[Unfit] = []
         self.totals = LogTotals()
 
@@ -423,9 +422,9 @@ class LogView:
             crc_holds=crc_holds,
         )
         uncompressed = None
-        if self._uncompressed and raw.header.magic == 2 and verdict.action is not Action.REFUSE:
+        if self._options.ratio and raw.header.magic == 2 and verdict.action is not Action.REFUSE:
             try:
-                uncompressed = self._uncompressed(raw)
+                uncompressed = _uncompressed(raw)
             except BadRecords:
                 self.totals.undecodable += 1
         found = None
@@ -507,11 +506,11 @@ def show(*parts: Table | Text) -> None:
     sys.stdout.write(captured.get())
 
 
-def _measure() -> Callable[[RawBatch], int]:
-    """Bytes of the records of a batch of magic 2 without compression; what is returned raises BadRecords."""
+def _uncompressed(raw: RawBatch) -> int:
+    """Return the bytes of the records of a batch of magic 2 without compression. Raises BadRecords."""
     from mirror.records.codecs import uncompressed_size  # noqa: PLC0415 -- nobody else needs the codecs
 
-    return lambda raw: uncompressed_size(raw.header.codec, raw.records)
+    return uncompressed_size(raw.header.codec, raw.records)
 
 
 def _unwritable(raw: RawBatch, rules: Rules, next_offset: int) -> Unfit | None:
