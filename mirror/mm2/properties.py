@@ -34,7 +34,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import chain, count, permutations
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
@@ -44,9 +44,9 @@ from mirror.config.yaml_tree import Keys
 
 _BLANKS: Final = " \t\f"
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-#: A key, up to the first blank, `=` or `:` without a backslash; a backslash at the very end is left out.
-_KEY: Final = re.compile(r"(?:\\.|[^\\ \t\f=:])*", re.DOTALL)
-_SEPARATOR: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+#: A key, up to the first blank, `=` or `:` without a backslash; what separates it; and its value.
+_PAIR: Final = re.compile(r"((?:\\.|[^\\ \t\f=:])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+#: A backslash at the very end is left out.
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.|\Z)", re.DOTALL)
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -114,11 +114,9 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _property(text: str, line: int) -> Property:
-    found = _KEY.match(text)
-    assert found is not None, "the pattern matches the empty string"
-    separator = _SEPARATOR.match(text, found.end())
-    assert separator is not None, "so does this one"
-    return Property(_unescaped(found.group(), line), _unescaped(text[separator.end() :], line), line)
+    found = _PAIR.fullmatch(text)
+    assert found is not None, "the pattern matches any text"
+    return Property(_unescaped(found[1], line), _unescaped(found[2], line), line)
 
 
 def _unescaped(text: str, line: int) -> str:
@@ -165,14 +163,8 @@ class Translator:
         """A value that is no secret, its references translated; `wanted` names a variable that is needed for one, and
         `key` says whose value it holds.
         """
-        at = 0
-
-        def one(found: re.Match[str]) -> str:
-            nonlocal at
-            at += 1
-            return self._reference(found, wanted if at == 1 else f"{wanted}_{at}", key)
-
-        return REFERENCE.sub(one, value)
+        names = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
+        return REFERENCE.sub(lambda found: self._reference(found, next(names), key), value)
 
     def secret(self, value: str, wanted: str, key: str) -> str:
         """A secret: the reference it was given by, or one to a variable that is to hold it."""
@@ -210,7 +202,10 @@ Side = Literal["source", "target"]
 
 #: The client that moves records, on each side.
 _MAIN: Final[dict[Side, str]] = {"source": "consumer", "target": "producer"}
-_ROLES: Final = ("consumer.", "producer.override.", "producer.", "admin.")
+#: What says of which client a setting is.
+_CLIENT: Final = re.compile(
+    r"((source|target)\.cluster\.)?(((source|target)\.)?(consumer|producer\.override|producer|admin)\.(?=.))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +307,7 @@ class Scope:
 
 def base_name(name: str) -> str:
     """`source.consumer.fetch.min.bytes`, `consumer.fetch.min.bytes`: all the same setting of a client."""
-    for prefix in ("source.cluster.", "target.cluster."):
-        name = name.removeprefix(prefix)
-    for role in _ROLES:
-        for prefix in (f"source.{role}", f"target.{role}", role):
-            if name.startswith(prefix) and name != prefix:
-                return name.removeprefix(prefix)
-    return name
+    return _CLIENT.sub("", name, count=1)
 
 
 # --- A configuration under way ----------------------------------------------------------------------------------------
