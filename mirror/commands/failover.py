@@ -62,7 +62,7 @@ from mirror.journal.entries import COPIES, mirrored_cluster, paused_in
 from mirror.journal.journal import Entry, Journal, newest
 from mirror.journal.ownership import LIVENESS_SECONDS, FailedOver, Garbled, Owner
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
-from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
+from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, listed
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.policy.rules import NO_LIMIT, Finding
@@ -489,7 +489,7 @@ class _FailoverRun:
         await self.target.learn({partition.topic for partition in places})
         ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), clock.monotonic()
         while (owner := seen.last) is not None and not seen.has_said(owner):
-            now = await _log_ends(self.target, places)
+            now = await listed(self.target, places, LATEST)
             if grown := sorted(partition for partition, end in now.items() if ends.get(partition, end) != end):
                 moved, still_since = grown, clock.monotonic()
             ends |= now
@@ -717,10 +717,3 @@ async def _foreign_in(log: PlanLog) -> str:
         if not found or clock.monotonic() > deadline:
             return found
         await asyncio.sleep(POLL_SECONDS)  # a living mirror may just have committed it
-
-
-async def _log_ends(target: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    asked = (list_offset(target, partition, LATEST) for partition in places if target.leader(partition).node >= 0)
-    there = [partition for partition in places if target.leader(partition).node >= 0]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    return {partition: answer for partition, answer in zip(there, answers, strict=True) if isinstance(answer, int)}
