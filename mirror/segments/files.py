@@ -50,15 +50,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """A regular file, open for reading. Raises OSError where it cannot be read or is something else: a pipe, which
     would wait for a writer, or a device, which may have no end.
     """
-    with open(path, "rb", opener=_at_once) as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is no regular file; save a stream to one first")
         yield file
-
-
-def _at_once(path: str, flags: int) -> int:
-    """A named pipe would wait for somebody to write to it."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 # --- Segment files as a broker leaves them ----------------------------------------------------------------------------

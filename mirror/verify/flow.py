@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from mirror import clock
 from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
@@ -41,7 +41,7 @@ from mirror.verify.ranges import (
     resume_saved,
     shared_out,
 )
-from mirror.verify.reader import Answer, Fetch, Reader
+from mirror.verify.reader import Reader
 from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_stray
 
 # --- One partition that cannot be read must not end a proof of the others ---------------------------------------------
@@ -385,11 +385,15 @@ async def _compare(
 ) -> PartitionReport:
     pair, at = part.pair, part.bounds
     moved = partial(moved_batches, index=index) if index is not None else None
-    here = _fetch_from(source, pair.source, at.end), at.begin, at.end, _start_of(source, pair.source), read
-    left = Reader(*here, losses=part.losses)
-    end = part.target_end
-    there = _fetch_from(target, pair.target, end), part.target_begin, end, _start_of(target, pair.target)
-    return await compare(pair, at, left, Reader(*there, moved=moved), part.losses)
+    left = _reader(source, pair.source, at.begin, at.end, on_read=read, losses=part.losses)
+    right = _reader(target, pair.target, part.target_begin, part.target_end, moved=moved)
+    return await compare(pair, at, left, right, part.losses)
+
+
+def _reader(cluster: Cluster, partition: TopicPartition, begin: int, end: int, **more: Any) -> Reader:
+    given: Any = {"end": end, "max_bytes": FETCH_BYTES, "isolation": READ_COMMITTED, "may_be_open": True}
+    fetch = partial(fetch_below, cluster, partition, **given)
+    return Reader(fetch, begin, end, partial(list_offset, cluster, partition, EARLIEST), **more)
 
 
 def _share(proof: Proof, ranges: tuple[Range, ...], at_once: int) -> Share:
@@ -490,16 +494,3 @@ def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> LogBo
     return LogBounds(
         max(start, since), end, *target, source_written=written, left_out_from=start if begins_later else -1
     )
-
-
-def _fetch_from(cluster: Cluster, partition: TopicPartition, end: int) -> Fetch:
-    async def fetch(offset: int) -> Answer:
-        sizes = {"max_bytes": FETCH_BYTES, "isolation": READ_COMMITTED}
-        found = await fetch_below(cluster, partition, offset, end, **sizes, may_be_open=True)
-        return Answer(found.records, found.aborted)
-
-    return fetch
-
-
-def _start_of(cluster: Cluster, partition: TopicPartition) -> Callable[[], Awaitable[int]]:
-    return lambda: list_offset(cluster, partition, EARLIEST)

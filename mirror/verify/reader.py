@@ -5,27 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE
+from mirror.kafka.fetch import Fetched
 from mirror.records.header import RawBatch, split
 from mirror.records.transactions import Aborted
 from mirror.verify.report import Mark, covering
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a committed read gave: a record set, and (producer id, first offset) of the aborted transactions in it."""
-
-    records: memoryview
-    aborted: tuple[tuple[int, int], ...] = ()
-
-
 #: Reads a record set from an offset on, empty where the broker gives none there, however often it is asked. Raises
 #: BrokerError 1 where the offset is out of range.
-Fetch = Callable[[int], Coroutine[Any, Any, Answer]]
+Fetch = Callable[[int], Coroutine[Any, Any, Fetched]]
 
 
 class Stored(NamedTuple):
@@ -66,7 +57,7 @@ class Reader:
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
         self._at, self._end, self._moved = begin, end, moved
         self._ready: deque[Stored] = deque()
-        self._fetching: asyncio.Task[Answer] | None = None
+        self._fetching: asyncio.Task[Fetched] | None = None
         self._ask()
 
     async def advance(self) -> None:
@@ -85,7 +76,7 @@ class Reader:
         more = self._at < self._end and not self.damage
         self._fetching = asyncio.create_task(self._fetch(self._at)) if more else None
 
-    async def _receive(self, fetching: asyncio.Task[Answer]) -> None:
+    async def _receive(self, fetching: asyncio.Task[Fetched]) -> None:
         before = self._at
         try:
             answer = await fetching
@@ -112,7 +103,7 @@ class Reader:
             self._on_read(min(self._at, self._end) - before)
         self._ask()
 
-    def _sort(self, answer: Answer) -> None:
+    def _sort(self, answer: Fetched) -> None:
         """Make the answer's batches ready. Raises MalformedBatch, and BadRecords for what cannot be read."""
         asked, aborted = self._at, Aborted(answer.aborted)
         for raw in split(answer.records):

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from compared_logs import CLOCK, PAIR, THREE, compared, end_after, end_of, kinds, log_of, remade, some, stored
+from compared_logs import CLOCK, PAIR, THREE, answered, compared, end_after, end_of, kinds, log_of, remade, some, stored
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, forged, legacy
@@ -17,12 +17,13 @@ from recordoracle import Record, encoded
 
 from mirror.errors import BrokerError
 from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import Fetched
 from mirror.kafka.queries import EARLIEST
 from mirror.records.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
 from mirror.verify import flow
 from mirror.verify.compare import LogBounds, compare
 from mirror.verify.flow import bounds_of
-from mirror.verify.reader import Answer, Reader
+from mirror.verify.reader import Reader
 from mirror.verify.report import KEPT, DifferenceKind, PartitionReport
 
 OWN_CLOCK = "append time: the target's own timestamps, not compared"
@@ -328,7 +329,7 @@ def test_what_the_source_deletes_meanwhile_is_a_note() -> None:
 
 
 def test_a_source_that_was_truncated_is_different() -> None:
-    async def out_of_range(offset: int) -> Answer:
+    async def out_of_range(offset: int) -> Fetched:
         raise BrokerError(1, "OFFSET_OUT_OF_RANGE", "fetch")
 
     async def run() -> PartitionReport:
@@ -381,12 +382,12 @@ def test_a_comparison_holds_an_answer_of_each_side_and_the_next_one() -> None:
     apart: list[int] = []
 
     def side(name: str, batches: Sequence[bytes]) -> Reader:
-        async def fetch(offset: int) -> Answer:
+        async def fetch(offset: int) -> Fetched:
             asked[name] = offset
             if len(asked) == 2:
                 apart.append(abs(asked["source"] - asked["target"]))
             await asyncio.sleep(0)
-            return Answer(memoryview(b"".join([one for one in batches if end_of(one) >= offset][:4])))
+            return answered(b"".join([one for one in batches if end_of(one) >= offset][:4]))
 
         return Reader(fetch, 0, 400, log_start)
 
