@@ -224,17 +224,12 @@ async def _fail_over(course: _FailoverRun, done: FailedOver | None) -> FailoverR
             await course.check_stands()  # an account of what was taken back would be that of the next failover
             is_kept = True
     account = course.account(found)
-    if is_kept:
-        await _keep(known.journal, account)
+    if is_kept:  # for whoever asks again; without that, what this call prints is all there is
+        try:
+            await known.journal.append([kept.account_entry(account)])
+        except (ClusterError, WireError) as problem:
+            _log.warning("account_not_kept", flow=account.flow, reason=str(problem))
     return account
-
-
-async def _keep(journal: Journal, account: FailoverReport) -> None:
-    """For whoever asks again; without that, what this call prints is all there is."""
-    try:
-        await journal.append([kept.account_entry(account)])
-    except (ClusterError, WireError) as problem:
-        _log.warning("account_not_kept", flow=account.flow, reason=str(problem))
 
 
 @dataclass(slots=True, eq=False)

@@ -81,22 +81,18 @@ class Report:
     @property
     def kept(self) -> dict[str, str]:
         """Target topics of which nothing expires, each with the command that sets what it shall have instead."""
-        return {
-            pair.target: self._give_back(pair.target)
-            for pair in self.plan.pairs
-            if UNLIMITED.items() <= self.configs.get(pair.target, {}).items() and not self._had_none(pair.target)
-        }
+        keeping = [
+            pair.target for pair in self.plan.pairs if UNLIMITED.items() <= self.configs.get(pair.target, {}).items()
+        ]
+        # of those nothing expired either, by their own settings
+        had_none = [topic for topic, plan in (self.settings or {}).items() if UNLIMITED.items() <= plan.found.items()]
+        return {topic: self._give_back(topic) for topic in keeping if topic not in had_none}
 
     def _give_back(self, topic: str) -> str:
         known = (self.settings or {}).get(topic)
         if known is None:
             return set_configs(self.target, topic, _TO_FILL_IN)
         return set_configs(self.target, topic, {**known.held, **{name: _TO_FILL_IN[name] for name in known.by_default}})
-
-    def _had_none(self, topic: str) -> bool:
-        """Nothing of the lost topic expired either, by its own settings."""
-        known = (self.settings or {}).get(topic)
-        return known is not None and UNLIMITED.items() <= known.found.items()
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""

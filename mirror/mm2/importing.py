@@ -253,14 +253,9 @@ def _refuse_invalid(draft: Draft, origin: str, folder: Path) -> None:
     why = "no topic whose name begins with `mirror.` is mirrored, since mirrors keep such for themselves"
     problems += [(("topics", "include"), f"{one}: {why}") for one in own]
     for where, what in problems:
-        if _waits(tree.raw.get(where, "")):
+        references = REFERENCE.findall(tree.raw.get(where, ""))
+        if any(name.startswith("env:") and name.removeprefix("env:") not in os.environ for name in references):
             continue
         found = next((draft.origins[where[:size]] for size in (3, 2, 1) if where[:size] in draft.origins), None)
         place = f"{origin}:{found.line}: {printable(found.key)}" if found else f"{origin}: {'.'.join(map(str, where))}"
         raise ConfigError(f"{place}: cannot be taken over: {what}")
-
-
-def _waits(text: str) -> bool:
-    """Whether a value depends on a variable that is not set here."""
-    names = [found[1].removeprefix("env:") for found in REFERENCE.finditer(text) if found[1].startswith("env:")]
-    return any(name not in os.environ for name in names)

@@ -173,17 +173,14 @@ class Translator:
 
     def _reference(self, found: re.Match[str], wanted: str, key: str) -> str:
         provider, folder, name = found.groups()
-        match self._kind(provider):
+        declared = self.properties.get(f"config.providers.{provider}.class", "").strip()
+        match declared.rpartition(".")[2].rpartition("$")[2] or _BY_NAME.get(provider.lower(), ""):
             case "EnvVarConfigProvider" if _VARIABLE.fullmatch(name):
                 return self._variable(name, f"what it held for MirrorMaker, for {key}")
             case "DirectoryConfigProvider" if folder and name and not {"/", "\n"} & set(name):
                 return f"${{file:{PurePosixPath(folder) / name}}}"
             case _:
                 return self._variable(wanted, f"the value of {key}, which provider {provider} looked up")
-
-    def _kind(self, provider: str) -> str:
-        declared = self.properties.get(f"config.providers.{provider}.class", "").strip()
-        return declared.rpartition(".")[2].rpartition("$")[2] or _BY_NAME.get(provider.lower(), "")
 
     def _variable(self, name: str, holds: str) -> str:
         self.variables.setdefault(name, Variable(name, holds))

@@ -220,8 +220,10 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
         notes += log.notes
     except ConfigError as problem:
         notes.append(f"{_THE_LOG} cannot be read: {problem}")
+    paths = [path for folder in folders for path in sorted(folder.iterdir())]
+    snapshots = [(int(named[1]), path) for path in paths if (named := _SNAPSHOT.fullmatch(path.name))]
     end, snapshot, where = 0, list[RawBatch](), ""
-    for until, path in sorted(_snapshots(folders), reverse=True):
+    for until, path in sorted(snapshots, reverse=True):
         try:
             end, snapshot, where = until, list(_snapshot_batches(path)), str(path)
             break
@@ -244,14 +246,6 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
             notes.append(f"{_THE_LOG} begins at offset {log.start}, behind its snapshot's end at {end}")
     found.end, found.notes = end, [*dict.fromkeys(notes)]
     return found if end else None
-
-
-def _snapshots(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    """End offset and path of each snapshot."""
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            if named := _SNAPSHOT.fullmatch(path.name):
-                yield int(named[1]), path
 
 
 def _snapshot_batches(path: Path) -> Iterator[RawBatch]:

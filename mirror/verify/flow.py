@@ -438,14 +438,11 @@ async def _cut(
     edges = await cuts(source, pair.source, at.begin, at.end, size)
     there = [*(edge if index is None else index.to_target(edge) for edge in edges[:-1]), target_end]
     share = size // (len(edges) - 1)
-    return [
-        Range(0, pair, at.within(*here), *on_target, share, _meeting(losses, *here))
-        for here, on_target in zip(pairwise(edges), pairwise(there), strict=True)
-    ]
-
-
-def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[tuple[int, int], ...]:
-    return tuple(loss for loss in losses if loss[0] < end and loss[1] > begin)
+    ranges = []
+    for (begin, end), on_target in zip(pairwise(edges), pairwise(there), strict=True):
+        lost = tuple(loss for loss in losses if loss[0] < end and loss[1] > begin)
+        ranges.append(Range(0, pair, at.within(begin, end), *on_target, share, lost))
+    return ranges
 
 
 async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:
