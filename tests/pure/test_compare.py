@@ -22,7 +22,7 @@ from mirror.kafka.queries import EARLIEST
 from mirror.records.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
 from mirror.verify import flow
 from mirror.verify.compare import LogBounds, compare
-from mirror.verify.flow import bounds_of
+from mirror.verify.flow import Known, Planner
 from mirror.verify.reader import Reader
 from mirror.verify.report import KEPT, DifferenceKind, PartitionReport
 
@@ -352,7 +352,8 @@ def test_the_targets_end_is_fixed_before_the_sources(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(flow, "list_offset", growing)
     nothing: Any = None
-    bounds = [one for one in asyncio.run(bounds_of(nothing, nothing, [PAIR] * 5)) if isinstance(one, LogBounds)]
+    pairs = [replace(PAIR, source=TopicPartition("orders", number)) for number in range(5)]
+    bounds = asyncio.run(Planner(nothing, nothing, Known()).bounds_of(pairs)).values()
     assert len(bounds) == 5
     assert max(one.target_end for one in bounds) < min(one.source_end for one in bounds)
 
