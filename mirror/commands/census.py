@@ -18,16 +18,7 @@ from mirror import config as configuration
 from mirror.commands.verify import check_writable
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
-from mirror.errors import (
-    AccessDenied,
-    ClusterError,
-    ClusterUnreachable,
-    ConfigError,
-    EngineLost,
-    ExitCode,
-    MirrorError,
-    NotAuthenticated,
-)
+from mirror.errors import ConfigError, EngineLost, ExitCode, MirrorError
 from mirror.records.header import HEADER_BYTES
 from mirror.rendering import (
     Field,
@@ -226,7 +217,9 @@ def page(found: Census, subject: str) -> str:
 # --- `mirror census` --------------------------------------------------------------------------------------------------
 
 #: How an error of ours that ended a task stands in what Spark says of it.
-_OURS: Final = re.compile(r"mirror\.errors\.(\w+): (.*)")
+_OURS: Final = re.compile(
+    r"mirror\.errors\.(ClusterError|ClusterUnreachable|AccessDenied|NotAuthenticated|ConfigError): (.*)"
+)
 
 
 def census(
@@ -288,11 +281,9 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
 
 def _error(failure: Exception) -> MirrorError:
     """An error of ours loses its kind on its way through Spark; its name is in the text."""
-    for kind, text in _OURS.findall(str(failure)):
-        known = getattr(errors, kind, None)
-        if known in (ClusterError, ClusterUnreachable, AccessDenied, NotAuthenticated, ConfigError):
-            made: MirrorError = known(text)
-            return made
+    if found := _OURS.search(str(failure)):
+        made: MirrorError = getattr(errors, found[1])(found[2])
+        return made
     return EngineLost(f"Spark gave up the census: {failure_text(failure)}")
 
 
