@@ -166,9 +166,7 @@ async def _undo(settings: Settings) -> None:
 async def _failover(settings: Settings, detector: SuspensionDetector, *, rehearse: bool) -> FailoverReport | _Before:
     async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(
-            Journal(target, settings.flow),
-            naming_of(settings),
-            lambda topic: not is_rekeyed(topic, settings.topics),
+            Journal(target, settings.flow), naming_of(settings), lambda topic: not is_rekeyed(topic, settings.topics)
         )
         await known.read()
         done = FailedOver.standing(known.newest)

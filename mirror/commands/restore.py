@@ -39,13 +39,7 @@ from mirror.observability import logs
 from mirror.policy.selection import selects
 from mirror.rendering import print_json
 from mirror.replication.assignment import assign
-from mirror.segments.cluster_logs import (
-    METADATA,
-    ClusterTopics,
-    GroupOffsets,
-    offsets_in,
-    topics_in,
-)
+from mirror.segments.cluster_logs import METADATA, ClusterTopics, GroupOffsets, offsets_in, topics_in
 from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in

@@ -19,16 +19,7 @@ from mirror.config.yaml_tree import REFERENCE, YamlTree, key_of, line_of
 from mirror.errors import ConfigError
 from mirror.mm2.clients import add_cluster
 from mirror.mm2.flows import add_flow
-from mirror.mm2.properties import (
-    BadProperties,
-    Draft,
-    Note,
-    Property,
-    PropertyFile,
-    Scope,
-    Translator,
-    Variable,
-)
+from mirror.mm2.properties import BadProperties, Draft, Note, Property, PropertyFile, Scope, Translator, Variable
 from mirror.names import OWN_PREFIX, is_legal, is_plain
 
 # --- Why a key of MirrorMaker's has no equivalent here, in one line each ----------------------------------------------

@@ -92,14 +92,7 @@ class Matching:
     """
 
     def __init__(
-        self,
-        source: Run,
-        target: Run,
-        report: Report,
-        lost: Sequence[tuple[int, int]],
-        lose: Lose,
-        *,
-        own_clock: bool,
+        self, source: Run, target: Run, report: Report, lost: Sequence[tuple[int, int]], lose: Lose, *, own_clock: bool
     ) -> None:
         """`source` and `target` are fresh runs. Records of the source at offsets `lost`, from and to before, which the
         target has not, are passed to `lose` and are no difference. `own_clock`: a target that stamps records itself is
