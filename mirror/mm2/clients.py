@@ -113,10 +113,6 @@ def add_cluster(draft: Draft, side: Side, alias: str) -> None:
     if "SSL" in protocol:
         _store(draft, side, "truststore")
         _store(draft, side, "keystore")
-    for key in scope.client_keys(side):
-        part = key.partition(".")[0].upper()
-        if part in ("SASL", "SSL") and part not in protocol and (found := scope.client(side, key, common=False)):
-            scope.explain(found, f"has no effect with security.protocol {protocol or 'PLAINTEXT'}")
 
 
 def _put(

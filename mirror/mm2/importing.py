@@ -89,9 +89,9 @@ ssl\.truststore\.certificates
 ssl\.keystore\.(key|certificate\.chain)
     write it into a file (chmod 600), and its name into ssl.key.location or ssl.certificate.location
 ssl\..*
-    has no effect without the store it belongs to
+    has no effect with the cluster's security.protocol, or without the store it belongs to
 sasl\..*
-    Java's login classes are not used
+    has no effect with the cluster's security.protocol, or is for Java's login classes, which are not used
 """.strip().splitlines()
 UNKNOWN: Final = "unknown, so nothing was made of it"
 

@@ -271,12 +271,6 @@ class Scope:
     def _given(self, *keys: str) -> list[Property]:
         return [self._last[key] for key in keys if key in self._last]
 
-    def client_keys(self, side: Side) -> list[str]:
-        """The names of all settings of a cluster's client, without what says where they hold."""
-        prefixes = (f"{self._flow}{side}.cluster.", f"{self._flow}{side}.", f"{self.names[side]}.")
-        names = (key.removeprefix(prefix) for key in self._last for prefix in prefixes if key.startswith(prefix))
-        return list(dict.fromkeys(base_name(name) for name in names if "->" not in name))
-
     def explain(self, property_: Property, why: str) -> None:
         """Note a property, used or not."""
         self._used.add(property_.key)
