@@ -25,6 +25,7 @@ from mirror.kafka.groups import (
     fetch_share_offsets,
     list_groups,
 )
+from mirror.kafka.queries import READ_UNCOMMITTED, listed
 
 TOPIC_DENIED: Final = 29
 GROUP_DENIED: Final = 30
@@ -145,6 +146,16 @@ class Side:
         answers = await self._gathered(work)
         answered = {group for node in answers for group in parts[node]}
         return answered, [refusal for refusals in answers.values() for refusal in refusals]
+
+    async def offsets_at(
+        self, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int] | None:
+        """Where logs begin or end, as `queries.listed` has it; None where the cluster is away."""
+        try:
+            return await listed(self.cluster, partitions, when, isolation)
+        except ClusterError as problem:
+            self.lost(problem)
+            return None
 
     def blocked(self, cause: str, group: str, *, passing: bool = False) -> None:
         """Take down what stands in the way here."""

@@ -59,7 +59,7 @@ from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.groups import Committed, GroupRefusal
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
@@ -378,11 +378,8 @@ class GroupSync:
 
     async def _decide(self, work: _Work, *, renewing: bool) -> None:
         asked = {at for group in work.targets for at in work.sources[group]}
-        try:
-            starts = await listed(self._target.cluster, asked, EARLIEST)  # asked first: never behind the ends
-            ends = await listed(self._target.cluster, asked, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
+        starts = await self._target.offsets_at(asked, EARLIEST)  # asked first: never behind the ends
+        if starts is None or (ends := await self._target.offsets_at(asked, LATEST)) is None:
             return
         for group, targets in work.targets.items():
             agreed = self._agreed.get(group, {})
@@ -456,11 +453,7 @@ class GroupSync:
         """Where source partitions begin or end for a reader of committed records, in offsets of the target; without
         those that are not known.
         """
-        try:
-            bounds = await listed(self._source.cluster, partitions, when, READ_COMMITTED)
-        except ClusterError as problem:
-            self._source.lost(problem)
-            return {}
+        bounds = await self._source.offsets_at(partitions, when, READ_COMMITTED) or {}
         translated = ((at, self.terms.translate(at, Committed(offset))) for at, offset in bounds.items())
         return {at: there[1].offset for at, there in translated if there is not None}
 
@@ -548,11 +541,7 @@ class GroupSync:
         standings = self._all_standings()
         left = {group: of for group, of in self._wanted.items() if of and standings.get(group) in _LEFT}
         targets = await self._target.fetched(await self._target.coordinators(left))
-        try:
-            ends = await listed(self._target.cluster, {at for of in left.values() for at in of}, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
-            ends = {}
+        ends = await self._target.offsets_at({at for of in left.values() for at in of}, LATEST) or {}
 
         def is_behind(group: str) -> bool:
             reached, none = targets.get(group, {}), Committed(0)
@@ -682,10 +671,8 @@ class GroupSync:
         self._target.blockers.clear()
         await self._refreshed(self._target)
         groups = await self._on_copies()
-        try:
-            ends = await listed(self._target.cluster, {at for offsets in groups.values() for at in offsets}, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
+        ends = await self._target.offsets_at({at for offsets in groups.values() for at in offsets}, LATEST)
+        if ends is None:
             return [], tuple(self._target.blockers)
         found: list[OffsetGap] = []
         for group, offsets in sorted(groups.items()):
@@ -720,12 +707,8 @@ class GroupSync:
             and copies.rekeyed[at.topic] not in {target.topic for target in targets.get(group, {})}
         ]
         places = {at for _, at, _ in left}
-        try:
-            starts = await listed(self._source.cluster, places, EARLIEST)
-            ends = await listed(self._source.cluster, places, LATEST, READ_COMMITTED)
-        except ClusterError as problem:
-            self._source.lost(problem)
-            starts, ends = {}, {}
+        starts = await self._source.offsets_at(places, EARLIEST) or {}
+        ends = await self._source.offsets_at(places, LATEST, READ_COMMITTED) or {}
         return [
             OffsetGap(
                 group=group,
@@ -744,11 +727,8 @@ class GroupSync:
     async def _ends_of(self, pairs: Mapping[TopicPartition, TopicPartition]) -> dict[TopicPartition, CopyEnds]:
         """By target partition; without those whose leader does not answer."""
         places = set(pairs.values())
-        try:
-            starts = await listed(self._target.cluster, places, EARLIEST)
-            ends = await listed(self._target.cluster, places, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
+        starts = await self._target.offsets_at(places, EARLIEST)
+        if starts is None or (ends := await self._target.offsets_at(places, LATEST)) is None:
             return {}
         kept_from = await self._source_bounds(pairs.keys(), EARLIEST)
         kept_to = await self._source_bounds(pairs.keys(), LATEST)

@@ -17,7 +17,6 @@ from waiting import MovableClock, until_true
 
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, ConnectionLost
 from mirror.groups import side as side_of
-from mirror.groups import sync as sync_of
 from mirror.groups.decide import GroupStanding
 from mirror.groups.follower import LAST_SYNC_SECONDS, STOP_SECONDS, GroupFollower
 from mirror.groups.side import Blocker, Side
@@ -312,7 +311,7 @@ async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
     async def fetched(side: Side, nodes: dict[str, int]) -> dict[str, dict[TopicPartition, Committed]]:
         return {name: {AT: Committed(50)} if side.right == "DESCRIBE" else {} for name in nodes}
 
-    async def at_end(_cluster: Cluster, asked: Iterable[TopicPartition], when: int = 0) -> dict[TopicPartition, int]:
+    async def at_end(_: object, asked: Iterable[TopicPartition], when: int, __: int) -> dict[TopicPartition, int]:
         return dict.fromkeys(asked, 0 if when == EARLIEST else 90)
 
     async def coordinators(_: Side, groups: Iterable[str]) -> dict[str, int]:
@@ -324,7 +323,7 @@ async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
     for owner, name, stand_in in (
         *((Side, "listed", listed), (Side, "fetched", fetched), (Side, "coordinators", coordinators)),
         *((Side, "miss_unlisted", nothing), (Side, "denied", nothing), (GroupSync, "_others", nothing)),
-        *((sync_of, "listed", at_end), (Cluster, "refresh", nothing)),
+        *((side_of, "listed", at_end), (Cluster, "refresh", nothing)),
     ):
         monkeypatch.setattr(owner, name, stand_in)
     monkeypatch.setattr(Cluster, "nodes", (1,))
