@@ -21,7 +21,7 @@ source holds now, which it does anyway; where none runs it only shows what would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -542,9 +542,9 @@ class _FailoverRun:
         doubts = dict[TopicPartition, Doubt | None]()
         for topic, log in self._plan_logs().items():
             try:
-                lost = await log.lost() or await _less_than_reported(log, topic, self.known)
+                lost = await log.lost() or await _settled(partial(_less_than_reported, log, topic, self.known))
                 unlike = await log.unlike(self.source) if reached and not lost else None
-                foreign = "" if lost or unlike else await _foreign_in(log)
+                foreign = "" if lost or unlike else await _settled(log.foreign)
             except (ClusterError, WireError, ConfigError, MalformedBatch) as problem:
                 what = f"{topic} is re-keyed, and nobody knows whether the target has all that came over"
                 self._warn(f"{what}: {problem}")
@@ -680,33 +680,22 @@ async def _less_than_reported(log: PlanLog, topic: str, known: JournalSnapshot) 
     """Which partition of a re-keyed topic was reported to be further than its progress topic says, in words; empty
     where none was. Raises as `PlanLog.reached` does.
     """
-    reported = {
-        partition.partition: status.next_offset
-        for partition, status in known.figures.items()
-        if partition.topic == topic
-    }
-    deadline = clock.monotonic() + GROUPS_SECONDS
-    while True:
-        reached = await log.reached()
-        less = {number: at for number, at in sorted(reported.items()) if reached.get(number, 0) < at}
-        if not less:
-            return ""
-        if not reached or clock.monotonic() > deadline:
-            number, at = next(iter(less.items()))
+    reached = await log.reached()
+    for partition, status in sorted(known.figures.items()):
+        offset = reached.get(partition.partition, 0)
+        if partition.topic == topic and offset < status.next_offset:
             return (
-                f"what was re-keyed of partition {number} up to offset {at} is not on record any more: the target's"
-                f" progress topic has {f'offset {reached.get(number, 0)}' if reached else 'no plan'}"
+                f"what was re-keyed of partition {partition.partition} up to offset {status.next_offset} is not on"
+                f" record any more: the target's progress topic has {f'offset {offset}' if reached else 'no plan'}"
             )
-        await asyncio.sleep(POLL_SECONDS)
+    return ""
 
 
-async def _foreign_in(log: PlanLog) -> str:
-    """What somebody else has written to a re-keyed topic, in words; empty where that is nothing. Raises as `PlanLog`
-    does.
-    """
+async def _settled(ask: Callable[[], Awaitable[str]]) -> str:
+    """Return what is wrong, or empty, asked again for a while: a living mirror may just have committed it."""
     deadline = clock.monotonic() + GROUPS_SECONDS
     while True:
-        found = await log.foreign()
+        found = await ask()
         if not found or clock.monotonic() > deadline:
             return found
-        await asyncio.sleep(POLL_SECONDS)  # a living mirror may just have committed it
+        await asyncio.sleep(POLL_SECONDS)
