@@ -31,40 +31,22 @@ from mirror.kafka.cluster import TopicPartition
 
 # --- The digest of what a proof compared ------------------------------------------------------------------------------
 
-_BITS: Final = 256
-_MODULUS: Final = 1 << _BITS
+_MODULUS: Final = 1 << 256
 
 
-class Digest:
-    """A running digest."""
-
-    __slots__ = ("_sum",)
-
-    def __init__(self) -> None:
-        """Of nothing yet."""
-        self._sum = 0
-
-    def add(self, term: bytes) -> None:
-        """Add one batch, or one difference."""
-        self.add_number(number_of(term))
-
-    def add_number(self, number: int) -> None:
-        """Add what `number_of` made of one."""
-        self._sum = (self._sum + number) % _MODULUS
-
-    def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
-        return f"{self._sum:0{_BITS // 4}x}"
+def term(text: bytes) -> int:
+    """Return what a batch, or a difference, adds to a digest."""
+    return int.from_bytes(hashlib.sha256(text).digest())
 
 
-def number_of(term: bytes) -> int:
-    """Return what a digest adds up."""
-    return int.from_bytes(hashlib.sha256(term).digest())
+def digest_of(total: int) -> str:
+    """Return the digest of a sum of terms: 64 hexadecimal digits."""
+    return f"{total % _MODULUS:064x}"
 
 
 def added_up(digests: Iterable[str]) -> str:
-    """The digest of several ranges together."""
-    return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:0{_BITS // 4}x}"
+    """Return the digest of several ranges together."""
+    return digest_of(sum(int(digest, 16) for digest in digests))
 
 
 # --- What a comparison found, as values -------------------------------------------------------------------------------
@@ -282,13 +264,11 @@ class PartitionReport(Counts):
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
     """The report with what a mirror would stop for that starts now."""
     stray = Difference(stop.topic, stop.partition, stop.offset, DifferenceKind.STRAY, "", f"{stop.detail};")
-    digest = Digest()
-    digest.add(str(stray).encode())
     return replace(
         report,
         different=report.different + 1,
         differences=(*report.differences, stray),
-        target_digest=added_up((report.target_digest, digest.hexdigest())),
+        target_digest=digest_of(int(report.target_digest, 16) + term(str(stray).encode())),
     )
 
 
