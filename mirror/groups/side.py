@@ -31,6 +31,8 @@ TOPIC_DENIED: Final = 29
 GROUP_DENIED: Final = 30
 Offsets = dict[TopicPartition, Committed]
 Result = TypeVar("Result")
+#: Asks a coordinator what groups have committed.
+Fetch = Callable[[Cluster, int, Sequence[str]], Awaitable[FetchedOffsets]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,9 @@ class Side:
         except AllFailed as failed:
             raise failed.problems[-1] from failed
 
-    async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
+    async def fetched(self, nodes: Mapping[str, int], fetch: Fetch = fetch_offsets) -> dict[str, Offsets]:
         """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
-        work = {node: fetch_offsets(self.cluster, node, part) for node, part in _by_node(nodes).items()}
+        work = {node: fetch(self.cluster, node, part) for node, part in _by_node(nodes).items()}
         found: dict[str, Offsets] = {}
         for fetched in (await self._gathered(work)).values():
             found |= {group: offsets for group, offsets in fetched.offsets.items() if group in nodes}
@@ -117,20 +119,12 @@ class Side:
 
     async def unfollowed(self, include: Sequence[re.Pattern[str]]) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
         """Return where the chosen share groups stand, and the chosen streams groups, which nobody follows."""
-        work: dict[int, Awaitable[FetchedOffsets]] = {}
+        nodes: dict[bool, dict[str, int]] = {True: {}, False: {}}
         for node, groups in (await self.listed()).items():
-            chosen = [
-                group for group in groups if group.is_unfollowed and any(of.fullmatch(group.group) for of in include)
-            ]
-            if share := [group.group for group in chosen if group.is_share]:
-                work[2 * node] = fetch_share_offsets(self.cluster, node, share)
-            if streams := [group.group for group in chosen if not group.is_share]:
-                work[2 * node + 1] = fetch_offsets(self.cluster, node, streams)
-        found: tuple[dict[str, Offsets], dict[str, Offsets]] = {}, {}
-        for key, fetched in (await self._gathered(work)).items():
-            found[key % 2].update(fetched.offsets)
-            self.refused(fetched.refused)
-        return found
+            for group in groups:
+                if group.is_unfollowed and any(pattern.fullmatch(group.group) for pattern in include):
+                    nodes[group.is_share][group.group] = node
+        return await self.fetched(nodes[True], fetch_share_offsets), await self.fetched(nodes[False])
 
     async def commit(
         self, nodes: Mapping[str, int], commits: Mapping[str, Offsets], may_go: Callable[[], bool]
