@@ -70,11 +70,6 @@ class AcceptedRange:
     possible: tuple[Lost, ...] = ()
     stop: PartitionStop | None = None
 
-    @property
-    def is_nothing(self) -> bool:
-        """There was nothing to accept, and nothing stops it."""
-        return not (self.loss or self.confirmed or self.lifted or self.possible or self.stop)
-
 
 def accept(
     settings: Settings, topic: str, partitions: tuple[int, ...], *, unconfirmed: bool, as_json: bool
@@ -112,7 +107,7 @@ def accept(
         for one in found:
             for line in _lines(one):
                 print(f"{one.source}: {line}")
-        if any(not one.is_nothing and one.stop is None for one in found):
+        if any(one.stop is None and (one.loss or one.confirmed or one.lifted or one.possible) for one in found):
             print("A running mirror goes on within seconds, one that is started at once.")
         elif not stays:
             print(f"{topic}: nothing was lost before it was mirrored; there is nothing to accept")
@@ -122,18 +117,12 @@ def accept(
 def _lines(accepted: AcceptedRange) -> list[str]:
     """What is said of a partition."""
     if accepted.stop is not None:
-        return [
-            (
-                f"nothing is accepted; it stays stopped: {accepted.stop.state} at offset {accepted.stop.offset}:"
-                f" {_with_advice(accepted.stop)}"
-            )
-        ]
+        where = f"{accepted.stop.state} at offset {accepted.stop.offset}"
+        return [f"nothing is accepted; it stays stopped: {where}: {_with_advice(accepted.stop)}"]
     lines = []
     if accepted.loss is not None:
-        offsets = (
-            f"{count(accepted.loss.next_offset - accepted.loss.first, 'offset')}, {number(accepted.loss.first)} to"
-        )
-        what = f"the loss of {offsets} {number(accepted.loss.next_offset - 1)}"
+        first, next_offset = accepted.loss.first, accepted.loss.next_offset
+        what = f"the loss of {count(next_offset - first, 'offset')}, {number(first)} to {number(next_offset - 1)}"
         lines.append(f"{what}, was accepted before" if accepted.was_accepted else f"accepted {what}")
     if accepted.confirmed is not None:
         lines.append(f"accepted the copy as it stands, up to offset {number(accepted.confirmed.source_next)}")
