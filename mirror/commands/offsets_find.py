@@ -101,9 +101,8 @@ async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | No
         numbers = chosen(known.leaders if known else (), topic, partition, str(cluster))
 
         async def answer(partition: TopicPartition) -> FoundOffset:
-            end = await list_offset(
-                cluster, partition, LATEST
-            )  # asked before: what comes in between may be of that time
+            # asked before: what comes in between may be of that time
+            end = await list_offset(cluster, partition, LATEST)
             first = await first_since(cluster, partition, when)
             begin = await list_offset(cluster, partition, EARLIEST) if first is None else end
             if begin < end and await may_have_since(cluster, partition, when):

@@ -65,13 +65,11 @@ def translate(settings: Settings, topic: str, partition: int, offset: int, *, re
     if as_json:
         print_json(asdict(found))
         return ExitCode.DONE
-    there = f"{found.topic}-{found.partition} on {settings.source.alias}"
-    here = f"{found.target_topic}-{found.partition} on {settings.target.alias}"
-    if reverse:
-        there, here = here, there
-    asked, answer = (
-        (found.target_offset, found.source_offset) if reverse else (found.source_offset, found.target_offset)
-    )
+    sides = [
+        (f"{found.topic}-{found.partition} on {settings.source.alias}", found.source_offset),
+        (f"{found.target_topic}-{found.partition} on {settings.target.alias}", found.target_offset),
+    ]
+    (there, asked), (here, answer) = reversed(sides) if reverse else sides
     what = "is" if found.record else "holds no record; what comes next is"
     print(f"offset {number(asked)} of {there} {what} offset {number(answer)} of {here}")
     return ExitCode.DONE

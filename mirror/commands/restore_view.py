@@ -67,11 +67,8 @@ class Report:
             return ExitCode.DATA_AT_RISK
         if self.dry_run:
             return ExitCode.CHANGES
-        return (
-            ExitCode.DONE
-            if all(restored.is_whole for restored in self.results) and not self.unset
-            else ExitCode.CLUSTER
-        )
+        is_done = all(restored.is_whole for restored in self.results) and not self.unset
+        return ExitCode.DONE if is_done else ExitCode.CLUSTER
 
     @property
     def made(self) -> set[str]:
@@ -104,9 +101,7 @@ class Report:
             "advice": [str(finding) for finding in self._advice()],
             "notes": [*self.notes],
             "taken_over": self.taken,
-            "settings": None
-            if self.settings is None
-            else {t: self._settings(plan) for t, plan in self.settings.items()},
+            "settings": self.settings and {topic: self._settings(plan) for topic, plan in self.settings.items()},
             "groups": None if self.groups is None else _groups(self.groups),
         }
 

@@ -461,10 +461,8 @@ class GroupSync:
         """Take out what is about other topics than are mirrored, on either side."""
         if not (topics := {at.topic for offsets in work.commits().values() for at in offsets}):
             return
-        ids, copies = (
-            dict(self.terms.origins[topic] for topic in topics),
-            {topic: self.terms.copies.get(topic) for topic in topics},
-        )
+        ids = dict(self.terms.origins[topic] for topic in topics)
+        copies = {topic: self.terms.copies.get(topic) for topic in topics}
         ours = await self._others(self._source, ids, "its source topic is gone or another one")
         theirs = await self._others(self._target, copies, "it is gone, or another one than was mirrored to")
         for group, offsets in work.commits().items():

@@ -260,9 +260,7 @@ class _Comparison:
                     self._lose(lost, max(0, header.count))
                     side.until = header.last_offset
                     continue
-                self._differ(
-                    head.raw.header.base_offset, DifferenceKind.STORED_CRC, *self._sides(side, "does not hold")
-                )
+                self._differ(header.base_offset, DifferenceKind.STORED_CRC, *self._sides(side, "does not hold"))
             if head is None or head.is_visible:
                 return
             side.hidden += 1
