@@ -180,30 +180,22 @@ class Report:
 
     def _fields(self) -> tuple[Field, ...]:
         """Return what is said of a partition; the columns of a dry run are others."""
-        columns: tuple[Field, ...]
-        if self.dry_run:
-            columns = (
-                Field("", self._target, "target topic"),
-                Field("", _held("start"), "from", number),
-                Field("", _held("stable"), "to", number),
-                Field("", lambda result: len(self.wanted[result.assignment.source]), "replicas", number),
-            )
-        else:
-            columns = (
-                Field("", _outcome, "state"),
-                Field("", _held("start"), "from", number),
-                Field("", _figure("next_offset"), "to", number),
-                Field("", _figure("records"), "records", number),
-                Field("", _figure("batches"), "batches", number),
-            )
+        is_dry = self.dry_run
         return (
             Field("", "assignment.source", "partition"),
-            *columns,
             *keys("topic=assignment.source.topic partition=assignment.source.partition target=assignment.target.topic"),
-            Field("replicas", self._replicas),
-            *(Field(key, _held(name)) for key, name in (("start",) * 2, ("committed_end", "stable"), ("end",) * 2)),
-            Field("next_offset", _figure("next_offset")),
-            *(Field(name, _figure(name, 0)) for name in ("records", "batches", "bytes")),
+            Field("", self._target, "target topic" if is_dry else None),
+            Field("", _outcome, None if is_dry else "state"),
+            Field("start", _held("start"), "from", number),
+            Field("committed_end", _held("stable"), "to" if is_dry else None, number),
+            Field("next_offset", _figure("next_offset"), None if is_dry else "to", number),
+            Field("end", _held("end")),
+            Field(
+                "replicas", self._replicas, "replicas" if is_dry else None, lambda found: str(len(found)), "", "right"
+            ),
+            Field("records", _figure("records", 0), None if is_dry else "records", number),
+            Field("batches", _figure("batches", 0), None if is_dry else "batches", number),
+            Field("bytes", _figure("bytes", 0)),
             Field("state", _figure("state")),
             Field("detail", _figure("detail", "")),
             *keys("whole=is_whole expired at_risk"),
