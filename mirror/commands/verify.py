@@ -330,11 +330,10 @@ def _of_another(
 
 def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
     """What the source lost of re-keyed topics: where it would lie on the target, nobody knows."""
-    by_target = {rule.target: rule for rule in rules}
-    for partition, lost in recorded.losses.items():
-        if (rule := by_target.get(partition.topic)) is not None:
+    for rule in rules:
+        for partition, lost in recorded.losses.items():
             place = TopicOrPartition(rule.source, rule.target, partition.partition)
-            for one in lost:
+            for one in lost if partition.topic == rule.target else ():
                 yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
@@ -342,21 +341,13 @@ def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterato
     """The source partitions of re-keyed topics at which the mirror stopped: how much that holds back, their proof says,
     as far as the source has it still.
     """
-    by_topic = {rule.source: rule.target for rule in rules}
-    by_target = {target: topic for topic, target in by_topic.items()}
-    places = {
-        TopicOrPartition(partition.topic, by_topic[partition.topic], partition.partition)
-        for partition in recorded.figures
-        if partition.topic in by_topic
-    }
-    places |= {
-        TopicOrPartition(by_target[partition.topic], *partition)
-        for partition in recorded.stops
-        if partition.topic in by_target
-    }
-    for place in sorted(places):
-        if reason := _stop_of(place, recorded):
-            yield place.lacks(Lack.STOPPED, -1, -1, reason)
+    for rule in rules:
+        numbers = {partition.partition for partition in recorded.figures if partition.topic == rule.source}
+        numbers |= {partition.partition for partition in recorded.stops if partition.topic == rule.target}
+        for number in sorted(numbers):
+            place = TopicOrPartition(rule.source, rule.target, number)
+            if reason := _stop_of(place, recorded):
+                yield place.lacks(Lack.STOPPED, -1, -1, reason)
 
 
 def _stop_of(place: TopicOrPartition, recorded: _Recorded) -> str:
