@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
@@ -51,17 +51,13 @@ def troubles(figures: Iterable[PartitionStatus]) -> Iterator[Text]:
         if one.detail:
             alike = one.detail.replace(f"{one.topic}-{one.partition}", one.topic)
             groups.setdefault((one.state, one.topic, alike), []).append(one)
-    for (state, _, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
-        text = Text.assemble(state_text(state), plain(f" {_detail(every, alike)}"))
+    for (state, topic, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
+        what = f"{topic}, {count(len(every), 'partition')} ({spans(one.partition for one in every)}): {alike}"
+        if len(every) == 1:
+            what = f"{topic}-{every[0].partition} at offset {every[0].next_offset}: {every[0].detail}"
+        text = Text.assemble(state_text(state), plain(f" {what}"))
         text.stylize("red" if state.is_stop else "yellow")
         yield text
-
-
-def _detail(every: Sequence[PartitionStatus], alike: str) -> str:
-    first = every[0]
-    if len(every) == 1:
-        return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"
-    return f"{first.topic}, {count(len(every), 'partition')} ({spans(figures.partition for figures in every)}): {alike}"
 
 
 def spans(numbers: Iterable[int]) -> str:
