@@ -177,18 +177,6 @@ async def _moved(observer: Observer, journal: Journal, offset: int, *, reverse: 
             await complete(index, observer, confirmed=True)
     elif index.last is None:
         raise ConfigError(f"{source}: the journal does not say where its offsets are, and the flow was failed over")
-    return _answer(index, source, target, offset, log_start, reverse=reverse)
-
-
-def _answer(
-    index: OffsetRangeIndex,
-    source: TopicPartition,
-    target: TopicPartition,
-    offset: int,
-    log_start: int,
-    *,
-    reverse: bool,
-) -> Translation:
     first, last = index.pieces[0], index.pieces[-1]
     end = last.next_target if reverse else last.next_source
     there = offset if reverse else index.to_target(offset)

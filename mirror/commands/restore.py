@@ -377,7 +377,8 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         notes=disks.notes,
     )
     results = _run(settings, report, owner, ids, disks)
-    others = _others(target, ids)
+    now = target.describe(ids)
+    others = {name for name, topic_id in ids.items() if not (name in now and same_id(now[name].topic_id, topic_id))}
     report.results += (
         _noted(restored, disks.replicas.unconfirmed.get(restored.assignment.source, ""), others) for restored in results
     )
@@ -389,14 +390,6 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
-
-
-def _others(target: Admin, ids: _Ids) -> frozenset[str]:
-    """The target topics that are not those any more which this restore wrote to, or looked at."""
-    now = target.describe(ids)
-    return frozenset(
-        name for name, topic_id in ids.items() if not (name in now and same_id(now[name].topic_id, topic_id))
-    )
 
 
 def _noted(one: Restored, doubt: str, others: Collection[str]) -> Restored:

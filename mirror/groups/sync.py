@@ -289,7 +289,8 @@ class GroupSync:
             await self._source.miss_unlisted()
         if listed.keys() == set(self._source.cluster.nodes):
             if whole:
-                self._hidden = await self._unlisted(every | named)
+                # the chosen groups that stand on copies, and that the source does not let us see
+                self._hidden = await self._source.denied((await self._on_copies(every | named)).keys())
             else:
                 self._source.refused(GroupRefusal(group, GROUP_DENIED) for group in self._hidden)
             self._forget_all_but(nodes.keys() | self._hidden)
@@ -297,10 +298,6 @@ class GroupSync:
 
     def _is_chosen(self, group: str) -> bool:
         return any(pattern.fullmatch(group) for pattern in self.include)
-
-    async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
-        """Return the chosen groups that stand on copies, and that the source does not let us see."""
-        return await self._source.denied((await self._on_copies(listed)).keys())
 
     async def _on_copies(self, listed: Collection[str] = ()) -> dict[str, Offsets]:
         """Where the chosen groups stand on copies, but for those that are `listed`."""
