@@ -511,12 +511,10 @@ def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
 
 
 def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsReport:
-    include = settings.groups.include
-    found = found_groups(stored, include, report.results)
+    found = found_groups(stored, settings.groups.include, report.results)
     if report.dry_run or not found.offsets:
         return found
-    where = settings.source.alias, report.target
-    return asyncio.run(restore_groups(settings.flow, *where, include, found, report.results))
+    return asyncio.run(restore_groups(settings, report.target, found, report.results))
 
 
 def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:

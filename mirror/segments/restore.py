@@ -369,24 +369,19 @@ def found_groups(
 
 
 async def restore_groups(
-    flow: str,
-    alias: str,
-    target: Endpoint,
-    include: Sequence[re.Pattern[str]],
-    report: GroupsReport,
-    partitions: Sequence[Restored],
+    settings: Settings, target: Endpoint, report: GroupsReport, partitions: Sequence[Restored]
 ) -> GroupsReport:
     """Commit what was found, and ask the target what came of it. Raises ClusterError where it cannot be reached."""
     copied = [partition for partition in partitions if partition.figures is not None]
     figures = {restored.assignment.source: restored.figures for restored in copied if restored.figures is not None}
     bounds = {restored.assignment.source: restored.bounds for restored in copied}
-    async with FileCluster(alias, bounds, report.offsets) as source, Cluster(target) as cluster:
-        journal = Journal(cluster, flow)
+    async with FileCluster(settings.source.alias, bounds, report.offsets) as source, Cluster(target) as cluster:
+        journal = Journal(cluster, settings.flow)
         await cluster.refresh({restored.assignment.target.topic for restored in copied} | {journal.partition.topic})
         assignments = [restored.assignment for restored in copied]
         translates = any(assignment.rules.translates for assignment in assignments)
         indexes = Indexes((await journal.read())[0] if translates else ())
-        sync = sync_of(source, cluster, include, assignments, (figures,), indexes)
+        sync = sync_of(source, cluster, settings.groups.include, assignments, (figures,), indexes)
         skips: list[Skip] = []
         deadline, may_go = clock.monotonic() + _WITHIN_SECONDS, sync.detector.since()
         while True:
