@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
-from xml.etree.ElementTree import SubElement
 
 from rich.console import Group as Parts
 from rich.text import Text
@@ -22,20 +21,16 @@ from mirror.errors import ConfigError, EngineLost, ExitCode, MirrorError
 from mirror.records.header import HEADER_BYTES
 from mirror.rendering import (
     Field,
-    class_of,
+    Page,
     console,
     count,
-    document,
     json_groups,
     json_of,
     number,
     plain,
     print_json,
-    put_fields,
-    put_text,
     size,
     table_of,
-    written,
 )
 from mirror.spark.census import DOCUMENTED_HEADER, SMALL_CLASS, Census, Framing, Sums, taken_by
 from mirror.spark.datasource.options import parse
@@ -198,20 +193,18 @@ def _heading(whole: Sums) -> str:
 
 def page(found: Census, subject: str) -> str:
     """The whole page; `subject` is what was looked at."""
-    root, body = document(f"mirror census: {subject}", f"Census of batches: {subject}")
-    whole = found.whole
-    put_text(body, "p", _heading(whole), "verdict bad" if whole.damaged else "verdict")
+    sheet, whole = Page(f"mirror census: {subject}", f"Census of batches: {subject}"), found.whole
+    sheet.text(_heading(whole), "verdict bad" if whole.damaged else "verdict")
     for line in _remarks(found):
-        put_text(body, "p", line.plain, class_of(line))
+        sheet.text(line)
     sizes = {f"{size(1 << power)} and more": sums for power, sums in found.by_size.items()}
     for name, groups in (_groups(found) | {"size": sizes}).items():
         shares = [sums.bytes / whole.bytes for sums in groups.values()] if whole.bytes and name != "topic" else ()
-        put_fields(body, f"Batches by {name}", _fields(whole), groups, name, shares)
-    put_fields(body, "Mean bytes of a record, before compression", _PARTS, found.framings)
+        sheet.fields(f"Batches by {name}", _fields(whole), groups, name, shares)
+    sheet.fields("Mean bytes of a record, before compression", _PARTS, found.framings)
     when = report.at(clock.now_ms())
-    text = f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s"
-    put_text(SubElement(body, "footer"), "p", text)
-    return written(root)
+    sheet.footer(f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s")
+    return str(sheet)
 
 
 # --- `mirror census` --------------------------------------------------------------------------------------------------
