@@ -155,12 +155,11 @@ def restore(
 
     Example: mirror restore configs/quickstart.yaml --from /mnt/disk-of-broker-1 --from /mnt/disk-of-broker-2
     """
-    from mirror.commands.restore import Wanted
     from mirror.commands.restore import restore as restore_flow
 
     logs.configure(json=as_json, level=log_level)
-    wanted = Wanted(settings=with_settings, groups=with_groups, take_over=take_over, dry_run=dry_run)
-    raise typer.Exit(restore_flow(config.load(config_file), folders, wanted, as_json=as_json))
+    wanted = {"with_settings": with_settings, "with_groups": with_groups, "take_over": take_over, "dry_run": dry_run}
+    raise typer.Exit(restore_flow(config.load(config_file), folders, **wanted, as_json=as_json))
 
 
 @app.command()

@@ -297,21 +297,16 @@ _MEGABYTE: Final = 1 << 20
 _Ids = Mapping[str, UUID | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Says what of a restore a person may choose."""
-
-    #: Set what the lost cluster had set on its topics.
-    settings: bool = True
-    #: Commit what its groups had committed.
-    groups: bool = True
-    #: Take the flow from a mirror that runs it.
-    take_over: bool = False
-    #: Look at everything and write nothing.
-    dry_run: bool = False
-
-
-def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_json: bool) -> int:
+def restore(
+    settings: Settings,
+    folders: Sequence[Path],
+    *,
+    with_settings: bool = True,
+    with_groups: bool = True,
+    take_over: bool = False,
+    dry_run: bool = False,
+    as_json: bool,
+) -> int:
     """Copy the flow's topics from `folders` to the target, with their settings and their groups; the exit code.
 
     The flow writes as `mirror run` would, under its claim: what is there already is checked and not written again, and
@@ -319,21 +314,20 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
     says what a real one would find. Raises ConfigError for folders that hold no partition, PreflightError,
     ClusterUnreachable, AccessDenied, EngineLost.
     """
-    wanted = replace(wanted, groups=wanted.groups and bool(settings.groups.include))
     # Late, since a wrong folder should not wait for PySpark's import.
-    disks = scan_folders(folders, groups=wanted.groups)
+    disks = scan_folders(folders, groups=with_groups and bool(settings.groups.include))
     from mirror.journal.ownership import held, refuse_held
 
     target = Admin(settings.target)
-    if wanted.dry_run:
-        if not wanted.take_over:
+    if dry_run:
+        if not take_over:
             asyncio.run(refuse_held(settings))
-        report = _restored(settings, target, disks, wanted, None)
+        report = _restored(settings, target, disks, None, with_settings=with_settings)
     else:
         _plan(settings, target, disks).raise_refusals()  # before the flow gets a journal
         ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
-        with held(settings, take_over=wanted.take_over) as owner:
-            report = _restored(settings, target, disks, wanted, owner)
+        with held(settings, take_over=take_over) as owner:
+            report = _restored(settings, target, disks, owner, with_settings=with_settings)
     if as_json:
         print_json({"flow": settings.flow, **report.as_dict()})
     else:
@@ -355,7 +349,8 @@ def _plan(settings: Settings, target: Admin, disks: Disks) -> TopicPlan:
     return plan_restoration(target, disks.topics, settings, history, disks.left, disks.cluster_id)
 
 
-def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, owner: Owner | None) -> Report:
+def _restored(settings: Settings, target: Admin, disks: Disks, owner: Owner | None, *, with_settings: bool) -> Report:
+    """Restore, or find what would be without an `owner`."""
     plan = _plan(settings, target, disks)
     plan.raise_refusals()
     places = {pair.source for pair in plan.pairs}
@@ -373,7 +368,7 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         _configs(target, plan),
         partitions,
         _missing(settings, plan, disks, partitions),
-        wanted.dry_run,
+        owner is None,
         notes=disks.notes,
     )
     results = _run(settings, report, owner, ids, disks)
@@ -382,12 +377,12 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
     report.results += (
         _noted(restored, disks.replicas.unconfirmed.get(restored.assignment.source, ""), others) for restored in results
     )
-    if wanted.settings and disks.knows_settings:
+    if with_settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
         report.unset = unset_in_part(report)
         if owner is not None:
             look_again(partial(_set_if_ours, settings, target, owner, report, ids))
-    if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
+    if disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
 
