@@ -114,28 +114,19 @@ def failover(settings: Settings, *, rehearse: bool, undo: bool, as_json: bool) -
         )
         return ExitCode.DONE
     with beating() as detector:  # behind a suspension the flow may have been failed over, and have come back (Z1)
-        found = asyncio.run(_failover(settings, detector, rehearse=rehearse))
-    account = found.account if isinstance(found, _Before) else found
+        account, before = asyncio.run(_failover(settings, detector, rehearse=rehearse))
     if account is not None:
         if as_json:
             print_json(as_dict(account))
         else:
             console().print(rendered(account))
-    if isinstance(found, _Before):
+    if account is None or before is not None:
         raise PreflightError(
-            f"{settings.flow}: was failed over {found.done}. `mirror failover CONFIG --undo` lets it run again"
+            f"{settings.flow}: was failed over {before}. `mirror failover CONFIG --undo` lets it run again"
         )
-    if found.is_whole:
+    if account.is_whole:
         return ExitCode.DONE
-    return ExitCode.NOT_WHOLE if found.lacks_losses_alone else ExitCode.DATA_AT_RISK
-
-
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """The flow was failed over before; the account of that, where the journal has it."""
-
-    done: FailedOver | Garbled
-    account: FailoverReport | None
+    return ExitCode.NOT_WHOLE if account.lacks_losses_alone else ExitCode.DATA_AT_RISK
 
 
 async def _undo(settings: Settings) -> None:
@@ -163,7 +154,10 @@ async def _undo(settings: Settings) -> None:
         await known.journal.append([(record.KEY, None), (record.ACCOUNT, None)])
 
 
-async def _failover(settings: Settings, detector: SuspensionDetector, *, rehearse: bool) -> FailoverReport | _Before:
+async def _failover(
+    settings: Settings, detector: SuspensionDetector, *, rehearse: bool
+) -> tuple[FailoverReport | None, FailedOver | Garbled | None]:
+    """Return the account; of a flow that was failed over before, what the journal has of that, and its record."""
     async with Cluster(Endpoint.of(settings.target)) as target:
         known = JournalSnapshot(
             Journal(target, settings.flow), naming_of(settings), lambda topic: not is_rekeyed(topic, settings.topics)
@@ -171,7 +165,7 @@ async def _failover(settings: Settings, detector: SuspensionDetector, *, rehears
         await known.read()
         done = FailedOver.standing(known.newest)
         if done is not None and (rehearse or isinstance(done, Garbled) or record.is_finished(known.newest)):
-            return _Before(done, kept.account_in(known.newest))
+            return kept.account_in(known.newest), done
         if not known.figures and not known.rekeyed and not known.status(settings).figures:
             raise ConfigError(f"{settings.flow}: never ran, so its target holds nothing to fail over to")
         # a source's address that leads to another cluster since, to the target itself say, is that of no source
@@ -179,7 +173,7 @@ async def _failover(settings: Settings, detector: SuspensionDetector, *, rehears
         async with Cluster(Endpoint.of(settings.source)) as source:
             course = _FailoverRun(settings, rehearse, known, source)
             course.begin(detector)
-            return await _fail_over(course, done)
+            return await _fail_over(course, done), None
 
 
 async def _fail_over(course: _FailoverRun, done: FailedOver | None) -> FailoverReport:
