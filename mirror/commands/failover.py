@@ -380,7 +380,7 @@ class _FailoverRun:
             self._warn(text)
         missing = await never_mirrored(self.settings, self.source, self.known)
         for partition in missing:
-            self._warn(f"{partition.topic}-{partition.partition} was never mirrored: nothing of it is on the target")
+            self._warn(f"{partition} was never mirrored: nothing of it is on the target")
         return missing
 
     async def drain(self) -> None:
