@@ -397,11 +397,8 @@ class LogView:
         self._left = options.rows
         self._page: Table | None = None
         is_wide = options.wide or console().width >= WIDE
-        self._columns = [
-            column
-            for column in _BATCH
-            if (is_wide or column.head in _FEW) and (options.ratio or column.head != "ratio")
-        ]
+        columns = _BATCH if options.ratio else [column for column in _BATCH if column.head != "ratio"]
+        self._columns = [column for column in columns if is_wide or column.head in _FEW]
         self._unwritable: list[Unfit] = []
         self.totals = LogTotals()
 

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -274,18 +275,17 @@ def _topics(
     """
     mixed = mixed_in(found)
     topics: dict[str, FoundTopic] = {}
-    for partition, paths in found.items():
-        before = topics.get(partition.topic, FoundTopic(partitions=0))
-        times = [before.oldest_ms, *map(oldest_of, replicas.folders[partition])]
-        source_topic = known.topics.get(partition.topic) if known is not None else None
-        topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        topics[partition.topic] = FoundTopic(
-            partitions=max(before.partitions, partition.partition + 1, counts.get(partition.topic, 0)),
-            oldest_ms=min((time for time in times if time is not None), default=None),
-            bytes=max(before.bytes, *map(bytes_of, replicas.folders[partition])),
-            mixed=mixed.get(partition.topic, ""),
-            topic_id=topic_id,
-            known=source_topic,
+    for name, of_topic in groupby(found, key=lambda partition: partition.topic):
+        partitions = list(of_topic)
+        folders = [path for partition in partitions for path in replicas.folders[partition]]
+        ids = map(topic_id_of, (path for partition in partitions for path in found[partition]))
+        topics[name] = FoundTopic(
+            partitions=max(counts.get(name, 0), 1 + max(partition.partition for partition in partitions)),
+            oldest_ms=min((time for time in map(oldest_of, folders) if time is not None), default=None),
+            bytes=max(map(bytes_of, folders)),
+            mixed=mixed.get(name, ""),
+            topic_id=next(filter(None, ids), None),
+            known=known.topics.get(name) if known is not None else None,
         )
     return topics
 

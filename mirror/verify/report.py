@@ -381,11 +381,8 @@ class VerifyReport:
     def differences(self) -> tuple[Difference, ...]:
         """The differences that were kept, topics first."""
         of_rules = (difference for report in self.rekeyed for difference in report.differences)
-        return (
-            *self.misfits,
-            *of_rules,
-            *(difference for report in self.partitions for difference in report.differences),
-        )
+        of_partitions = (difference for report in self.partitions for difference in report.differences)
+        return (*self.misfits, *of_rules, *of_partitions)
 
     @property
     def sums(self) -> dict[str, int]:
