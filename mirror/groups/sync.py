@@ -160,14 +160,6 @@ class _Copies:
     ends: Mapping[TopicPartition, CopyEnds]  # by target partition; without those whose leader does not answer
     rekeyed: Mapping[str, str]  # re-keyed source topics to target topics
 
-    def is_rekeyed(self, source: TopicPartition) -> bool:
-        """Return True for a partition of a re-keyed topic, in which nobody follows groups."""
-        return source.topic in self.rekeyed and source not in self.pairs
-
-    def has(self, source: TopicPartition) -> bool:
-        """Return True for a partition that is copied or re-keyed."""
-        return source in self.pairs or source.topic in self.rekeyed
-
 
 class GroupSync:
     """Follows the groups of one flow. It holds nothing that a successor needs, but for what was last agreed on."""
@@ -596,7 +588,11 @@ class GroupSync:
         doubts: Mapping[TopicPartition, str],
     ) -> list[OffsetGap]:
         """Return the gaps of groups that stand on copies, as far as their coordinators on the target answer."""
-        groups = {group: offsets for group, offsets in groups.items() if any(map(copies.has, offsets))}
+        groups = {
+            group: offsets
+            for group, offsets in groups.items()
+            if any(at in copies.pairs or at.topic in copies.rekeyed for at in offsets)
+        }
         sources = {
             group: {copies.pairs[at]: committed for at, committed in offsets.items() if at in copies.pairs}
             for group, offsets in groups.items()
@@ -698,8 +694,9 @@ class GroupSync:
             (group, at, committed.offset)
             for group, offsets in groups.items()
             for at, committed in offsets.items()
-            if copies.is_rekeyed(at)
-            and copies.rekeyed[at.topic] not in {target.topic for target in targets.get(group, {})}
+            if at not in copies.pairs
+            and (there := copies.rekeyed.get(at.topic)) is not None
+            and there not in {target.topic for target in targets.get(group, {})}
         ]
         places = {at for _, at, _ in left}
         starts = await self._source.offsets_at(places, EARLIEST) or {}
