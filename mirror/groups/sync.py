@@ -154,11 +154,14 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """The copies on which groups may stand."""
+    """The copies on which groups may stand, and what is known of them as in `GroupSync.gaps`."""
 
     pairs: Mapping[TopicPartition, TopicPartition]  # source partitions to target partitions
     ends: Mapping[TopicPartition, CopyEnds]  # by target partition; without those whose leader does not answer
     rekeyed: Mapping[str, str]  # re-keyed source topics to target topics
+    stood: Mapping[str, Offsets]
+    holds: Mapping[TopicPartition, int]
+    doubts: Mapping[TopicPartition, str]
 
 
 class GroupSync:
@@ -568,8 +571,8 @@ class GroupSync:
             for at, committed in offsets.items()
             if (moved := self.terms.translate(at, committed))
         }
-        copies = _Copies(pairs, await self._ends_of(pairs) if pairs else {}, rekeyed)
-        found = await self._gaps_of_followed(followed, copies, stood, holds, doubts)
+        copies = _Copies(pairs, await self._ends_of(pairs) if pairs else {}, rekeyed, stood, holds, doubts)
+        found = await self._gaps_of_followed(followed, copies)
         if share:
             share_targets, _ = await self._target.unfollowed(self.include)
             found += await self._gaps_of_unfollowed(share, share_targets, UNFOLLOWED_SHARE, copies)
@@ -579,14 +582,7 @@ class GroupSync:
         found.sort(key=lambda gap: gap.place)
         return found, tuple(blocker for side in sides for blocker in side.blockers)
 
-    async def _gaps_of_followed(
-        self,
-        groups: Mapping[str, Offsets],
-        copies: _Copies,
-        stood: Mapping[str, Offsets],
-        holds: Mapping[TopicPartition, int],
-        doubts: Mapping[TopicPartition, str],
-    ) -> list[OffsetGap]:
+    async def _gaps_of_followed(self, groups: Mapping[str, Offsets], copies: _Copies) -> list[OffsetGap]:
         """Return the gaps of groups that stand on copies, as far as their coordinators on the target answer."""
         groups = {
             group: offsets
@@ -605,7 +601,7 @@ class GroupSync:
         def completed(stand: Stand) -> Stand:
             group, at, target = stand.group, stand.at, copies.pairs[stand.at]
             ends, committed = stand.ends, targets[group].get(target)
-            before = stood.get(group, {}).get(target)
+            before = copies.stood.get(group, {}).get(target)
             if before is not None:
                 bounds = ends.start, self.terms.known_until(target)
                 committed = self._decided(group, target, before, ends.end, committed, None, bounds).commit or committed
@@ -613,9 +609,9 @@ class GroupSync:
                 stand,
                 before=before.offset if before else None,
                 reached=committed.offset if committed else None,
-                holds=self._on_target(at, holds[at]) if at in holds else -1,
+                holds=self._on_target(at, copies.holds[at]) if at in copies.holds else -1,
                 since=self.terms.since.get(at, 0),
-                doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
+                doubt=copies.doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
                 is_active=GroupStanding.ACTIVE in work.standings[group],
                 is_lost=self._is_lost(group, target, committed, is_shifted=False),
             )
