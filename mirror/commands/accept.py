@@ -337,7 +337,8 @@ class _Trial:
         if stop is not None and not isinstance(stop, Unconfirmed):
             return stop
         position = await self.begin(self.observer)
-        if stop is None and _was_compared(await self.begin(unknown)):
+        # what the source deleted since may be just what would show that the copy's records are others
+        if stop is None and ((last := (await self.begin(unknown)).last) is None or last.epoch_until >= 0):
             if not (position.stamped and self.keeps_times):
                 return None
             return Unconfirmed(self.found.source, position.next_offset, position.end, stood.detail)
@@ -370,13 +371,6 @@ class _Trial:
         if damaged is None or damaged.next_offset <= damaged.first:
             return None
         return Loss(partition, self.found.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
-
-
-def _was_compared(position: Position) -> bool:
-    """Whether a record of the copy was compared with its source's, if it has any: what the source deleted since may be
-    just what would show that it is another one.
-    """
-    return position.last is None or position.last.epoch_until >= 0
 
 
 def _entries(accepted: AcceptedRange, source: Cluster) -> list[Change]:

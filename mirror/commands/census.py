@@ -111,7 +111,8 @@ def summary_lines(found: Census) -> Iterator[str]:
     elif any((sums.ratio_share or 1.0) < FULL for sums in (*found.by_topic.values(), *found.by_codec.values())):
         yield "ratio (..%): of so much of the bytes the size before compression is known; --ratio decompresses the rest"
     theirs, ours = found.decompressed
-    grown = f", {size(theirs.uncompressed)} when decompressed" if theirs.known == _payload(theirs) > 0 else ""
+    payload = theirs.bytes - HEADER_BYTES * theirs.batches  # of batches that are all of magic 2
+    grown = f", {size(theirs.uncompressed)} when decompressed" if theirs.known == payload > 0 else ""
     yield (
         f"MirrorMaker 2 decompresses {count(theirs.batches, 'batch', 'batches')} ({size(theirs.bytes)}{grown}) and"
         f" compresses them again; mirror {count(ours.batches, 'batch', 'batches')} ({size(ours.bytes)})"
@@ -163,11 +164,6 @@ def warnings(found: Census) -> Iterator[str]:
             "each small batch costs a mirror and its brokers as much as a large one: raise linger.ms and batch.size of"
             " the producers, or set topics.coalesce_bytes where offsets are translated"
         )
-
-
-def _payload(sums: Sums) -> int:
-    """Bytes of the records sections, of batches that are all of magic 2."""
-    return sums.bytes - HEADER_BYTES * sums.batches
 
 
 def _percent(part: int, whole: int) -> str:

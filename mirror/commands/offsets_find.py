@@ -61,7 +61,10 @@ def find(target: str, time: str, where: Where, *, as_json: bool) -> ExitCode:
 
     Raises ConfigError for what is not there, is no time or does not go together, and ClusterError.
     """
-    when = _when(time)
+    try:
+        when = moment(configuration.instant(time))
+    except ValueError:
+        raise ConfigError(f"--time {time}: must be an ISO time such as 2026-01-31T12:00:00Z") from None
     topic, partition = parse_target(target)
     if (where.config is not None) + (where.bootstrap is not None) + bool(where.folders) != 1:
         raise ConfigError("say where to look by one of --config, --bootstrap and --from")
@@ -78,13 +81,6 @@ def find(target: str, time: str, where: Where, *, as_json: bool) -> ExitCode:
     else:
         _show(answers)
     return ExitCode.DATA_AT_RISK if any(answer.at_risk for answer in answers) else ExitCode.DONE
-
-
-def _when(time: str) -> int:
-    try:
-        return moment(configuration.instant(time))
-    except ValueError:
-        raise ConfigError(f"--time {time}: must be an ISO time such as 2026-01-31T12:00:00Z") from None
 
 
 def _cluster(where: Where) -> ClusterSettings:

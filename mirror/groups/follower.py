@@ -87,7 +87,7 @@ class GroupFollower:
             self._log.warning("groups_not_finished", flow=self.journal.flow, reason=causes[0])
         tasks: list[asyncio.Task[Any]] = [last, stopped]
         if last.done() and not stopping.is_set():
-            tasks.append(renewal := asyncio.create_task(self._renew()))
+            tasks.append(renewal := asyncio.create_task(self._complete(renewing=True)))
             await asyncio.wait([renewal, stopped], timeout=LAST_SYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not renewal.done():
                 self._log.warning("groups_not_finished", flow=self.journal.flow, reason=_NOT_RENEWED)
@@ -105,17 +105,17 @@ class GroupFollower:
 
     async def _last_sync(self, stopping: asyncio.Event) -> list[str]:
         """The groups that stay behind; a mirror that is to stop does not ask."""
-        while self.sync.include:
-            if await self._step():
-                return [_NOT_ASKED] if stopping.is_set() else await self.sync.left_behind()
-            await asyncio.sleep(RETRY_SECONDS)
-        return []
+        if not await self._complete():
+            return []
+        return [_NOT_ASKED] if stopping.is_set() else await self.sync.left_behind()
 
-    async def _renew(self) -> None:
+    async def _complete(self, *, renewing: bool = False) -> bool:
+        """Round after round until one is complete; False where no group is chosen."""
         while self.sync.include:
-            if await self._step(renewing=True):
-                return
+            if await self._step(renewing=renewing):
+                return True
             await asyncio.sleep(RETRY_SECONDS)
+        return False
 
     async def _step(self, *, renewing: bool = False) -> bool:
         """One round, logged; whether it was complete."""
