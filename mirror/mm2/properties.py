@@ -70,7 +70,12 @@ class Property:
 
 def parse(data: bytes) -> list[Property]:
     """All properties of a file in their order, those that a later one overrides included. Raises BadProperties."""
-    return [_property(text, line) for line, text in _logical_lines(data.decode("iso-8859-1"))]
+    found = []
+    for line, text in _logical_lines(data.decode("iso-8859-1")):
+        pair = _PAIR.fullmatch(text)
+        assert pair is not None, "the pattern matches any text"
+        found.append(Property(_unescaped(pair[1], line), _unescaped(pair[2], line), line))
+    return found
 
 
 class PropertyFile:
@@ -111,12 +116,6 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             whole = ""
     if whole:
         yield begun, whole
-
-
-def _property(text: str, line: int) -> Property:
-    found = _PAIR.fullmatch(text)
-    assert found is not None, "the pattern matches any text"
-    return Property(_unescaped(found[1], line), _unescaped(found[2], line), line)
 
 
 def _unescaped(text: str, line: int) -> str:

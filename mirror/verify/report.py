@@ -450,11 +450,8 @@ def verdict(report: VerifyReport) -> str:
 def _likeness(report: VerifyReport, sides: str) -> str:
     if not report.sums["batches"] and not any(topic.records for topic in report.rekeyed):
         return f"nothing {'to compare' if report.is_whole else 'was compared'} between {sides}"
-    return f"{sides} are equal{_but_times(report)}"
-
-
-def _but_times(report: VerifyReport) -> str:
-    return ", but for timestamps that the target set itself" if report.sums["own_timestamps"] else ""
+    but = ", but for timestamps that the target set itself" if report.sums["own_timestamps"] else ""
+    return f"{sides} are equal{but}"
 
 
 def _gaps(report: VerifyReport) -> str:
