@@ -111,9 +111,8 @@ def folded(line: str, width: int) -> list[str]:
 
 
 def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
-    yield f"{found.flow}: {_cluster(settings.source.alias, found.source_id)} to " + _cluster(
-        settings.target.alias, found.target_id
-    )
+    source = _cluster(settings.source.alias, found.source_id)
+    yield f"{found.flow}: {source} to {_cluster(settings.target.alias, found.target_id)}"
     topics = found.topics
     if topics.has_topics or not found.rights:
         partitions = sum(pair.partitions for pair in topics.pairs)

@@ -263,9 +263,8 @@ def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
     groups = len(report.offsets)
     offsets = sum(map(len, report.offsets.values()))
     done = "would be committed on the target" if dry_run else "go on at the target" if report.is_whole else "were found"
-    yield f"{count(offsets, 'offset')} of {count(groups, 'group')} {done}" + (
-        f": {first_of(sorted(report.offsets))}" if groups else ""
-    )
+    named = f": {first_of(sorted(report.offsets))}" if groups else ""
+    yield f"{count(offsets, 'offset')} of {count(groups, 'group')} {done}{named}"
     lines = [
         *(
             f"group {gap.group} does not go on where it stood in {gap.topic}-{gap.partition}, at offset"

@@ -504,9 +504,8 @@ def _pairs(source: Admin, target: Admin, settings: Settings) -> tuple[Sequence[T
         ),
         *((name, "", "no such topic on the source") for name in selection.missing),
     ]
-    return pairs, [
-        Shortfall(kind=Lack.NOT_VERIFIED, topic=topic, target=copy, reason=reason) for topic, copy, reason in refused
-    ]
+    shortfalls = [TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, why) for topic, copy, why in refused]
+    return pairs, shortfalls
 
 
 def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Sequence[TopicPair]:
