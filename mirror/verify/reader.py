@@ -79,26 +79,20 @@ class Reader:
     async def _receive(self, fetching: asyncio.Task[Fetched]) -> None:
         before = self._at
         try:
-            answer = await fetching
+            self._sort(await fetching)
         except BrokerError as problem:
             if problem.code != OFFSET_OUT_OF_RANGE:
                 if not self._pass_lost():
                     raise
-                self._ask()
-                return
-            log_start = await self._log_start()
-            if log_start > before:
+            elif (log_start := await self._log_start()) > before:
                 self.start = self._at = log_start
             else:  # not deleted but cut back: the rest is gone, which the comparison will show it
                 self._at = self._end
-        else:
-            try:
-                self._sort(answer)
-            except (MalformedBatch, BadRecords) as problem:
-                if not self._pass_lost():
-                    self.damage = str(problem)
-            if self._at == before and not (self.damage or self._pass_lost()):
-                self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
+        except (MalformedBatch, BadRecords) as problem:
+            if not self._pass_lost():
+                self.damage = str(problem)
+        if self._at == before and not (self.damage or self._pass_lost()):
+            self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
         if self._on_read:
             self._on_read(min(self._at, self._end) - before)
         self._ask()

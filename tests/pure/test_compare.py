@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rawbatches import batch, crc32c, forged, legacy
 from recordoracle import Record, encoded
 
-from mirror.errors import BrokerError
+from mirror.errors import BrokerError, MalformedBatch
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.fetch import Fetched
 from mirror.kafka.queries import EARLIEST
@@ -375,6 +375,22 @@ def test_a_log_that_gives_nothing_before_its_end_is_not_equal(on_target: bool) -
     (one,) = report.differences
     assert (one.kind, one.offset, report.identical, report.offsets_equal) == (DifferenceKind.UNREADABLE, 15, 2, False)
     assert "nothing at offset 15 below the log's end 16" in (one.target if on_target else one.source)
+
+
+def test_a_log_of_which_a_fetch_gives_no_batch_is_unreadable_and_ends_no_proof() -> None:
+    """As where a broker returns nothing but what precedes the offset that was asked for."""
+
+    async def fetch(offset: int) -> Fetched:
+        if offset < 15:
+            return answered(b"".join(THREE[:2]))
+        raise MalformedBatch("cluster us: nothing but what precedes offset 15", 0, 15)
+
+    async def run() -> PartitionReport:
+        return await compare(PAIR, LogBounds(0, 16, 0, 16, 16), log_of(THREE, end=16), Reader(fetch, 0, 16, log_start))
+
+    (one,) = asyncio.run(run()).differences
+    assert (one.kind, one.offset) == (DifferenceKind.UNREADABLE, 15)
+    assert "nothing but what precedes offset 15" in one.target
 
 
 def test_a_comparison_holds_an_answer_of_each_side_and_the_next_one() -> None:
