@@ -218,10 +218,8 @@ def _refusal(in_sync: Collection[int], brokers: Mapping[Path, int | None]) -> st
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:
     """Raises ConfigError for folders of two clusters."""
-    ids: dict[str, Path] = {}
-    for data in dict.fromkeys(folder.parent for folder in folders):
-        if (cluster_id := cluster_id_of(data)) is not None:
-            ids.setdefault(cluster_id, data)
+    found = {data: cluster_id_of(data) for data in dict.fromkeys(folder.parent for folder in folders)}
+    ids = {cluster_id: data for data, cluster_id in found.items() if cluster_id is not None}
     if len(ids) > 1:
         listed = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
         raise ConfigError(f"folders of different clusters: {listed}. Name the folders of one of them")
