@@ -85,7 +85,7 @@ def sidecars(data: bytes) -> None:
 def timeindex(data: bytes) -> None:
     """An index: its entries up to the first that does not belong there."""
     segment = _broker("times", {0: b""}, {f"orders-0/{0:020}.timeindex": data}) / f"{0:020}.log"
-    found = list(entries(segment))
+    found, _ = entries(segment)
     stored = list(_ENTRY.iter_unpack(data[: len(data) - len(data) % _ENTRY.size]))
     assert found == stored[: len(found)]
     assert all(timestamp >= 0 and 0 <= offset < SPAN for timestamp, offset in found)

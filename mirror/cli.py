@@ -155,12 +155,11 @@ def restore(
 
     Example: mirror restore configs/quickstart.yaml --from /mnt/disk-of-broker-1 --from /mnt/disk-of-broker-2
     """
-    from mirror.commands.restore import Wanted
     from mirror.commands.restore import restore as restore_flow
 
     logs.configure(json=as_json, level=log_level)
-    wanted = Wanted(settings=with_settings, groups=with_groups, take_over=take_over, dry_run=dry_run)
-    raise typer.Exit(restore_flow(config.load(config_file), folders, wanted, as_json=as_json))
+    wanted = {"with_settings": with_settings, "with_groups": with_groups, "take_over": take_over, "dry_run": dry_run}
+    raise typer.Exit(restore_flow(config.load(config_file), folders, **wanted, as_json=as_json))
 
 
 @app.command()
@@ -263,7 +262,7 @@ def pause(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_le
     from mirror.commands.pause import pause as pause_topics
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(pause_topics(config.load(config_file), topics, as_json=as_json))
+    raise typer.Exit(pause_topics(config.load(config_file), topics, pauses=True, as_json=as_json))
 
 
 @app.command()
@@ -272,10 +271,10 @@ def resume(config_file: ConfigFile, topics: Topics, as_json: Json = False, log_l
 
     Example: mirror resume configs/quickstart.yaml orders
     """
-    from mirror.commands.pause import resume as resume_topics
+    from mirror.commands.pause import pause as pause_topics
 
     logs.configure(json=as_json, level=log_level)
-    raise typer.Exit(resume_topics(config.load(config_file), topics, as_json=as_json))
+    raise typer.Exit(pause_topics(config.load(config_file), topics, pauses=False, as_json=as_json))
 
 
 app.add_typer(offsets, name="offsets")

@@ -214,83 +214,90 @@ footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .8r
 """
 
 
-def document(title: str, heading: str, style: str = "") -> tuple[Element, Element]:
-    """An empty page, and its body with a heading; `style` is added to that of all pages."""
-    root = Element("html", lang="en")
-    head, body = SubElement(root, "head"), SubElement(root, "body")
-    SubElement(head, "meta", charset="utf-8")
-    SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
-    put_text(head, "title", title)
-    SubElement(head, "style").text = _STYLE + style
-    put_text(body, "h1", heading)
-    return root, body
+class Page:
+    """A report under way; as a text, the whole page."""
+
+    def __init__(self, title: str, heading: str) -> None:
+        self._root = Element("html", lang="en")
+        head, self._body = SubElement(self._root, "head"), SubElement(self._root, "body")
+        SubElement(head, "meta", charset="utf-8")
+        SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
+        _put_text(head, "title", title)
+        SubElement(head, "style").text = _STYLE
+        self.text(heading, tag="h1")
+
+    def __str__(self) -> str:
+        return f"<!DOCTYPE html>\n{tostring(self._root, encoding='unicode', method='html')}\n"
+
+    def text(self, text: str | Text, style: str = "", tag: str = "p") -> None:
+        """Put a text; that of a terminal keeps its color."""
+        if isinstance(text, Text):
+            _put_text(self._body, tag, text.plain, _class_of(text))
+        else:
+            _put_text(self._body, tag, text, style)
+
+    def footer(self, text: str) -> None:
+        """Put the last line."""
+        _put_text(SubElement(self._body, "footer"), "p", text)
+
+    def pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Put names with their values as a table."""
+        table = _put_head(self._body, ())
+        for name, value in pairs:
+            row = SubElement(table, "tr")
+            _put_text(row, "th", name)
+            _put_text(row, "td", value)
+
+    def fields(
+        self,
+        title: str,
+        fields: Sequence[Field],
+        rows: Sequence[Any] | Mapping[str, Any],
+        names: str | None = None,
+        shares: Sequence[float] = (),
+    ) -> None:
+        """Put the rows as a table under a title; nothing where there is none. `names` is as in `table_of`. `shares`
+        from 0 to 1: draw them as a bar, whose colors the rows explain.
+        """
+        if not rows:
+            return
+        self.text(title, tag="h2")
+        if shares:
+            bar = SubElement(self._body, "div", {"class": "bar"})
+            for index, share in enumerate(shares):
+                SubElement(bar, "span", {"class": f"s{index % _BAR_COLORS}", "style": f"width:{100 * share:.3f}%"})
+        heads = [
+            *([] if names is None else [(names, "left")]),
+            *(field.column for field in fields if field.head is not None),
+        ]
+        numeric = {head for head, layout in heads if layout == "right"}
+        table = _put_head(self._body, [head for head, _ in heads], numeric)
+        for index, cells in enumerate(_cells(fields, rows)):
+            line = SubElement(table, "tr")
+            for (_, layout), cell in zip(heads, cells, strict=True):
+                text = ", ".join(cell.plain.split("\n"))
+                _put_text(line, "td", text, "n" if layout == "right" else _class_of(cell))
+            if shares:
+                key = Element("span", {"class": f"key s{index % _BAR_COLORS}"})
+                key.tail, line[0].text = f" {line[0].text}", None
+                line[0].insert(0, key)
 
 
-def written(root: Element) -> str:
-    """The page as text."""
-    return f"<!DOCTYPE html>\n{tostring(root, encoding='unicode', method='html')}\n"
-
-
-def put_table(parent: Element, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of texts; without a head, the first column is one."""
-    table = put_head(parent, head)
-    for cells in rows:
-        row = SubElement(table, "tr")
-        for index, cell in enumerate(cells):
-            put_text(row, "td" if head or index else "th", cell)
-
-
-def class_of(text: Text) -> str:
+def _class_of(text: Text) -> str:
     """Return the class of an element for a text that has a style on a terminal."""
     return _CLASSES.get(str(text.style), "")
 
 
-def put_fields(
-    parent: Element,
-    title: str,
-    fields: Sequence[Field],
-    rows: Sequence[Any] | Mapping[str, Any],
-    names: str | None = None,
-    shares: Sequence[float] = (),
-) -> None:
-    """Put the rows as a table under a title; nothing where there is none. `names` is as in `table_of`. `shares` from 0
-    to 1: draw them as a bar, whose colors the rows explain.
-    """
-    if not rows:
-        return
-    put_text(parent, "h2", title)
-    if shares:
-        bar = SubElement(parent, "div", {"class": "bar"})
-        for index, share in enumerate(shares):
-            SubElement(bar, "span", {"class": f"s{index % _BAR_COLORS}", "style": f"width:{100 * share:.3f}%"})
-    heads = [
-        *([] if names is None else [(names, "left")]),
-        *(field.column for field in fields if field.head is not None),
-    ]
-    table = put_head(parent, [head for head, _ in heads], {head for head, layout in heads if layout == "right"})
-    for index, cells in enumerate(_cells(fields, rows)):
-        line = SubElement(table, "tr")
-        for (_, layout), cell in zip(heads, cells, strict=True):
-            text = ", ".join(cell.plain.split("\n"))
-            put_text(line, "td", text, "n" if layout == "right" else class_of(cell))
-        if shares:
-            key = Element("span", {"class": f"key s{index % _BAR_COLORS}"})
-            key.tail, line[0].text = f" {line[0].text}", None
-            line[0].insert(0, key)
-
-
-def put_head(parent: Element, head: Sequence[str], numbers: Collection[str] = ()) -> Element:
-    """A table with its head, for rows of any kind."""
+def _put_head(parent: Element, head: Sequence[str], numbers: Collection[str] = ()) -> Element:
+    """Return a table with its head, for rows of any kind."""
     table = SubElement(SubElement(parent, "div", {"class": "scroll"}), "table")
     if head:
         row = SubElement(table, "tr")
         for text in head:
-            put_text(row, "th", text, "n" if text in numbers else "")
+            _put_text(row, "th", text, "n" if text in numbers else "")
     return table
 
 
-def put_text(parent: Element, tag: str, text: str, style: str = "") -> Element:
-    """An element with a text in which nothing is left that is not printable."""
-    made = SubElement(parent, tag, {"class": style} if style else {})
-    made.text = plain(text)
-    return made
+def _put_text(parent: Element, tag: str, text: str, style: str = "") -> None:
+    """Put an element with a text in which nothing is left that is not printable."""
+    SubElement(parent, tag, {"class": style} if style else {}).text = plain(text)

@@ -17,7 +17,7 @@ source's but for their times, where the target gave them times that nobody asked
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -36,12 +36,13 @@ from mirror.rendering import count, number, print_json
 from mirror.replication.assignment import POSSIBLE, KnownStop, LastPosition, Loss
 from mirror.replication.damage import damaged_at, unwritable_at
 from mirror.replication.decide import Position, Unconfirmed
+from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.position import corrupt, located
 from mirror.replication.topic_identity import other_topic, recreated
 from mirror.states import Remedy, State
 from mirror.suspension import Clearance, beating, look_again, never
-from mirror.topics.adoption import Attempt, attempt_of, not_named
+from mirror.topics.adoption import begun, not_named
 from mirror.topics.apply import ensure_flow_topic, rules_for
 from mirror.topics.history import keeping_to_known
 
@@ -49,8 +50,6 @@ from mirror.topics.history import keeping_to_known
 _TRIES: Final = 3
 #: Stops of copies that are not their sources'.
 _UNLIKE: Final = frozenset({State.TRUNCATED, State.DIVERGED})
-#: The flow, and both sides of a partition.
-_Sides = tuple[str, Cluster, TopicPartition, Cluster, TopicPartition]
 
 
 @dataclass(slots=True)
@@ -70,11 +69,6 @@ class AcceptedRange:
     lifted: KnownStop | None = None
     possible: tuple[Lost, ...] = ()
     stop: PartitionStop | None = None
-
-    @property
-    def is_nothing(self) -> bool:
-        """There was nothing to accept, and nothing stops it."""
-        return not (self.loss or self.confirmed or self.lifted or self.possible or self.stop)
 
 
 def accept(
@@ -113,7 +107,7 @@ def accept(
         for one in found:
             for line in _lines(one):
                 print(f"{one.source}: {line}")
-        if any(not one.is_nothing and one.stop is None for one in found):
+        if any(one.stop is None and (one.loss or one.confirmed or one.lifted or one.possible) for one in found):
             print("A running mirror goes on within seconds, one that is started at once.")
         elif not stays:
             print(f"{topic}: nothing was lost before it was mirrored; there is nothing to accept")
@@ -123,18 +117,12 @@ def accept(
 def _lines(accepted: AcceptedRange) -> list[str]:
     """What is said of a partition."""
     if accepted.stop is not None:
-        return [
-            (
-                f"nothing is accepted; it stays stopped: {accepted.stop.state} at offset {accepted.stop.offset}:"
-                f" {_with_advice(accepted.stop)}"
-            )
-        ]
+        where = f"{accepted.stop.state} at offset {accepted.stop.offset}"
+        return [f"nothing is accepted; it stays stopped: {where}: {_with_advice(accepted.stop)}"]
     lines = []
     if accepted.loss is not None:
-        offsets = (
-            f"{count(accepted.loss.next_offset - accepted.loss.first, 'offset')}, {number(accepted.loss.first)} to"
-        )
-        what = f"the loss of {offsets} {number(accepted.loss.next_offset - 1)}"
+        first, next_offset = accepted.loss.first, accepted.loss.next_offset
+        what = f"the loss of {count(next_offset - first, 'offset')}, {number(first)} to {number(next_offset - 1)}"
         lines.append(f"{what}, was accepted before" if accepted.was_accepted else f"accepted {what}")
     if accepted.confirmed is not None:
         lines.append(f"accepted the copy as it stands, up to offset {number(accepted.confirmed.source_next)}")
@@ -201,12 +189,16 @@ async def _accept(
         indexes = await indexes_of(journal) if translates else {}
         keeps_times = settings.topics.append_time == "source"
         for one in found:
-            logs = settings.flow, source, one.source, target, one.target
-            index = indexes.get(one.target, OffsetRangeIndex()) if translates else None
-            attempt = _reporting(attempt_of(*logs, standing, since.get(one.target, 0), index), logs)
-            await _settle(
-                one, attempt, source, target, standing, rules, keeps_times=keeps_times, unconfirmed=unconfirmed
+            ids = source.topic_id(topic), target.topic_id(target_topic)
+            last = standing.positions.get(one.target)
+            observer = Observer(
+                *(settings.flow, source, one.source, target, one.target),
+                since=since.get(one.target, 0),
+                last=last if last is not None and last.is_of(*ids) else None,
+                losses=standing.lost_of(one.target, *ids),
             )
+            index = indexes.get(one.target, OffsetRangeIndex()) if translates else None
+            await _Trial(one, observer, index, standing, rules, keeps_times, unconfirmed).settle()
             if one.stop is None:
                 lost = losses_in(records).get(one.target, ())
                 one.possible = tuple(each for each in lost if each.reason in POSSIBLE)
@@ -250,155 +242,135 @@ async def _accept_rekeyed(
         return found
 
 
-def _reporting(attempt: Attempt, logs: _Sides) -> Attempt:
-    """The same, where what cannot be read of a log stops the partition."""
-    _, _, partition, target, copy = logs
+@dataclass(slots=True)
+class _Trial:
+    """Finds out what has to be accepted so that a partition goes on."""
 
-    async def tried(accepted: tuple[int, int] | None, last: LastPosition | None) -> object:
+    #: What is accepted of it so far.
+    found: AcceptedRange
+    #: Knows the position that the journal keeps, or a person confirms, and what is accepted.
+    observer: Observer
+    #: Where offsets moved to; None where they are equal on both sides.
+    index: OffsetRangeIndex | None
+    standing: Standing
+    rules: Rules
+    #: The copy is to have the times of the source.
+    keeps_times: bool
+    #: A copy that nothing confirms is taken for whole.
+    unconfirmed: bool
+
+    @property
+    def source(self) -> Cluster:
+        """Return the source."""
+        return self.observer.source
+
+    @property
+    def ids(self) -> tuple[UUID | None, UUID | None]:
+        """Return the ids of both topics."""
+        target = self.observer.target
+        return self.source.topic_id(self.found.source.topic), target.topic_id(self.found.target.topic)
+
+    async def settle(self) -> None:
+        """Accept what has to be, and find what stops the partition all the same. Raises as queries do."""
+        found = self.found
+        while True:
+            stop = await self.stop_of(self.observer)
+            if self.unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and found.confirmed is None:
+                found.confirmed = self._confirmed(stop)
+                self.observer = replace(self.observer, last=found.confirmed)
+            elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and found.loss is None:
+                begin = await list_offset(self.source, found.source, EARLIEST)
+                reason = "target" if stop.state is State.TARGET_LOST else "retention"
+                found.loss = Loss(found.source, found.target, stop.offset, begin, reason)
+                self.observer = replace(self.observer, accepted=(stop.offset, begin))
+            else:
+                break
+        before, stood = self.standing.accepted.get(found.target), self.standing.stops.get(found.target)
+        if stop is None and found.confirmed is None and stood is not None and stood.concerns(self.ids[1]):
+            stop = await self.still_stands(stood)
+            if self.unconfirmed and isinstance(stop, Unconfirmed):
+                found.confirmed = self._confirmed(stop)
+                stop = None
+            elif isinstance(stop, Unconfirmed):
+                advice = self._located(stop).advice
+                stop = PartitionStop(stood.state, *found.source, stop.offset, stop.detail, advice=advice)
+        if stop is None and found.loss is None:
+            found.loss = await self._damage()
+        found.was_accepted = found.loss is not None and before is not None and before.covers(found.loss, self.ids[0])
+        found.stop = self._located(stop) if stop is not None else None
+        if stop is None and stood is not None:
+            found.lifted = stood
+
+    def _located(self, stop: PartitionStop) -> PartitionStop:
+        return located(stop, self.source, self.observer.target, self.found.target.topic)
+
+    async def begin(self, observer: Observer) -> Position:
+        """Begin the partition, where what cannot be read of a log stops it."""
         try:
-            return await attempt(accepted, last)
+            return await begun(observer, self.index)
         except MalformedBatch as damage:
-            raise corrupt(damage, target, partition, copy.topic) from damage
+            raise corrupt(damage, observer.target, self.found.source, self.found.target.topic) from damage
 
-    return tried
+    async def stop_of(self, observer: Observer) -> PartitionStop | None:
+        """Return what stops the partition, None where nothing does. Raises as queries do."""
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                await self.begin(observer)
+            except PartitionStop as stop:
+                return stop
+            except ClusterUnreachable:
+                if not tries_left:
+                    raise
+            else:
+                return None
+        raise AssertionError("unreachable: the last try returns or raises")
 
-
-async def _settle(
-    one: AcceptedRange,
-    attempt: Attempt,
-    source: Cluster,
-    target: Cluster,
-    standing: Standing,
-    rules: Rules,
-    *,
-    keeps_times: bool,
-    unconfirmed: bool,
-) -> None:
-    """Find out what has to be accepted so that a partition goes on."""
-    ids = source.topic_id(one.source.topic), target.topic_id(one.target.topic)
-    known = standing.positions.get(one.target)
-    last = known if known is not None and known.is_of(*ids) else None
-    accepted: tuple[int, int] | None = None
-    while True:
-        stop = await _stop_of(attempt, accepted, last)
-        if unconfirmed and isinstance(stop, Unconfirmed) and stop.offset >= 0 and one.confirmed is None:
-            last = one.confirmed = _confirmed(stop, last, ids)
-        elif stop is not None and stop.state in (State.RETENTION_GAP, State.TARGET_LOST) and one.loss is None:
-            begin = await list_offset(source, one.source, EARLIEST)
-            reason = "target" if stop.state is State.TARGET_LOST else "retention"
-            one.loss = Loss(one.source, one.target, stop.offset, begin, reason)
-            accepted = stop.offset, begin
-        else:
-            break
-    before, stood = standing.accepted.get(one.target), standing.stops.get(one.target)
-    if stop is None and one.confirmed is None and stood is not None and stood.concerns(ids[1]):
-        clusters = source, target
-        stop = await _still_stands(one, attempt, accepted, last, stood, clusters, keeps_times=keeps_times)
-        if unconfirmed and isinstance(stop, Unconfirmed):
-            one.confirmed = _confirmed(stop, last, ids)
-            stop = None
-        elif isinstance(stop, Unconfirmed):
-            advice = located(stop, source, target, one.target.topic).advice
-            stop = PartitionStop(stood.state, *one.source, stop.offset, stop.detail, advice=advice)
-    if stop is None and one.loss is None:
-        one.loss = await _damage_of(one, attempt, accepted, last, source, rules)
-    one.was_accepted = one.loss is not None and before is not None and before.covers(one.loss, ids[0])
-    one.stop = located(stop, source, target, one.target.topic) if stop is not None else None
-    if stop is None and stood is not None:
-        one.lifted = stood
-
-
-def _confirmed(doubt: Unconfirmed, last: LastPosition | None, ids: tuple[UUID | None, UUID | None]) -> LastPosition:
-    """The position that a person confirms."""
-    batch = last.batch if last is not None else None
-    return LastPosition(
-        source_next=doubt.offset,
-        target_end=doubt.target_end,
-        source_topic_id=ids[0],
-        target_topic_id=ids[1],
-        batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
-        was_accepted=True,
-        begins=last.begins if last is not None else 0,
-    )
-
-
-async def _still_stands(
-    one: AcceptedRange,
-    attempt: Attempt,
-    accepted: tuple[int, int] | None,
-    last: LastPosition | None,
-    stood: KnownStop,
-    clusters: tuple[Cluster, Cluster],
-    *,
-    keeps_times: bool,
-) -> PartitionStop | None:
-    """What stops a partition for which one of `_UNLIKE` stood, and that could go on by the position which the journal
-    keeps: Unconfirmed where neither log has anything left by which they could be compared, or the copy's last records
-    have times of the target's where it `keeps_times` of the source.
-    """
-    if stood.state not in _UNLIKE:
-        return None
-    stop = await _stop_of(attempt, accepted, None)
-    if stop is not None and not isinstance(stop, Unconfirmed):
-        return stop
-    position = _position(await attempt(accepted, last))
-    if stop is None and _was_compared(_position(await attempt(accepted, None))):
-        if not (position.stamped and keeps_times):
+    async def still_stands(self, stood: KnownStop) -> PartitionStop | None:
+        """Return what stops a partition for which one of `_UNLIKE` stood, and that could go on by the position which
+        the journal keeps: Unconfirmed where neither log has anything left by which they could be compared, or the
+        copy's last records have times of the target's where it is to have those of the source.
+        """
+        if stood.state not in _UNLIKE:
             return None
-        return Unconfirmed(one.source, position.next_offset, position.end, stood.detail)
-    left = f"no record is left by which {clusters[0]} and {clusters[1]} could be compared"
-    detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
-    return Unconfirmed(one.source, position.next_offset, position.end, detail)
-
-
-def _was_compared(position: Position) -> bool:
-    """Whether a record of the copy was compared with its source's, if it has any: what the source deleted since may be
-    just what would show that it is another one.
-    """
-    return position.last is None or position.last.epoch_until >= 0
-
-
-def _position(found: object) -> Position:
-    position = found[0] if isinstance(found, tuple) else found
-    assert isinstance(position, Position)
-    return position
-
-
-async def _damage_of(
-    one: AcceptedRange,
-    attempt: Attempt,
-    accepted: tuple[int, int] | None,
-    last: LastPosition | None,
-    source: Cluster,
-    rules: Rules,
-) -> Loss | None:
-    """The damaged batch that a partition comes to next, or what else cannot be written there; None where that can be,
-    and where nothing shows how far the damage reaches.
-    """
-    position = _position(await attempt(accepted, last))
-    damaged = await damaged_at(source, one.source, position.next_offset)
-    if damaged is None:
-        damaged = await unwritable_at(source, one.source, position.next_offset, rules)
-    if damaged is None or damaged.next_offset <= damaged.first:
-        return None
-    return Loss(one.source, one.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
-
-
-async def _stop_of(
-    attempt: Attempt, accepted: tuple[int, int] | None, last: LastPosition | None
-) -> PartitionStop | None:
-    """What stops a partition with these, None where nothing does. Raises as queries do."""
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            await attempt(accepted, last)
-        except PartitionStop as stop:
+        unknown = replace(self.observer, last=None)
+        stop = await self.stop_of(unknown)
+        if stop is not None and not isinstance(stop, Unconfirmed):
             return stop
-        except ClusterUnreachable:
-            if not tries_left:
-                raise
-        else:
+        position = await self.begin(self.observer)
+        # what the source deleted since may be just what would show that the copy's records are others
+        if stop is None and ((last := (await self.begin(unknown)).last) is None or last.epoch_until >= 0):
+            if not (position.stamped and self.keeps_times):
+                return None
+            return Unconfirmed(self.found.source, position.next_offset, position.end, stood.detail)
+        left = f"no record is left by which {self.source} and {self.observer.target} could be compared"
+        detail = f"{left}, so that nothing shows that it is over: {stood.detail}"
+        return Unconfirmed(self.found.source, position.next_offset, position.end, detail)
+
+    def _confirmed(self, doubt: Unconfirmed) -> LastPosition:
+        """Return the position that a person confirms."""
+        (source_id, target_id), last = self.ids, self.observer.last
+        batch = last.batch if last is not None else None
+        return LastPosition(
+            source_next=doubt.offset,
+            target_end=doubt.target_end,
+            source_topic_id=source_id,
+            target_topic_id=target_id,
+            batch=batch if batch is not None and batch.next_offset <= doubt.target_end else None,
+            was_accepted=True,
+            begins=last.begins if last is not None else 0,
+        )
+
+    async def _damage(self) -> Loss | None:
+        """Return the damaged batch that the partition comes to next, or what else cannot be written there; None where
+        that can be, and where nothing shows how far the damage reaches.
+        """
+        partition, offset = self.found.source, (await self.begin(self.observer)).next_offset
+        damaged = await damaged_at(self.source, partition, offset)
+        if damaged is None:
+            damaged = await unwritable_at(self.source, partition, offset, self.rules)
+        if damaged is None or damaged.next_offset <= damaged.first:
             return None
-    raise AssertionError("unreachable: the last try returns or raises")
+        return Loss(partition, self.found.target, damaged.first, damaged.next_offset, damaged.reason, damaged.detail)
 
 
 def _entries(accepted: AcceptedRange, source: Cluster) -> list[Change]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
-from xml.etree.ElementTree import SubElement
 
 from rich.console import Group as Parts
 from rich.text import Text
@@ -18,33 +17,20 @@ from mirror import config as configuration
 from mirror.commands.verify import check_writable
 from mirror.config import SparkSettings
 from mirror.driver.scheduling import task_count
-from mirror.errors import (
-    AccessDenied,
-    ClusterError,
-    ClusterUnreachable,
-    ConfigError,
-    EngineLost,
-    ExitCode,
-    MirrorError,
-    NotAuthenticated,
-)
+from mirror.errors import ConfigError, EngineLost, ExitCode, MirrorError
 from mirror.records.header import HEADER_BYTES
 from mirror.rendering import (
     Field,
-    class_of,
+    Page,
     console,
     count,
-    document,
     json_groups,
     json_of,
     number,
     plain,
     print_json,
-    put_fields,
-    put_text,
     size,
     table_of,
-    written,
 )
 from mirror.spark.census import DOCUMENTED_HEADER, SMALL_CLASS, Census, Framing, Sums, taken_by
 from mirror.spark.datasource.options import parse
@@ -125,7 +111,8 @@ def summary_lines(found: Census) -> Iterator[str]:
     elif any((sums.ratio_share or 1.0) < FULL for sums in (*found.by_topic.values(), *found.by_codec.values())):
         yield "ratio (..%): of so much of the bytes the size before compression is known; --ratio decompresses the rest"
     theirs, ours = found.decompressed
-    grown = f", {size(theirs.uncompressed)} when decompressed" if theirs.known == _payload(theirs) > 0 else ""
+    payload = theirs.bytes - HEADER_BYTES * theirs.batches  # of batches that are all of magic 2
+    grown = f", {size(theirs.uncompressed)} when decompressed" if theirs.known == payload > 0 else ""
     yield (
         f"MirrorMaker 2 decompresses {count(theirs.batches, 'batch', 'batches')} ({size(theirs.bytes)}{grown}) and"
         f" compresses them again; mirror {count(ours.batches, 'batch', 'batches')} ({size(ours.bytes)})"
@@ -179,11 +166,6 @@ def warnings(found: Census) -> Iterator[str]:
         )
 
 
-def _payload(sums: Sums) -> int:
-    """Bytes of the records sections, of batches that are all of magic 2."""
-    return sums.bytes - HEADER_BYTES * sums.batches
-
-
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f}" if whole else "0.0"
 
@@ -207,26 +189,26 @@ def _heading(whole: Sums) -> str:
 
 def page(found: Census, subject: str) -> str:
     """The whole page; `subject` is what was looked at."""
-    root, body = document(f"mirror census: {subject}", f"Census of batches: {subject}")
-    whole = found.whole
-    put_text(body, "p", _heading(whole), "verdict bad" if whole.damaged else "verdict")
+    sheet, whole = Page(f"mirror census: {subject}", f"Census of batches: {subject}"), found.whole
+    sheet.text(_heading(whole), "verdict bad" if whole.damaged else "verdict")
     for line in _remarks(found):
-        put_text(body, "p", line.plain, class_of(line))
+        sheet.text(line)
     sizes = {f"{size(1 << power)} and more": sums for power, sums in found.by_size.items()}
     for name, groups in (_groups(found) | {"size": sizes}).items():
         shares = [sums.bytes / whole.bytes for sums in groups.values()] if whole.bytes and name != "topic" else ()
-        put_fields(body, f"Batches by {name}", _fields(whole), groups, name, shares)
-    put_fields(body, "Mean bytes of a record, before compression", _PARTS, found.framings)
+        sheet.fields(f"Batches by {name}", _fields(whole), groups, name, shares)
+    sheet.fields("Mean bytes of a record, before compression", _PARTS, found.framings)
     when = report.at(clock.now_ms())
-    text = f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s"
-    put_text(SubElement(body, "footer"), "p", text)
-    return written(root)
+    sheet.footer(f"mirror {__version__} on {platform.node()}, {when}, in {found.seconds:.1f} s")
+    return str(sheet)
 
 
 # --- `mirror census` --------------------------------------------------------------------------------------------------
 
 #: How an error of ours that ended a task stands in what Spark says of it.
-_OURS: Final = re.compile(r"mirror\.errors\.(\w+): (.*)")
+_OURS: Final = re.compile(
+    r"mirror\.errors\.(ClusterError|ClusterUnreachable|AccessDenied|NotAuthenticated|ConfigError): (.*)"
+)
 
 
 def census(
@@ -288,11 +270,9 @@ def _taken(target: Path, side: str | None, topics: Sequence[str], *, measured: b
 
 def _error(failure: Exception) -> MirrorError:
     """An error of ours loses its kind on its way through Spark; its name is in the text."""
-    for kind, text in _OURS.findall(str(failure)):
-        known = getattr(errors, kind, None)
-        if known in (ClusterError, ClusterUnreachable, AccessDenied, NotAuthenticated, ConfigError):
-            made: MirrorError = known(text)
-            return made
+    if found := _OURS.search(str(failure)):
+        made: MirrorError = getattr(errors, found[1])(found[2])
+        return made
     return EngineLost(f"Spark gave up the census: {failure_text(failure)}")
 
 

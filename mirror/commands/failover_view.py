@@ -96,7 +96,7 @@ def _fields(*, rehearsal: bool) -> tuple[Field, ...]:
     """Return what is said of a partition."""
     return (
         *keys("topic partition target_topic"),
-        Field("", lambda partition: f"{partition.topic}-{partition.partition}", "partition"),
+        Field("", str, "partition"),
         Field("state", head="state", layout="no_wrap"),
         Field("position", head="holds\nup to", show=number, unknown="unknown"),
         Field("source_end", "end", "source\nends", number, "unknown"),
@@ -135,29 +135,23 @@ def rendered(account: FailoverReport) -> Group:
     """For people."""
     shown = account.shown
     lines = table_of(_fields(rehearsal=account.rehearsal), shown)
-    doubts = [
-        f"{rpo.topic}-{rpo.partition}: it is not known how many records are missing, since {rpo.doubt}"
-        for rpo in shown
-        if rpo.doubt
-    ]
-    shown_doubts = {(rpo.topic, rpo.partition) for rpo in shown if rpo.doubt}
+    doubts = [f"{rpo}: it is not known how many records are missing, since {rpo.doubt}" for rpo in shown if rpo.doubt]
+    in_doubt = {str(rpo) for rpo in shown if rpo.doubt}
     doubts += [  # a stop, or what a rehearsal has met since it began
-        f"{exposure.topic}-{exposure.partition}: not whole, since it is {exposure.state}"
-        f"{exposure.doubt and f': {exposure.doubt}'}"
-        for exposure in account.exposures
-        if (exposure.doubt or exposure.state.is_stop) and (exposure.topic, exposure.partition) not in shown_doubts
+        f"{rpo}: not whole, since it is {rpo.state}{rpo.doubt and f': {rpo.doubt}'}"
+        for rpo in account.exposures
+        if (rpo.doubt or rpo.state.is_stop) and str(rpo) not in in_doubt
     ]
     doubts += [
-        f"{exposure.topic}-{exposure.partition}: not whole for certain, since no leader on the source says where it"
-        " ends"
-        for exposure in account.exposures
-        if account.rehearsal and exposure.end is None and not account.source_problem
+        f"{rpo}: not whole for certain, since no leader on the source says where it ends"
+        for rpo in account.exposures
+        if account.rehearsal and rpo.end is None and not account.source_problem
     ]
+    undone = "" if account.rehearsal else ", once `mirror failover CONFIG --undo` ran,"
     open_ones = [
-        f"{rpo.topic}-{rpo.partition}: a transaction is open on the source at offset {number(rpo.open_from)}; nothing"
-        " behind it gets over before it ends. Where the source still serves, end its producer or wait for"
-        f" transaction.timeout.ms, and{'' if account.rehearsal else ', once `mirror failover CONFIG --undo` ran,'} fail"
-        " over again"
+        f"{rpo}: a transaction is open on the source at offset {number(rpo.open_from)}; nothing behind it gets over"
+        " before it ends. Where the source still serves, end its producer or wait for transaction.timeout.ms, and"
+        f"{undone} fail over again"
         for rpo in shown
         if rpo.open_from is not None
     ]
@@ -184,9 +178,9 @@ def _lost(rpo: PartitionRpo, loss: AcceptedLoss, *, is_over: bool) -> str:
             COMPACTION: "the copy was compacted, and may lack records that its source has kept (verify: missing)",
         }[loss.reason]
         accept = "" if is_over else f"; `mirror accept CONFIG {rpo.topic}` takes it as it is"
-        return f"{rpo.topic}-{rpo.partition}: {what}. `mirror verify` shows whether that is so{accept}"
+        return f"{rpo}: {what}. `mirror verify` shows whether that is so{accept}"
     offsets = f"offsets {loss.first} to {loss.next_offset - 1} ({number(loss.next_offset - loss.first)})"
-    return f"{rpo.topic}-{rpo.partition}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
+    return f"{rpo}: accepted loss, {offsets}: reason {loss.reason}, as the journal says"
 
 
 def _gap_text(gap: OffsetGap) -> str:

@@ -14,7 +14,7 @@ from mirror.policy.rules import Rules
 from mirror.records.header import LAST_OFFSET
 from mirror.records.segment import RESYNC_BYTES, SPAN, DamageKind, Found, Walk
 from mirror.records.transactions import Outcome, Outcomes, TransactionScan
-from mirror.rendering import count, number, plain, size
+from mirror.rendering import count, json_of, keys, number, plain, size
 from mirror.segments.files import Mapped, offset_of, scan_transactions, segments_of
 
 
@@ -77,20 +77,12 @@ def _show(walk: Walk, mapped: Mapped, outcomes: Outcomes, view: LogView) -> None
 
 
 def _summary_fields(walk: Walk, found: Found | None) -> dict[str, Any]:
-    damage = walk.damage
+    again = found and json_of(keys("position base_offset"), found)
+    damage = walk.damage and json_of(keys("kind position detail"), walk.damage)
     return {
         "size": walk.position + walk.rest,
-        "sound_bytes": walk.position,
-        "next_offset": walk.next_offset,
-        "zeros": walk.zeros,
-        "damage": damage
-        and {
-            "kind": damage.kind,
-            "position": damage.position,
-            "detail": damage.detail,
-            "bytes": walk.rest,
-            "sound_again": found and {"position": found.position, "base_offset": found.base_offset},
-        },
+        **json_of(keys("sound_bytes=position next_offset zeros"), walk),
+        "damage": damage and {**damage, "bytes": walk.rest, "sound_again": again},
     }
 
 

@@ -39,7 +39,16 @@ def inspect_topic(
             rules, judged_by = rules_for(settings, topic)
     else:
         cluster = cluster_at(bootstrap or "")
-    return asyncio.run(_inspect(Endpoint.of(cluster), topic, partition, options, rules, judged_by))
+
+    async def inspect() -> bool:
+        async with Cluster(Endpoint.of(cluster)) as asked:
+            await asked.refresh((topic,))
+            known, at_risk = asked.topics.get(topic), False
+            for number in chosen(known.leaders if known else (), topic, partition, str(asked)):
+                at_risk |= await _inspect_partition(asked, TopicPartition(topic, number), options, rules, judged_by)
+        return at_risk
+
+    return ExitCode.DATA_AT_RISK if asyncio.run(inspect()) else ExitCode.DONE
 
 
 def parse_target(target: str) -> tuple[str, int | None]:
@@ -70,18 +79,6 @@ def cluster_at(bootstrap: str) -> ClusterSettings:
         return configuration.cluster({"bootstrap.servers": bootstrap}, "unnamed")
     except ConfigError as problem:
         raise ConfigError(f"--bootstrap {bootstrap}: {problem}") from problem
-
-
-async def _inspect(
-    endpoint: Endpoint, topic: str, partition: int | None, options: InspectOptions, rules: Rules, judged_by: str
-) -> ExitCode:
-    async with Cluster(endpoint) as cluster:
-        await cluster.refresh((topic,))
-        known = cluster.topics.get(topic)
-        at_risk = False
-        for number in chosen(known.leaders if known else (), topic, partition, str(cluster)):
-            at_risk |= await _inspect_partition(cluster, TopicPartition(topic, number), options, rules, judged_by)
-    return ExitCode.DATA_AT_RISK if at_risk else ExitCode.DONE
 
 
 async def _inspect_partition(

@@ -235,10 +235,10 @@ def _sums_fields(whole: Sums) -> tuple[Field, ...]:
 class LogTotals:
     """Adds up the batches of a log."""
 
-    #: Of the first batch; -1 where there is none.
-    first_offset: int = -1
-    #: Of the last batch; -1 where there is none.
-    last_offset: int = -1
+    #: Of the first batch; None where there is none.
+    first_offset: int | None = None
+    #: Of the last batch; None where there is none.
+    last_offset: int | None = None
     #: Sums by codec and verdict.
     kinds: dict[tuple[int, Verdict], Sums] = field(default_factory=dict)
     #: Batches of transactions by how those ended.
@@ -262,7 +262,7 @@ class LogTotals:
             sums["uncompressed"] += uncompressed
         if outcome:
             self.outcomes[outcome] += 1
-        if self.first_offset < 0:
+        if self.first_offset is None:
             self.first_offset = header.base_offset
         self.last_offset = header.last_offset
 
@@ -397,12 +397,8 @@ class LogView:
         self._left = options.rows
         self._page: Table | None = None
         is_wide = options.wide or console().width >= WIDE
-        self._columns = [
-            column
-            for column in _BATCH
-            if (is_wide or column.head in _FEW) and (options.ratio or column.head != "ratio")
-        ]
-        self._uncompressed = _measure() if options.ratio else None
+        columns = _BATCH if options.ratio else [column for column in _BATCH if column.head != "ratio"]
+        self._columns = [column for column in columns if is_wide or column.head in _FEW]
         self._unwritable: list[Unfit] = []
         self.totals = LogTotals()
 
@@ -423,9 +419,9 @@ class LogView:
             crc_holds=crc_holds,
         )
         uncompressed = None
-        if self._uncompressed and raw.header.magic == 2 and verdict.action is not Action.REFUSE:
+        if self._options.ratio and raw.header.magic == 2 and verdict.action is not Action.REFUSE:
             try:
-                uncompressed = self._uncompressed(raw)
+                uncompressed = _uncompressed(raw)
             except BadRecords:
                 self.totals.undecodable += 1
         found = None
@@ -442,10 +438,7 @@ class LogView:
         """Show the totals. `more` is what scripts get besides them, `notes` what people do."""
         totals = self.totals
         if self._options.as_json:
-            offsets = {
-                "first_offset": totals.first_offset if totals.first_offset >= 0 else None,
-                "last_offset": totals.last_offset if totals.last_offset >= 0 else None,
-            }
+            offsets = json_of(keys("first_offset last_offset"), totals)
             amount = {"unwritable": len(self._unwritable)}
             json_line({"type": "summary", **self._identity, **offsets, **more, **totals.as_dict(), **amount})
             return
@@ -455,7 +448,7 @@ class LogView:
         if not self._options.summary and hidden > 0:
             show(Text(f"and {count(hidden, 'batch', 'batches')} more: --limit N, --from OFFSET, --json", "dim"))
         heading = Text(f"{self._title}: ", "bold")
-        if whole["batches"]:
+        if totals.first_offset is not None and totals.last_offset is not None:
             offsets_text = f"offsets {number(totals.first_offset)} to {number(totals.last_offset)}, "
             heading.append(offsets_text + in_all(whole), "not bold")
         else:
@@ -507,11 +500,11 @@ def show(*parts: Table | Text) -> None:
     sys.stdout.write(captured.get())
 
 
-def _measure() -> Callable[[RawBatch], int]:
-    """Bytes of the records of a batch of magic 2 without compression; what is returned raises BadRecords."""
+def _uncompressed(raw: RawBatch) -> int:
+    """Return the bytes of the records of a batch of magic 2 without compression. Raises BadRecords."""
     from mirror.records.codecs import uncompressed_size  # noqa: PLC0415 -- nobody else needs the codecs
 
-    return lambda raw: uncompressed_size(raw.header.codec, raw.records)
+    return uncompressed_size(raw.header.codec, raw.records)
 
 
 def _unwritable(raw: RawBatch, rules: Rules, next_offset: int) -> Unfit | None:

@@ -61,7 +61,10 @@ def find(target: str, time: str, where: Where, *, as_json: bool) -> ExitCode:
 
     Raises ConfigError for what is not there, is no time or does not go together, and ClusterError.
     """
-    when = _when(time)
+    try:
+        when = moment(configuration.instant(time))
+    except ValueError:
+        raise ConfigError(f"--time {time}: must be an ISO time such as 2026-01-31T12:00:00Z") from None
     topic, partition = parse_target(target)
     if (where.config is not None) + (where.bootstrap is not None) + bool(where.folders) != 1:
         raise ConfigError("say where to look by one of --config, --bootstrap and --from")
@@ -80,13 +83,6 @@ def find(target: str, time: str, where: Where, *, as_json: bool) -> ExitCode:
     return ExitCode.DATA_AT_RISK if any(answer.at_risk for answer in answers) else ExitCode.DONE
 
 
-def _when(time: str) -> int:
-    try:
-        return moment(configuration.instant(time))
-    except ValueError:
-        raise ConfigError(f"--time {time}: must be an ISO time such as 2026-01-31T12:00:00Z") from None
-
-
 def _cluster(where: Where) -> ClusterSettings:
     if where.config is None:
         return cluster_at(where.bootstrap or "")
@@ -101,9 +97,8 @@ async def _on_cluster(settings: ClusterSettings, topic: str, partition: int | No
         numbers = chosen(known.leaders if known else (), topic, partition, str(cluster))
 
         async def answer(partition: TopicPartition) -> FoundOffset:
-            end = await list_offset(
-                cluster, partition, LATEST
-            )  # asked before: what comes in between may be of that time
+            # asked before: what comes in between may be of that time
+            end = await list_offset(cluster, partition, LATEST)
             first = await first_since(cluster, partition, when)
             begin = await list_offset(cluster, partition, EARLIEST) if first is None else end
             if begin < end and await may_have_since(cluster, partition, when):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 from mirror.config import Settings
 from mirror.errors import ClusterError, ConfigError, ExitCode, MalformedBatch, PartitionStop, WireError
@@ -29,7 +29,6 @@ from mirror.kafka.queries import EARLIEST, list_offset, replicated_end
 from mirror.policy.rules import NO_LIMIT
 from mirror.policy.selection import is_rekeyed, selects
 from mirror.rendering import number, print_json
-from mirror.replication.assignment import LastPosition
 from mirror.replication.decide import Unconfirmed
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
@@ -66,13 +65,11 @@ def translate(settings: Settings, topic: str, partition: int, offset: int, *, re
     if as_json:
         print_json(asdict(found))
         return ExitCode.DONE
-    there = f"{found.topic}-{found.partition} on {settings.source.alias}"
-    here = f"{found.target_topic}-{found.partition} on {settings.target.alias}"
-    if reverse:
-        there, here = here, there
-    asked, answer = (
-        (found.target_offset, found.source_offset) if reverse else (found.source_offset, found.target_offset)
-    )
+    sides = [
+        (f"{found.topic}-{found.partition} on {settings.source.alias}", found.source_offset),
+        (f"{found.target_topic}-{found.partition} on {settings.target.alias}", found.target_offset),
+    ]
+    (there, asked), (here, answer) = reversed(sides) if reverse else sides
     what = "is" if found.record else "holds no record; what comes next is"
     print(f"offset {number(asked)} of {there} {what} offset {number(answer)} of {here}")
     return ExitCode.DONE
@@ -93,12 +90,12 @@ async def _translate(settings: Settings, source: TopicPartition, offset: int, *,
         for cluster, partition in ((one, source), (other, target)):
             if not cluster.has(partition):
                 raise ConfigError(f"{partition}: no such partition on {cluster}")
-        sides = _Sides(settings.flow, one, source, other, target)
+        observer = Observer(settings.flow, one, source, other, target, _ANY_LOSS)
         for left in reversed(range(_TRIES)):
             try:
                 if settings.topics.offsets == "translate":
-                    return await _moved(sides, journal, offset, reverse=reverse)
-                return await _same(sides, journal, offset)
+                    return await _moved(observer, journal, offset, reverse=reverse)
+                return await _same(observer, journal, offset)
             except (ClusterError, WireError, Unconfirmed):  # a mirror may be writing to it
                 if not left:
                     raise
@@ -106,112 +103,80 @@ async def _translate(settings: Settings, source: TopicPartition, offset: int, *,
         raise AssertionError("unreachable: the last try returns or raises")
 
 
-class _Sides(NamedTuple):
-    """The flow, and both sides of a partition."""
+async def _informed(observer: Observer, journal: Journal) -> tuple[Observer, bool]:
+    """Return the observer with what the journal keeps of the copy: where the flow began in its source, its last
+    position, and what was lost; and whether the flow was failed over, so that the copy's end is not the source's.
 
-    flow: str
-    one: Cluster
-    source: TopicPartition
-    other: Cluster
-    target: TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownCopy:
-    """What the journal keeps of a copy: where the flow began in its source, its last position, and what was lost; and
-    whether the flow was failed over, so that its end is not the source's.
-    """
-
-    since: int
-    last: LastPosition | None
-    losses: tuple[tuple[int, int], ...]
-    is_over: bool
-
-
-async def _known(sides: _Sides, journal: Journal) -> _KnownCopy:
-    """Raises ConfigError where the target topic is not the copy that the journal names, PartitionStop for a stop that
+    Raises ConfigError where the target topic is not the copy that the journal names, PartitionStop for a stop that
     stands, or a source topic that is another one.
     """
-    _, one, source, other, target = sides
+    source, target = observer.source_partition, observer.target_partition
     records = await journal.newest()
-    ids = one.topic_id(source.topic), other.topic_id(target.topic)
+    ids = observer.source.topic_id(source.topic), observer.target.topic_id(target.topic)
     seen = COPIES.newest(records).get(target.topic)
     if seen is None or seen.source_topic != source.topic or not same_id(seen.target_topic_id, ids[1]):
         raise ConfigError(
             f"{target.topic}: by the journal of {journal.flow} it is no copy of {source.topic}, so that its offsets say"
             " nothing. `mirror adopt` takes over one that something else made"
         )
-    if became := other_topic(one, source.topic, seen.topic_id):
-        raise located(recreated(source, -1, became), one, other, target.topic)
+    if became := other_topic(observer.source, source.topic, seen.topic_id):
+        raise located(recreated(source, -1, became), observer.source, observer.target, target.topic)
     standing = standing_in(records)
     if (stop := standing.stops.get(target)) is not None and stop.concerns(ids[1]):
         raise stop.raised(source)
     last = standing.positions.get(target)
     last = last if last is not None and last.is_of(*ids) else None
-    is_over = FailedOver.standing(records) is not None
-    return _KnownCopy(seen.begins(target.partition), last, standing.lost_of(target, *ids), is_over)
+    informed = replace(observer, since=seen.begins(target.partition), last=last, losses=standing.lost_of(target, *ids))
+    return informed, FailedOver.standing(records) is not None
 
 
-async def _same(sides: _Sides, journal: Journal, offset: int) -> Translation:
+async def _same(observer: Observer, journal: Journal, offset: int) -> Translation:
     """The answer where offsets are equal. Raises as `resume` does."""
-    _, _, source, other, target = sides
-    known = await _known(sides, journal)
+    observer, is_over = await _informed(observer, journal)
+    source, other, target = observer.source_partition, observer.target, observer.target_partition
     begin, end = await asyncio.gather(list_offset(other, target, EARLIEST), replicated_end(other, target))
-    if known.is_over:
-        end = min(end, known.last.target_end if known.last is not None else 0)
+    if is_over:
+        end = min(end, observer.last.target_end if observer.last is not None else 0)
     else:
-        begin = max(begin, await _agreeing(sides, known))
+        begin = max(begin, await _agreeing(observer))
     if not begin <= offset <= end:
         raise ConfigError(f"{target}: holds its source's offsets {begin} to {end - 1}; {offset} is none of them")
     return Translation(source.topic, source.partition, offset, target.topic, offset, record=offset < end)
 
 
-async def _agreeing(sides: _Sides, known: _KnownCopy) -> int:
+async def _agreeing(observer: Observer) -> int:
     """Where a copy with equal offsets is to begin, as far as it is not made to yet; else -1. Raises as `resume`."""
-    with _locating(sides):
-        return (await resume(Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses))).begin
+    with _locating(observer):
+        return (await resume(observer)).begin
 
 
 @contextmanager
-def _locating(sides: _Sides) -> Iterator[None]:
+def _locating(observer: Observer) -> Iterator[None]:
     """Let what stops the partition, or cannot be read of it, say where to look."""
-    _, one, source, other, target = sides
+    one, other, copy = observer.source, observer.target, observer.target_partition.topic
     try:
         yield
     except MalformedBatch as damage:
-        raise located(corrupt(damage, other, source, target.topic), one, other, target.topic) from damage
+        raise located(corrupt(damage, other, observer.source_partition, copy), one, other, copy) from damage
     except PartitionStop as stop:
-        raise located(stop, one, other, target.topic) from stop
+        raise located(stop, one, other, copy) from stop
 
 
-async def _moved(sides: _Sides, journal: Journal, offset: int, *, reverse: bool) -> Translation:
+async def _moved(observer: Observer, journal: Journal, offset: int, *, reverse: bool) -> Translation:
     """The answer where offsets moved. Raises as `complete` does."""
-    _, _, source, other, target = sides
-    known = await _known(sides, journal)
-    if not reverse and offset < known.since:
+    observer, is_over = await _informed(observer, journal)
+    source, target = observer.source_partition, observer.target_partition
+    if not reverse and offset < observer.since:
         raise ConfigError(
-            f"{source}: the flow began at offset {known.since}; what is at offset {offset} is not mirrored"
+            f"{source}: the flow began at offset {observer.since}; what is at offset {offset} is not mirrored"
         )
     index = (await indexes_of(journal)).setdefault(target, OffsetRangeIndex())
-    log_start = index.log_start = await list_offset(other, target, EARLIEST)
-    if not known.is_over:
-        with _locating(sides):
-            observer = Observer(*sides, _ANY_LOSS, known.since, known.last, known.losses)
+    log_start = index.log_start = await list_offset(observer.target, target, EARLIEST)
+    if not is_over:
+        with _locating(observer):
             await complete(index, observer, confirmed=True)
     elif index.last is None:
         raise ConfigError(f"{source}: the journal does not say where its offsets are, and the flow was failed over")
-    return _answer(index, source, target, offset, log_start, reverse=reverse)
-
-
-def _answer(
-    index: OffsetRangeIndex,
-    source: TopicPartition,
-    target: TopicPartition,
-    offset: int,
-    log_start: int,
-    *,
-    reverse: bool,
-) -> Translation:
     first, last = index.pieces[0], index.pieces[-1]
     end = last.next_target if reverse else last.next_source
     there = offset if reverse else index.to_target(offset)

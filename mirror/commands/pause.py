@@ -18,17 +18,8 @@ from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.history import read_own, write_own
 
 
-def pause(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Pause source topics. Raises ConfigError for one that is not mirrored, and ClusterError."""
-    return _set(settings, topics, as_json=as_json, pauses=True)
-
-
-def resume(settings: Settings, topics: Sequence[str], *, as_json: bool) -> ExitCode:
-    """Let topics go on. Raises as `pause` does."""
-    return _set(settings, topics, as_json=as_json, pauses=False)
-
-
-def _set(settings: Settings, topics: Sequence[str], *, as_json: bool, pauses: bool) -> ExitCode:
+def pause(settings: Settings, topics: Sequence[str], *, pauses: bool, as_json: bool) -> ExitCode:
+    """Pause source topics, or let them go on. Raises ConfigError for one that is not mirrored, and ClusterError."""
     paused = _paused_of(settings, topics)
     changed = [topic for topic in topics if (topic in paused) is not pauses]
     entries = [pause_entry(topic) if pauses else PAUSES.tombstone(topic) for topic in changed]
@@ -48,7 +39,13 @@ def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
     """Every paused topic; one that is gone from the source may be among them. The source, which may be away, is asked
     for those alone that the journal does not know.
     """
-    paused, begun = _known(settings)
+    target, name = Admin(settings.target), journal_topic(settings.flow)
+    if not target.describe([name]):
+        where = f"cluster {settings.target.alias} ({target.cluster_id()})"
+        print(f"{settings.flow}: never ran on {where}: its journal {name} is made now", file=sys.stderr)
+    ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
+    newest = asyncio.run(read_own(settings)).newest
+    paused, begun = {*paused_in(newest)}, {seen.source_topic for seen in COPIES.newest(newest).values()}
     known = paused | {topic for topic in begun if selects(topic, settings.topics)}
     if not known.issuperset(topics):
         names = Admin(settings.source).topic_names()
@@ -57,14 +54,3 @@ def _paused_of(settings: Settings, topics: Sequence[str]) -> set[str]:
         if topic not in known:
             raise ConfigError(f"{topic}: no such topic is mirrored by {settings.flow}{did_you_mean(topic, known)}")
     return paused
-
-
-def _known(settings: Settings) -> tuple[set[str], set[str]]:
-    """The paused topics, and those that the flow has begun."""
-    target_admin, name = Admin(settings.target), journal_topic(settings.flow)
-    if not target_admin.describe([name]):
-        where = f"cluster {settings.target.alias} ({target_admin.cluster_id()})"
-        print(f"{settings.flow}: never ran on {where}: its journal {name} is made now", file=sys.stderr)
-    ensure_flow_topic(target_admin, settings.flow, settings.topics.replication_factor)
-    newest = asyncio.run(read_own(settings)).newest
-    return {*paused_in(newest)}, {seen.source_topic for seen in COPIES.newest(newest).values()}

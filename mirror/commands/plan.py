@@ -111,9 +111,8 @@ def folded(line: str, width: int) -> list[str]:
 
 
 def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
-    yield f"{found.flow}: {_cluster(settings.source.alias, found.source_id)} to " + _cluster(
-        settings.target.alias, found.target_id
-    )
+    source = _cluster(settings.source.alias, found.source_id)
+    yield f"{found.flow}: {source} to {_cluster(settings.target.alias, found.target_id)}"
     topics = found.topics
     if topics.has_topics or not found.rights:
         partitions = sum(pair.partitions for pair in topics.pairs)
@@ -136,7 +135,9 @@ def _lines(found: FlowPlan, settings: Settings) -> Iterator[str]:
         offsets = ", ".join(map(number, begun.offsets))
         yield f"{begun.topic}: begins at offset {offsets} of its source (topics.start), decided by the first start"
     yield from _padded(found.padding)
-    yield from _filled("fill at most", found.gaps, "where compaction left no record; known when they are read")
+    for gap in found.gaps:
+        what = f"fill at most {number(gap.offsets)} offsets where compaction left no record; known when they are read"
+        yield f"~ {gap.topic}-{gap.partition}: {what}, about {duration(round(gap.seconds * 1000))}"
     for reason, names in found.left_out.items():
         yield f"left out, since {reason}: {count(len(names), 'topic')}: {first_of(names, most=10)}"
     if settings.groups.include:
@@ -197,12 +198,6 @@ def _cost(fillings: Sequence[Filling]) -> str:
     cpu_s, written = sum(filling.cpu_s for filling in fillings), size(sum(filling.bytes for filling in fillings))
     took = f"about {duration(round(seconds * 1000))}, {cpu_s:,.1f} s of broker CPU and {written} of disk for a while"
     return f"{number(offsets)} offsets in {count(len(fillings), 'partition')}, {took},"
-
-
-def _filled(doing: str, fillings: Iterable[Filling], where: str) -> Iterator[str]:
-    for filling in fillings:
-        took = duration(round(filling.seconds * 1000))
-        yield f"~ {filling.topic}-{filling.partition}: {doing} {number(filling.offsets)} offsets {where}, about {took}"
 
 
 def _cluster(alias: str, cluster_id: str) -> str:

@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -39,13 +40,7 @@ from mirror.observability import logs
 from mirror.policy.selection import selects
 from mirror.rendering import print_json
 from mirror.replication.assignment import assign
-from mirror.segments.cluster_logs import (
-    METADATA,
-    ClusterTopics,
-    GroupOffsets,
-    offsets_in,
-    topics_in,
-)
+from mirror.segments.cluster_logs import METADATA, ClusterTopics, GroupOffsets, offsets_in, topics_in
 from mirror.segments.files import cluster_id_of, history_of, node_of, topic_id_of
 from mirror.segments.replica import bytes_of, oldest_of
 from mirror.segments.replica_sets import mixed_in, partition_counts, partitions_in
@@ -223,10 +218,8 @@ def _refusal(in_sync: Collection[int], brokers: Mapping[Path, int | None]) -> st
 
 def _cluster_id(folders: Iterable[Path]) -> str | None:
     """Raises ConfigError for folders of two clusters."""
-    ids: dict[str, Path] = {}
-    for data in dict.fromkeys(folder.parent for folder in folders):
-        if (cluster_id := cluster_id_of(data)) is not None:
-            ids.setdefault(cluster_id, data)
+    found = {data: cluster_id_of(data) for data in dict.fromkeys(folder.parent for folder in folders)}
+    ids = {cluster_id: data for data, cluster_id in found.items() if cluster_id is not None}
     if len(ids) > 1:
         listed = ", ".join(f"{folder} of cluster {cluster_id}" for cluster_id, folder in ids.items())
         raise ConfigError(f"folders of different clusters: {listed}. Name the folders of one of them")
@@ -280,18 +273,17 @@ def _topics(
     """
     mixed = mixed_in(found)
     topics: dict[str, FoundTopic] = {}
-    for partition, paths in found.items():
-        before = topics.get(partition.topic, FoundTopic(partitions=0))
-        times = [before.oldest_ms, *map(oldest_of, replicas.folders[partition])]
-        source_topic = known.topics.get(partition.topic) if known is not None else None
-        topic_id = before.topic_id or next(filter(None, map(topic_id_of, paths)), None)
-        topics[partition.topic] = FoundTopic(
-            partitions=max(before.partitions, partition.partition + 1, counts.get(partition.topic, 0)),
-            oldest_ms=min((time for time in times if time is not None), default=None),
-            bytes=max(before.bytes, *map(bytes_of, replicas.folders[partition])),
-            mixed=mixed.get(partition.topic, ""),
-            topic_id=topic_id,
-            known=source_topic,
+    for name, of_topic in groupby(found, key=lambda partition: partition.topic):
+        partitions = list(of_topic)
+        folders = [path for partition in partitions for path in replicas.folders[partition]]
+        ids = map(topic_id_of, (path for partition in partitions for path in found[partition]))
+        topics[name] = FoundTopic(
+            partitions=max(counts.get(name, 0), 1 + max(partition.partition for partition in partitions)),
+            oldest_ms=min((time for time in map(oldest_of, folders) if time is not None), default=None),
+            bytes=max(map(bytes_of, folders)),
+            mixed=mixed.get(name, ""),
+            topic_id=next(filter(None, ids), None),
+            known=known.topics.get(name) if known is not None else None,
         )
     return topics
 
@@ -303,21 +295,16 @@ _MEGABYTE: Final = 1 << 20
 _Ids = Mapping[str, UUID | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Says what of a restore a person may choose."""
-
-    #: Set what the lost cluster had set on its topics.
-    settings: bool = True
-    #: Commit what its groups had committed.
-    groups: bool = True
-    #: Take the flow from a mirror that runs it.
-    take_over: bool = False
-    #: Look at everything and write nothing.
-    dry_run: bool = False
-
-
-def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_json: bool) -> int:
+def restore(
+    settings: Settings,
+    folders: Sequence[Path],
+    *,
+    with_settings: bool = True,
+    with_groups: bool = True,
+    take_over: bool = False,
+    dry_run: bool = False,
+    as_json: bool,
+) -> int:
     """Copy the flow's topics from `folders` to the target, with their settings and their groups; the exit code.
 
     The flow writes as `mirror run` would, under its claim: what is there already is checked and not written again, and
@@ -325,21 +312,20 @@ def restore(settings: Settings, folders: Sequence[Path], wanted: Wanted, *, as_j
     says what a real one would find. Raises ConfigError for folders that hold no partition, PreflightError,
     ClusterUnreachable, AccessDenied, EngineLost.
     """
-    wanted = replace(wanted, groups=wanted.groups and bool(settings.groups.include))
     # Late, since a wrong folder should not wait for PySpark's import.
-    disks = scan_folders(folders, groups=wanted.groups)
+    disks = scan_folders(folders, groups=with_groups and bool(settings.groups.include))
     from mirror.journal.ownership import held, refuse_held
 
     target = Admin(settings.target)
-    if wanted.dry_run:
-        if not wanted.take_over:
+    if dry_run:
+        if not take_over:
             asyncio.run(refuse_held(settings))
-        report = _restored(settings, target, disks, wanted, None)
+        report = _restored(settings, target, disks, None, with_settings=with_settings)
     else:
         _plan(settings, target, disks).raise_refusals()  # before the flow gets a journal
         ensure_flow_topic(target, settings.flow, settings.topics.replication_factor)
-        with held(settings, take_over=wanted.take_over) as owner:
-            report = _restored(settings, target, disks, wanted, owner)
+        with held(settings, take_over=take_over) as owner:
+            report = _restored(settings, target, disks, owner, with_settings=with_settings)
     if as_json:
         print_json({"flow": settings.flow, **report.as_dict()})
     else:
@@ -361,7 +347,8 @@ def _plan(settings: Settings, target: Admin, disks: Disks) -> TopicPlan:
     return plan_restoration(target, disks.topics, settings, history, disks.left, disks.cluster_id)
 
 
-def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, owner: Owner | None) -> Report:
+def _restored(settings: Settings, target: Admin, disks: Disks, owner: Owner | None, *, with_settings: bool) -> Report:
+    """Restore, or find what would be without an `owner`."""
     plan = _plan(settings, target, disks)
     plan.raise_refusals()
     places = {pair.source for pair in plan.pairs}
@@ -378,31 +365,24 @@ def _restored(settings: Settings, target: Admin, disks: Disks, wanted: Wanted, o
         Endpoint.of(settings.target),
         _configs(target, plan),
         partitions,
-        [*_missing(plan, partitions), *_lacking(settings, disks)],
-        wanted.dry_run,
+        _missing(settings, plan, disks, partitions),
+        owner is None,
         notes=disks.notes,
     )
     results = _run(settings, report, owner, ids, disks)
-    others = _others(target, ids)
+    now = target.describe(ids)
+    others = {name for name, topic_id in ids.items() if not (name in now and same_id(now[name].topic_id, topic_id))}
     report.results += (
         _noted(restored, disks.replicas.unconfirmed.get(restored.assignment.source, ""), others) for restored in results
     )
-    if wanted.settings and disks.knows_settings:
+    if with_settings and disks.knows_settings:
         report.settings = _settings(target, plan, disks, made)
         report.unset = unset_in_part(report)
         if owner is not None:
             look_again(partial(_set_if_ours, settings, target, owner, report, ids))
-    if wanted.groups and disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
+    if disks.offsets is not None and (owner is None or _may_change(settings, owner, report)):
         report.groups = _groups(settings, disks.offsets, report)
     return report
-
-
-def _others(target: Admin, ids: _Ids) -> frozenset[str]:
-    """The target topics that are not those any more which this restore wrote to, or looked at."""
-    now = target.describe(ids)
-    return frozenset(
-        name for name, topic_id in ids.items() if not (name in now and same_id(now[name].topic_id, topic_id))
-    )
 
 
 def _noted(one: Restored, doubt: str, others: Collection[str]) -> Restored:
@@ -524,12 +504,10 @@ def _set(target: Admin, report: Report, ids: _Ids) -> dict[str, str]:
 
 
 def _groups(settings: Settings, stored: GroupOffsets, report: Report) -> GroupsReport:
-    include = settings.groups.include
-    found = found_groups(stored, include, report.results)
+    found = found_groups(stored, settings.groups.include, report.results)
     if report.dry_run or not found.offsets:
         return found
-    where = settings.source.alias, report.target
-    return asyncio.run(restore_groups(settings.flow, *where, include, found, report.results))
+    return asyncio.run(restore_groups(settings, report.target, found, report.results))
 
 
 def _configs(target: Admin, plan: TopicPlan) -> dict[str, dict[str, str]]:
@@ -590,25 +568,14 @@ def _run(settings: Settings, report: Report, owner: Owner | None, ids: _Ids, dis
     return sorted(results, key=lambda one: one.assignment.source)
 
 
-def _missing(plan: TopicPlan, found: Mapping[TopicPartition, Sequence[Path]]) -> list[TopicPartition]:
-    """Partitions without a folder: below the highest number found, or of a target topic that has more."""
-    return [
-        partition
-        for pair in plan.pairs
-        for number in range(max(pair.partitions, _on_target(plan, pair.target)))
-        if (partition := TopicPartition(pair.source, number)) not in found
-    ]
-
-
-def _lacking(settings: Settings, disks: Disks) -> Iterator[TopicPartition]:
-    """The partitions of topics of the flow that the lost cluster had, and of which there is no folder at all: one of
-    several log.dirs may be missing.
+def _missing(
+    settings: Settings, plan: TopicPlan, disks: Disks, found: Collection[TopicPartition]
+) -> list[TopicPartition]:
+    """Partitions without a folder: below the highest number found, or of a target topic that has more; and those of the
+    flow's topics of which there is no folder at all: one of several log.dirs may be missing.
     """
-    for topic, count in disks.lacking.items():
-        if selects(topic, settings.topics):
-            yield from (TopicPartition(topic, number) for number in range(count))
-
-
-def _on_target(plan: TopicPlan, topic: str) -> int:
-    known = plan.target_topics.get(topic)
-    return len(known.partitions) if known else 0
+    there = {name: len(info.partitions) for name, info in plan.target_topics.items()}
+    counts = {pair.source: max(pair.partitions, there.get(pair.target, 0)) for pair in plan.pairs}
+    counts |= {topic: count for topic, count in disks.lacking.items() if selects(topic, settings.topics)}
+    every = (TopicPartition(topic, number) for topic, count in counts.items() for number in range(count))
+    return [partition for partition in every if partition not in found]

@@ -67,11 +67,8 @@ class Report:
             return ExitCode.DATA_AT_RISK
         if self.dry_run:
             return ExitCode.CHANGES
-        return (
-            ExitCode.DONE
-            if all(restored.is_whole for restored in self.results) and not self.unset
-            else ExitCode.CLUSTER
-        )
+        is_done = all(restored.is_whole for restored in self.results) and not self.unset
+        return ExitCode.DONE if is_done else ExitCode.CLUSTER
 
     @property
     def made(self) -> set[str]:
@@ -81,22 +78,18 @@ class Report:
     @property
     def kept(self) -> dict[str, str]:
         """Target topics of which nothing expires, each with the command that sets what it shall have instead."""
-        return {
-            pair.target: self._give_back(pair.target)
-            for pair in self.plan.pairs
-            if UNLIMITED.items() <= self.configs.get(pair.target, {}).items() and not self._had_none(pair.target)
-        }
+        keeping = [
+            pair.target for pair in self.plan.pairs if UNLIMITED.items() <= self.configs.get(pair.target, {}).items()
+        ]
+        # of those nothing expired either, by their own settings
+        had_none = [topic for topic, plan in (self.settings or {}).items() if UNLIMITED.items() <= plan.found.items()]
+        return {topic: self._give_back(topic) for topic in keeping if topic not in had_none}
 
     def _give_back(self, topic: str) -> str:
         known = (self.settings or {}).get(topic)
         if known is None:
             return set_configs(self.target, topic, _TO_FILL_IN)
         return set_configs(self.target, topic, {**known.held, **{name: _TO_FILL_IN[name] for name in known.by_default}})
-
-    def _had_none(self, topic: str) -> bool:
-        """Nothing of the lost topic expired either, by its own settings."""
-        known = (self.settings or {}).get(topic)
-        return known is not None and UNLIMITED.items() <= known.found.items()
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`."""
@@ -108,9 +101,7 @@ class Report:
             "advice": [str(finding) for finding in self._advice()],
             "notes": [*self.notes],
             "taken_over": self.taken,
-            "settings": None
-            if self.settings is None
-            else {t: self._settings(plan) for t, plan in self.settings.items()},
+            "settings": self.settings and {topic: self._settings(plan) for topic, plan in self.settings.items()},
             "groups": None if self.groups is None else _groups(self.groups),
         }
 
@@ -189,30 +180,22 @@ class Report:
 
     def _fields(self) -> tuple[Field, ...]:
         """Return what is said of a partition; the columns of a dry run are others."""
-        columns: tuple[Field, ...]
-        if self.dry_run:
-            columns = (
-                Field("", self._target, "target topic"),
-                Field("", _held("start"), "from", number),
-                Field("", _held("stable"), "to", number),
-                Field("", lambda result: len(self.wanted[result.assignment.source]), "replicas", number),
-            )
-        else:
-            columns = (
-                Field("", _outcome, "state"),
-                Field("", _held("start"), "from", number),
-                Field("", _figure("next_offset"), "to", number),
-                Field("", _figure("records"), "records", number),
-                Field("", _figure("batches"), "batches", number),
-            )
+        is_dry = self.dry_run
         return (
             Field("", "assignment.source", "partition"),
-            *columns,
             *keys("topic=assignment.source.topic partition=assignment.source.partition target=assignment.target.topic"),
-            Field("replicas", self._replicas),
-            *(Field(key, _held(name)) for key, name in (("start",) * 2, ("committed_end", "stable"), ("end",) * 2)),
-            Field("next_offset", _figure("next_offset")),
-            *(Field(name, _figure(name, 0)) for name in ("records", "batches", "bytes")),
+            Field("", self._target, "target topic" if is_dry else None),
+            Field("", _outcome, None if is_dry else "state"),
+            Field("start", _held("start"), "from", number),
+            Field("committed_end", _held("stable"), "to" if is_dry else None, number),
+            Field("next_offset", _figure("next_offset"), None if is_dry else "to", number),
+            Field("end", _held("end")),
+            Field(
+                "replicas", self._replicas, "replicas" if is_dry else None, lambda found: str(len(found)), "", "right"
+            ),
+            Field("records", _figure("records", 0), None if is_dry else "records", number),
+            Field("batches", _figure("batches", 0), None if is_dry else "batches", number),
+            Field("bytes", _figure("bytes", 0)),
             Field("state", _figure("state")),
             Field("detail", _figure("detail", "")),
             *keys("whole=is_whole expired at_risk"),
@@ -280,9 +263,8 @@ def _group_lines(report: GroupsReport, *, dry_run: bool) -> Iterator[str]:
     groups = len(report.offsets)
     offsets = sum(map(len, report.offsets.values()))
     done = "would be committed on the target" if dry_run else "go on at the target" if report.is_whole else "were found"
-    yield f"{count(offsets, 'offset')} of {count(groups, 'group')} {done}" + (
-        f": {first_of(sorted(report.offsets))}" if groups else ""
-    )
+    named = f": {first_of(sorted(report.offsets))}" if groups else ""
+    yield f"{count(offsets, 'offset')} of {count(groups, 'group')} {done}{named}"
     lines = [
         *(
             f"group {gap.group} does not go on where it stood in {gap.topic}-{gap.partition}, at offset"

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from mirror import clock
@@ -52,17 +51,13 @@ def troubles(figures: Iterable[PartitionStatus]) -> Iterator[Text]:
         if one.detail:
             alike = one.detail.replace(f"{one.topic}-{one.partition}", one.topic)
             groups.setdefault((one.state, one.topic, alike), []).append(one)
-    for (state, _, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
-        text = Text.assemble(state_text(state), plain(f" {_detail(every, alike)}"))
+    for (state, topic, alike), every in sorted(groups.items(), key=lambda group: not group[0][0].is_stop):
+        what = f"{topic}, {count(len(every), 'partition')} ({spans(one.partition for one in every)}): {alike}"
+        if len(every) == 1:
+            what = f"{topic}-{every[0].partition} at offset {every[0].next_offset}: {every[0].detail}"
+        text = Text.assemble(state_text(state), plain(f" {what}"))
         text.stylize("red" if state.is_stop else "yellow")
         yield text
-
-
-def _detail(every: Sequence[PartitionStatus], alike: str) -> str:
-    first = every[0]
-    if len(every) == 1:
-        return f"{first.topic}-{first.partition} at offset {first.next_offset}: {first.detail}"
-    return f"{first.topic}, {count(len(every), 'partition')} ({spans(figures.partition for figures in every)}): {alike}"
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -114,7 +109,7 @@ async def _status(settings: Settings, *, watch: bool, as_json: bool) -> None:
 
 async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
     """In place, for ever; an outage of the target is shown, and what was last known grows old."""
-    with Live(fitted(found, out), console=out, auto_refresh=False) as live:
+    with Live(fitted(found, out, Text()), console=out, auto_refresh=False) as live:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             problem = Text()
@@ -122,7 +117,7 @@ async def _live(follower: Follower, found: Status, out: Console) -> NoReturn:
                 found = await follower.poll()
             except (ClusterError, WireError) as lost:
                 found = replace(found, now_ms=clock.now_ms())
-                problem = Text(f"\ncannot read the journal: {lost}", "red")
+                problem = Text(f"cannot read the journal: {lost}\n", "red")
             live.update(fitted(found, out, problem), refresh=True)
 
 
@@ -163,23 +158,14 @@ def as_dict(found: Status) -> dict[str, Any]:
     }
 
 
-def fitted(found: Status, out: Console, problem: Text | None = None) -> Group:
-    """The status in as many lines as the terminal has: the partitions that need somebody, and how many more there are.
-
-    What a watch cut off at the foot of the terminal could be just those: they stand in the order of their names.
+def fitted(found: Status, out: Console, problem: Text) -> Group:
+    """The status for a terminal, which cuts off what it has no lines for: the partitions that need somebody stand first
+    then, and not in the order of their names.
     """
-    end = [problem] if problem else []
-    head = [*_head(found), Text()]
-    whole = Group(*head, _partitions(found, found.figures, wide=out.width >= WIDE), *end)
-    if not found.figures or _height(out, whole) <= out.height:
-        return Group(rendered(found, out.width), *end)
-    first = sorted(found.figures, key=_urgency)
-    for many in range(min(len(first), out.height), 0, -1):
-        more = Text(f"and {count(len(first) - many, 'partition')} more, none more urgent than these", "dim")
-        shown = Group(*head, _partitions(found, first[:many], wide=out.width >= WIDE), more, *end)
-        if _height(out, shown) <= out.height:
-            return shown
-    return Group(*head, *end)
+    shown = rendered(found, out.width)
+    if len(out.render_lines(shown, pad=False)) > out.height:
+        shown = rendered(replace(found, figures=tuple(sorted(found.figures, key=_urgency))), out.width)
+    return Group(problem, shown) if problem else shown
 
 
 def _urgency(figures: PartitionStatus) -> tuple[int, int]:
@@ -189,19 +175,8 @@ def _urgency(figures: PartitionStatus) -> tuple[int, int]:
     return quiet, -(figures.lag_records or 0)
 
 
-def _height(out: Console, shown: Group) -> int:
-    return len(out.render_lines(shown, pad=False))
-
-
 def rendered(found: Status, width: int) -> Group:
     """The status for people, what matters most at the top."""
-    lines = _head(found)
-    if not found.figures:
-        return Group(*lines)
-    return Group(*lines, Text(), _partitions(found, found.figures, wide=width >= WIDE))
-
-
-def _head(found: Status) -> list[Text]:
     lines = [_heading(found)]
     if found.source_id or found.target_id:
         ids = (("source", found.source_id), ("target", found.target_id))
@@ -214,7 +189,13 @@ def _head(found: Status) -> list[Text]:
     lines += troubles(found.figures)
     lines += [Text(plain(str(unfollowed)), "yellow") for unfollowed in found.unfollowed]
     lines += [Text(f"not understood: {plain(what)}", "yellow") for what in found.unread]
-    return lines
+    if not found.figures:
+        return Group(*lines)
+    left_out = set() if width >= WIDE else set(_WIDE_ONLY)
+    if not any(one.filled for one in found.figures):
+        left_out.add("filled")
+    columns = [field for field in _fields(found) if field.head not in left_out]
+    return Group(*lines, Text(), table_of(columns, found.figures))
 
 
 #: Columns that a narrow terminal does not get: how much was copied stands in the totals.
@@ -243,14 +224,6 @@ def _fields(found: Status) -> tuple[Field, ...]:
 
 def _age(age_ms: int, *, is_old: bool) -> Text:
     return Text(duration(age_ms), "yellow" if is_old else "dim")
-
-
-def _partitions(found: Status, figures: Sequence[PartitionStatus], *, wide: bool) -> Table:
-    """Return a row for each partition."""
-    left_out = set() if wide else set(_WIDE_ONLY)
-    if not any(one.filled for one in found.figures):
-        left_out.add("filled")
-    return table_of([field for field in _fields(found) if field.head not in left_out], figures)
 
 
 def _heading(found: Status) -> Text:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -330,11 +330,10 @@ def _of_another(
 
 def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
     """What the source lost of re-keyed topics: where it would lie on the target, nobody knows."""
-    by_target = {rule.target: rule for rule in rules}
-    for partition, lost in recorded.losses.items():
-        if (rule := by_target.get(partition.topic)) is not None:
+    for rule in rules:
+        for partition, lost in recorded.losses.items():
             place = TopicOrPartition(rule.source, rule.target, partition.partition)
-            for one in lost:
+            for one in lost if partition.topic == rule.target else ():
                 yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
 
 
@@ -342,21 +341,13 @@ def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterato
     """The source partitions of re-keyed topics at which the mirror stopped: how much that holds back, their proof says,
     as far as the source has it still.
     """
-    by_topic = {rule.source: rule.target for rule in rules}
-    by_target = {target: topic for topic, target in by_topic.items()}
-    places = {
-        TopicOrPartition(partition.topic, by_topic[partition.topic], partition.partition)
-        for partition in recorded.figures
-        if partition.topic in by_topic
-    }
-    places |= {
-        TopicOrPartition(by_target[partition.topic], *partition)
-        for partition in recorded.stops
-        if partition.topic in by_target
-    }
-    for place in sorted(places):
-        if reason := _stop_of(place, recorded):
-            yield place.lacks(Lack.STOPPED, -1, -1, reason)
+    for rule in rules:
+        numbers = {partition.partition for partition in recorded.figures if partition.topic == rule.source}
+        numbers |= {partition.partition for partition in recorded.stops if partition.topic == rule.target}
+        for number in sorted(numbers):
+            place = TopicOrPartition(rule.source, rule.target, number)
+            if reason := _stop_of(place, recorded):
+                yield place.lacks(Lack.STOPPED, -1, -1, reason)
 
 
 def _stop_of(place: TopicOrPartition, recorded: _Recorded) -> str:
@@ -391,40 +382,33 @@ async def _not_compared(
     settings: Settings, pairs: Iterable[TopicPair], there: Mapping[str, TopicInfo]
 ) -> Sequence[Shortfall]:
     """Topics and partitions that have no copy to compare, and what the source holds of them. Raises ClusterError."""
-    lacking: list[tuple[TopicOrPartition, list[TopicPartition], Lack, str]] = []
+    lacking: list[tuple[Shortfall, list[TopicPartition]]] = []
     for pair in pairs:
         every = [TopicPartition(pair.source, index) for index in range(pair.partitions)]
-        found = there.get(pair.target)
+        place, found = TopicOrPartition(pair.source, pair.target), there.get(pair.target)
         if pair.rekeying is not None:
             reason = "a rule re-keys its records, and they are computed on Spark (--spark)"
-            lacking.append((TopicOrPartition(pair.source, pair.target), every, Lack.NOT_VERIFIED, reason))
+            lacking.append((place.lacks(Lack.NOT_VERIFIED, -1, -1, reason), every))
         elif found is None:
-            reason = f"no topic {pair.target} on the target"
-            lacking.append((TopicOrPartition(pair.source, pair.target), every, Lack.ABSENT, reason))
+            lacking.append((place.lacks(Lack.ABSENT, -1, -1, f"no topic {pair.target} on the target"), every))
         else:
             reason = f"{pair.target} has {count(len(found.partitions), 'partition')} on the target"
-            lacking += (
-                (TopicOrPartition(pair.source, pair.target, partition.partition), [partition], Lack.ABSENT, reason)
-                for partition in every[len(found.partitions) :]
-            )
+            for partition in every[len(found.partitions) :]:
+                one = place._replace(partition=partition.partition)
+                lacking.append((one.lacks(Lack.ABSENT, -1, -1, reason), [partition]))
     if not lacking:
         return ()
-    asked = {partition for _, every, _, _ in lacking for partition in every}
+    asked = {partition for _, every in lacking for partition in every}
     async with Cluster(Endpoint.of(settings.source)) as source:
         await source.refresh({partition.topic for partition in asked})
         starts = await listed(source, asked, EARLIEST)
         ends = await listed(source, asked, LATEST, READ_COMMITTED)
-    return [
-        Shortfall(
-            kind=kind,
-            offsets=sum(max(0, ends[partition] - starts[partition]) for partition in every)
-            if {*every} <= starts.keys() & ends
-            else None,
-            reason=reason,
-            **place._asdict(),
-        )
-        for place, every, kind, reason in lacking
-    ]
+
+    def offsets(every: Collection[TopicPartition]) -> int | None:
+        is_known = {*every} <= starts.keys() & ends
+        return sum(max(0, ends[partition] - starts[partition]) for partition in every) if is_known else None
+
+    return [replace(shortfall, offsets=offsets(every)) for shortfall, every in lacking]
 
 
 async def _by_others(settings: Settings, pairs: Iterable[TopicPair]) -> Sequence[Shortfall]:
@@ -437,11 +421,8 @@ async def _by_others(settings: Settings, pairs: Iterable[TopicPair]) -> Sequence
                 await cluster.require_all()
         except ClusterError as silence:
             problem = str(silence)
-    return [
-        TopicOrPartition(pair.source, pair.target).lacks(Lack.NOT_VERIFIED, -1, -1, problem)
-        for pair in pairs
-        if problem
-    ]
+    silenced = [TopicOrPartition(pair.source, pair.target) for pair in pairs] if problem else []
+    return [place.lacks(Lack.NOT_VERIFIED, -1, -1, problem) for place in silenced]
 
 
 def verify(
@@ -523,9 +504,8 @@ def _pairs(source: Admin, target: Admin, settings: Settings) -> tuple[Sequence[T
         ),
         *((name, "", "no such topic on the source") for name in selection.missing),
     ]
-    return pairs, [
-        Shortfall(kind=Lack.NOT_VERIFIED, topic=topic, target=copy, reason=reason) for topic, copy, reason in refused
-    ]
+    shortfalls = [TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, why) for topic, copy, why in refused]
+    return pairs, shortfalls
 
 
 def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Sequence[TopicPair]:

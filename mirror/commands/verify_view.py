@@ -7,28 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Final
-from xml.etree.ElementTree import Element, SubElement
 
 from rich.console import Group
 from rich.text import Text
 
 from mirror import __version__
-from mirror.rendering import (
-    Field,
-    count,
-    document,
-    json_of,
-    json_rows,
-    keys,
-    number,
-    plain,
-    put_fields,
-    put_table,
-    put_text,
-    size,
-    table_of,
-    written,
-)
+from mirror.rendering import Field, Page, count, json_of, json_rows, keys, number, plain, size, table_of
 from mirror.verify.report import RekeyedReport, TopicReport, VerifyReport, at, facts, headline, verdict
 
 #: Differences of one partition that a terminal gets; `--json` gives all that were kept.
@@ -184,30 +168,20 @@ def _notes(report: VerifyReport) -> list[Text]:
             Text(f"note: {topic}, {count(partitions, 'partition')}: {note}", "yellow")
             for (topic, note), partitions in notes.items()
         ),
-        *(
-            Text(rekeyed(rekeyed_report), "red" if rekeyed_report.different else "green")
-            for rekeyed_report in report.rekeyed
-        ),
+        *(Text(rekeyed(topic), "red" if topic.different else "green") for topic in report.rekeyed),
         *(Text(f"note: {plain(str(gone))}", "yellow") for gone in report.gone),
         *(Text(f"not verified: {plain(str(unread))}", "red") for unread in report.unread),
     ]
 
 
-def rekeyed(rekeyed_report: RekeyedReport) -> str:
+def rekeyed(topic: RekeyedReport) -> str:
     """What became of a re-keyed topic, in a sentence."""
-    buried = f", {number(rekeyed_report.buried)} of them in the dead-letter topic" if rekeyed_report.buried else ""
-    found = (
-        count(rekeyed_report.different, "difference")
-        if rekeyed_report.different
-        else "each once, as the rule says, in its order"
-    )
-    text = f"{count(rekeyed_report.records, 'record')} computed once more and looked for{buried}"
-    stamped = (
-        f"; {number(rekeyed_report.own_timestamps)} with the target's own timestamps"
-        if rekeyed_report.own_timestamps
-        else ""
-    )
-    return f"{plain(rekeyed_report.topic)} → {plain(rekeyed_report.target)}, re-keyed: {text}: {found}{stamped}"
+    buried = f", {number(topic.buried)} of them in the dead-letter topic" if topic.buried else ""
+    stamped = f"; {number(topic.own_timestamps)} with the target's own timestamps" if topic.own_timestamps else ""
+    equal = "each once, as the rule says, in its order"
+    found = count(topic.different, "difference") if topic.different else equal
+    text = f"{count(topic.records, 'record')} computed once more and looked for{buried}"
+    return f"{plain(topic.topic)} → {plain(topic.target)}, re-keyed: {text}: {found}{stamped}"
 
 
 def _shortfalls(report: VerifyReport) -> list[Text]:
@@ -240,51 +214,45 @@ def compared(report: VerifyReport) -> list[str]:
 
 def page(report: VerifyReport) -> str:
     """The whole page."""
-    root, body = document(f"mirror verify: {report.flow}", f"Proof of equality: {report.flow}")
-    _page_verdict(body, report)
-    _page_shares(body, report.sums)
-    put_fields(body, "Topics", (*_topic_fields(moved=report.moved), _OUTCOME), report.topics)
+    sheet = Page(f"mirror verify: {report.flow}", f"Proof of equality: {report.flow}")
+    _page_verdict(sheet, report)
+    _page_shares(sheet, report.sums)
+    sheet.fields("Topics", (*_topic_fields(moved=report.moved), _OUTCOME), report.topics)
     for topic in report.rekeyed:
-        put_text(body, "p", rekeyed(topic), "different" if topic.different else "equal")
-    put_fields(body, "Partitions and digests", _PARTITION, report.partitions)
-    put_text(
-        body,
-        "p",
+        sheet.text(rekeyed(topic), "different" if topic.different else "equal")
+    sheet.fields("Partitions and digests", _PARTITION, report.partitions)
+    sheet.text(
         "A digest is the sum, modulo 2^256, of SHA-256 over each batch's magic, length, base offset, last offset "
         "delta, record count, base and largest timestamp, codec, timestamp type and the CRC-32C of its records "
         "section. It depends on the source's batches with records between the offsets compared, and on nothing else: "
-        "two proofs over the same offsets have the same one. The target's is the same exactly where nothing differs.",
+        "two proofs over the same offsets have the same one. The target's is the same exactly where nothing differs."
     )
-    put_fields(body, "Not whole", _SHORTFALL, report.shortfalls[:PAGE_SHOWN])
+    sheet.fields("Not whole", _SHORTFALL, report.shortfalls[:PAGE_SHOWN])
     if more := len(report.shortfalls[PAGE_SHOWN:]):
-        put_text(body, "p", f"and {number(more)} more; --json lists them all", "note")
+        sheet.text(f"and {number(more)} more; --json lists them all", "note")
     differences = report.differences[:PAGE_SHOWN]
-    put_fields(body, count(report.different, "difference"), _DIFFERENCE, differences)
+    sheet.fields(count(report.different, "difference"), _DIFFERENCE, differences)
     if more := report.different - len(differences):
-        put_text(body, "p", f"and {number(more)} more; --json lists the first hundred of each partition", "note")
-    put_fields(body, "Not verified", _NOT_VERIFIED, report.unread)
-    put_fields(body, "Gone from the source", _GONE, report.gone)
+        sheet.text(f"and {number(more)} more; --json lists the first hundred of each partition", "note")
+    sheet.fields("Not verified", _NOT_VERIFIED, report.unread)
+    sheet.fields("Gone from the source", _GONE, report.gone)
     partitions, records = count(len(report.partitions), "partition"), count(report.sums["records"], "record")
-    put_text(
-        SubElement(body, "footer"),
-        "p",
+    sheet.footer(
         f"Signed off by mirror {__version__} on {platform.node()}: flow {report.flow}, {at(report.begun_ms)}, "
         f"{report.source} ({report.source_id}) to {report.target} ({report.target_id}), {partitions}, {records}: "
         f"{verdict(report)}.",
     )
-    return written(root)
+    return str(sheet)
 
 
-def _page_verdict(body: Element, report: VerifyReport) -> None:
+def _page_verdict(sheet: Page, report: VerifyReport) -> None:
     style = " bad" if not report.equal else "" if report.is_whole else " warn"
-    put_text(body, "p", headline(report), f"verdict{style}")
-    put_text(body, "p", verdict(report))
+    sheet.text(headline(report), f"verdict{style}")
+    sheet.text(verdict(report))
     engine = "by tasks of Apache Spark" if report.spark else "in one process"
     lag = count(report.sums["lag"], "offset")
     resumed = f"{count(report.resumed, 'range')} by an earlier run that was interrupted"
-    put_table(
-        body,
-        (),
+    sheet.pairs(
         [
             ("source", f"{report.source}, cluster id {report.source_id or 'unknown'}"),
             ("target", f"{report.target}, cluster id {report.target_id or 'unknown'}"),
@@ -297,7 +265,7 @@ def _page_verdict(body: Element, report: VerifyReport) -> None:
     )
 
 
-def _page_shares(body: Element, sums: Mapping[str, int]) -> None:
+def _page_shares(sheet: Page, sums: Mapping[str, int]) -> None:
     """Put what became of the source's batches, as far as both logs say."""
     shares = {
         "passed as stored": sums["as_stored"],
@@ -313,4 +281,4 @@ def _page_shares(body: Element, sums: Mapping[str, int]) -> None:
         Field("", lambda name: shares[name], "batches", number),
         Field("", lambda name: f"{100 * parts[name]:.2f} %", "share", layout="right"),
     )
-    put_fields(body, "What became of the batches", fields, list(shares), shares=list(parts.values()))
+    sheet.fields("What became of the batches", fields, list(shares), shares=list(parts.values()))

@@ -90,7 +90,7 @@ _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
 _USER: Final = ("sasl.username", "sasl.password")
 _OIDC: Final = ("method", "client.id", "client.secret", "token.endpoint.url")
 #: Mechanism -> the keys that it must have.
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "PLAIN": _USER,
     "SCRAM-SHA-256": _USER,
     "SCRAM-SHA-512": _USER,
@@ -157,15 +157,15 @@ def _unreadable(path: Path) -> str:
 def _sasl_problems(section: Mapping[str, Any], protocol: str, known: set[str]) -> Iterator[tuple[str, str]]:
     named = next((key for key in _MECHANISM if key in section), None)
     if named is None:
-        yield "sasl.mechanism", f"required with {protocol}: {', '.join(_NEEDED)}"
+        yield "sasl.mechanism", f"required with {protocol}: {', '.join(NEEDED)}"
         return
     mechanism = section[named]
-    if not isinstance(mechanism, str) or mechanism not in _NEEDED:
+    if not isinstance(mechanism, str) or mechanism not in NEEDED:
         return
-    for key in _NEEDED[mechanism]:
+    for key in NEEDED[mechanism]:
         if not section.get(key):
             yield key, f"required with {mechanism}"
-    allowed = {*_MECHANISM, *_NEEDED[mechanism], *_OPTIONAL.get(mechanism, ())}
+    allowed = {*_MECHANISM, *NEEDED[mechanism], *_OPTIONAL.get(mechanism, ())}
     for key in known & set(section) - allowed:
         if key.startswith("sasl."):
             yield key, f"has no effect with {mechanism}; remove it"

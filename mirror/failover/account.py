@@ -19,7 +19,7 @@ from mirror.config import Settings
 from mirror.errors import ClusterError, MalformedBatch, PartitionStop, WireError
 from mirror.failover.rpo import UNLIKE, AcceptedLoss, JournalSnapshot, PartitionRpo
 from mirror.groups.sync import GroupSync
-from mirror.groups.terms import is_verified, preserved, translated
+from mirror.groups.terms import Terms, is_verified
 from mirror.journal.entries import COPIES, FirstSeen, Lost, losses_in, starts_in
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin
@@ -189,15 +189,12 @@ def group_sync(
         origins[one.target_topic] = (one.topic, known_as.topic_id if known_as else source.topic_id(one.topic))
     starts = starts_in(known.newest, target)
     since = {partition: starts[there] for partition, there in pairs.items() if there in starts}
-    common = source, target, settings.groups.include
+    indexes = known.runs if settings.topics.offsets == "translate" else None
 
     def verified(partition: TopicPartition) -> bool:
         return partition in figures and not doubts_in(doubts, [partition])
 
-    if settings.topics.offsets == "translate":
-        moved = translated(pairs, known.runs)
-        return GroupSync(*common, moved, origins, verified, known.runs.known_until, since, copies, known.runs.cut_of)
-    return GroupSync(*common, preserved(pairs), origins, verified, since=since, copies=copies)
+    return GroupSync(source, target, settings.groups.include, Terms(pairs, origins, copies, since, indexes), verified)
 
 
 # --- What a failover finds missing ------------------------------------------------------------------------------------

@@ -79,6 +79,9 @@ class PartitionRpo:
     unconfirmed: str = ""
     may_hold_more: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
     @property
     def doubt(self) -> str:
         """Why it is not known how many records did not get over, even where the source says its end; else empty."""

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mirror import clock
 from mirror.errors import ClusterError, WireError
-from mirror.groups.decide import GroupStanding
 from mirror.groups.side import Blocker
 from mirror.groups.sync import GroupSync, Skip, SyncResult
 from mirror.journal.journal import Journal
@@ -20,7 +19,6 @@ from mirror.journal.offset_maps import cut_entry
 from mirror.names import first_of
 from mirror.observability import logs
 from mirror.observability.status import KEY, GroupFigures
-from mirror.suspension import always
 
 #: A round that took longer than the interval is followed by as long a pause, up to this: it spares brokers that labour.
 LONGEST_REST: Final = 5.0
@@ -34,10 +32,6 @@ _NOT_RENEWED: Final = "offsets that did not move were not committed again in tim
 _NOT_ASKED: Final = "unknown which stay behind, since the mirror was to end before it asked"
 
 
-def _nobody(_: bool) -> None:
-    """Nobody wants to know."""
-
-
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one round to the next;
@@ -49,8 +43,8 @@ class GroupFollower:
     journal: Journal
     instance: str
     interval: float
-    on_sync: Callable[[bool], None] = _nobody
-    may_go_on: Callable[[], Awaitable[bool]] = always
+    on_sync: Callable[[bool], object]
+    may_go_on: Callable[[], Awaitable[bool]]
     _met: dict[str, set[str]] = field(default_factory=dict)
     _warned: dict[str, set[str]] = field(default_factory=dict)
     _reported: GroupFigures | None = None
@@ -93,7 +87,7 @@ class GroupFollower:
             self._log.warning("groups_not_finished", flow=self.journal.flow, reason=causes[0])
         tasks: list[asyncio.Task[Any]] = [last, stopped]
         if last.done() and not stopping.is_set():
-            tasks.append(renewal := asyncio.create_task(self._renew()))
+            tasks.append(renewal := asyncio.create_task(self._complete(renewing=True)))
             await asyncio.wait([renewal, stopped], timeout=LAST_SYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not renewal.done():
                 self._log.warning("groups_not_finished", flow=self.journal.flow, reason=_NOT_RENEWED)
@@ -111,17 +105,17 @@ class GroupFollower:
 
     async def _last_sync(self, stopping: asyncio.Event) -> list[str]:
         """The groups that stay behind; a mirror that is to stop does not ask."""
-        while self.sync.include:
-            if await self._step():
-                return [_NOT_ASKED] if stopping.is_set() else await self.sync.left_behind()
-            await asyncio.sleep(RETRY_SECONDS)
-        return []
+        if not await self._complete():
+            return []
+        return [_NOT_ASKED] if stopping.is_set() else await self.sync.left_behind()
 
-    async def _renew(self) -> None:
+    async def _complete(self, *, renewing: bool = False) -> bool:
+        """Round after round until one is complete; False where no group is chosen."""
         while self.sync.include:
-            if await self._step(renewing=True):
-                return
+            if await self._step(renewing=renewing):
+                return True
             await asyncio.sleep(RETRY_SECONDS)
+        return False
 
     async def _step(self, *, renewing: bool = False) -> bool:
         """One round, logged; whether it was complete."""
@@ -147,27 +141,14 @@ class GroupFollower:
             return result.is_complete
 
     async def _report(self, result: SyncResult) -> list[Blocker]:
+        now, before = clock.now_ms(), self._reported
+        standings = {str(standing): many for standing, many in result.standings.items()}
+        figures = GroupFigures(instance=self.instance, at_ms=now, groups=sum(standings.values()), **standings)
         try:
             if result.cuts:
                 await self.journal.append_all(cut_entry(partition, cut) for partition, cut in result.cuts.items())
-        except (ClusterError, WireError) as problem:
-            return [Blocker("the journal was not written", detail=str(problem))]
-        now = clock.now_ms()
-        figures = GroupFigures(
-            instance=self.instance,
-            at_ms=now,
-            groups=sum(result.standings.values()),
-            synced=result.standings.get(GroupStanding.SYNCED, 0),
-            held_back=result.standings.get(GroupStanding.HELD_BACK, 0),
-            expired=result.standings.get(GroupStanding.EXPIRED, 0),
-            ahead=result.standings.get(GroupStanding.AHEAD, 0),
-            active=result.standings.get(GroupStanding.ACTIVE, 0),
-            blocked=result.standings.get(GroupStanding.BLOCKED, 0),
-        )
-        before = self._reported
-        if before and before.counts == figures.counts and now - before.at_ms < REPORT_SECONDS * 1000:
-            return []
-        try:
+            if before and replace(before, at_ms=now) == figures and now - before.at_ms < REPORT_SECONDS * 1000:
+                return []
             await self.journal.append([(KEY, figures.to_json())])
         except (ClusterError, WireError) as problem:
             return [Blocker("the journal was not written", detail=str(problem))]

@@ -25,11 +25,14 @@ from mirror.kafka.groups import (
     fetch_share_offsets,
     list_groups,
 )
+from mirror.kafka.queries import READ_UNCOMMITTED, listed
 
 TOPIC_DENIED: Final = 29
 GROUP_DENIED: Final = 30
 Offsets = dict[TopicPartition, Committed]
 Result = TypeVar("Result")
+#: Asks a coordinator what groups have committed.
+Fetch = Callable[[Cluster, int, Sequence[str]], Awaitable[FetchedOffsets]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,9 @@ class Side:
         except AllFailed as failed:
             raise failed.problems[-1] from failed
 
-    async def fetched(self, nodes: Mapping[str, int]) -> dict[str, Offsets]:
+    async def fetched(self, nodes: Mapping[str, int], fetch: Fetch = fetch_offsets) -> dict[str, Offsets]:
         """Everything that groups have committed, by their coordinators `nodes`; without those that were refused."""
-        work = {node: fetch_offsets(self.cluster, node, part) for node, part in _by_node(nodes).items()}
+        work = {node: fetch(self.cluster, node, part) for node, part in _by_node(nodes).items()}
         found: dict[str, Offsets] = {}
         for fetched in (await self._gathered(work)).values():
             found |= {group: offsets for group, offsets in fetched.offsets.items() if group in nodes}
@@ -116,20 +119,12 @@ class Side:
 
     async def unfollowed(self, include: Sequence[re.Pattern[str]]) -> tuple[dict[str, Offsets], dict[str, Offsets]]:
         """Return where the chosen share groups stand, and the chosen streams groups, which nobody follows."""
-        work: dict[int, Awaitable[FetchedOffsets]] = {}
+        nodes: dict[bool, dict[str, int]] = {True: {}, False: {}}
         for node, groups in (await self.listed()).items():
-            chosen = [
-                group for group in groups if group.is_unfollowed and any(of.fullmatch(group.group) for of in include)
-            ]
-            if share := [group.group for group in chosen if group.is_share]:
-                work[2 * node] = fetch_share_offsets(self.cluster, node, share)
-            if streams := [group.group for group in chosen if not group.is_share]:
-                work[2 * node + 1] = fetch_offsets(self.cluster, node, streams)
-        found: tuple[dict[str, Offsets], dict[str, Offsets]] = {}, {}
-        for key, fetched in (await self._gathered(work)).items():
-            found[key % 2].update(fetched.offsets)
-            self.refused(fetched.refused)
-        return found
+            for group in groups:
+                if group.is_unfollowed and any(pattern.fullmatch(group.group) for pattern in include):
+                    nodes[group.is_share][group.group] = node
+        return await self.fetched(nodes[True], fetch_share_offsets), await self.fetched(nodes[False])
 
     async def commit(
         self, nodes: Mapping[str, int], commits: Mapping[str, Offsets], may_go: Callable[[], bool]
@@ -145,6 +140,16 @@ class Side:
         answers = await self._gathered(work)
         answered = {group for node in answers for group in parts[node]}
         return answered, [refusal for refusals in answers.values() for refusal in refusals]
+
+    async def offsets_at(
+        self, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
+    ) -> dict[TopicPartition, int] | None:
+        """Where logs begin or end, as `queries.listed` has it; None where the cluster is away."""
+        try:
+            return await listed(self.cluster, partitions, when, isolation)
+        except ClusterError as problem:
+            self.lost(problem)
+            return None
 
     def blocked(self, cause: str, group: str, *, passing: bool = False) -> None:
         """Take down what stands in the way here."""

@@ -54,12 +54,12 @@ from mirror.groups.gap import (
     Stand,
 )
 from mirror.groups.side import GROUP_DENIED, TOPIC_DENIED, Blocker, Offsets, Side
-from mirror.groups.terms import Terms, Translate, is_verified, terms_of, uncut
+from mirror.groups.terms import Terms, is_verified, terms_of
 from mirror.journal.entries import same_id
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.groups import Committed, GroupRefusal
-from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, listed
+from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import NO_LIMIT
 from mirror.replication.assignment import Assignment
@@ -154,19 +154,14 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """The copies on which groups may stand."""
+    """The copies on which groups may stand, and what is known of them as in `GroupSync.gaps`."""
 
     pairs: Mapping[TopicPartition, TopicPartition]  # source partitions to target partitions
     ends: Mapping[TopicPartition, CopyEnds]  # by target partition; without those whose leader does not answer
     rekeyed: Mapping[str, str]  # re-keyed source topics to target topics
-
-    def is_rekeyed(self, source: TopicPartition) -> bool:
-        """Return True for a partition of a re-keyed topic, in which nobody follows groups."""
-        return source.topic in self.rekeyed and source not in self.pairs
-
-    def has(self, source: TopicPartition) -> bool:
-        """Return True for a partition that is copied or re-keyed."""
-        return source in self.pairs or source.topic in self.rekeyed
+    stood: Mapping[str, Offsets]
+    holds: Mapping[TopicPartition, int]
+    doubts: Mapping[TopicPartition, str]
 
 
 class GroupSync:
@@ -177,25 +172,15 @@ class GroupSync:
         source: Cluster,
         target: Cluster,
         include: Sequence[re.Pattern[str]],
-        translate: Translate,
-        origins: Mapping[str, tuple[str, UUID | None]],
+        terms: Terms,
         verified: Callable[[TopicPartition], bool],
-        known_until: Callable[[TopicPartition], int] = lambda _: NO_LIMIT,
-        since: Mapping[TopicPartition, int] = {},
-        copies: Mapping[str, UUID | None] = {},
-        cut_of: Callable[[TopicPartition], Cut | None] = uncut,
     ) -> None:
-        """`include` must match a group's whole name.
-
-        `origins`: by target topic, the source topic and the id under which it is mirrored. `verified` says of a source
-        partition whether its target holds its records. `known_until`: of a target partition, the offset up to
-        which it is known what its offsets mean. `since`: of a source partition, below which nothing is mirrored.
-        `copies`: by target topic, the id under which it is written to. `cut_of`: what a target partition lost of its
-        tail, where that may matter to groups still.
+        """`include` must match a group's whole name. `terms`: how offsets move, until others are given. `verified` says
+        of a source partition whether its target holds its records.
         """
         self._source, self._target = Side(source, "DESCRIBE"), Side(target, "READ")
         self.include, self._verified = tuple(include), verified
-        self.mirrors(Terms(translate, origins, known_until, since, copies, cut_of))
+        self.terms = terms  # of the partitions that are mirrored, from the next round on
         self.detector = SuspensionDetector()
         self._may_go: Callable[[], bool] = self.detector.since()
         self._synced: dict[str, Offsets] = {}
@@ -207,10 +192,6 @@ class GroupSync:
         self._agreed: dict[str, dict[TopicPartition, Agreement]] = {}
         self._whole_at = float("-inf")
         self._renewed_at = clock.monotonic() - RENEWED_SECONDS + WHOLE_SECONDS  # for a process that lives for minutes
-
-    def mirrors(self, terms: Terms) -> None:
-        """From the next round on, other partitions are mirrored."""
-        self._translate, self._origins, self._known_until, self._since, self._copies, self._cut_of = terms
 
     async def sync_once(
         self, *, rehearsing: bool = False, renewing: bool = False, may_go: Callable[[], bool] | None = None
@@ -261,7 +242,7 @@ class GroupSync:
         if "" in blocked:  # it is not known whom that concerns
             return found
         for at in {at for offsets in work.sources.values() for at in offsets}:
-            if (cut := self._cut_of(at)) is None or not cut.is_shifted:
+            if (cut := self.terms.cut_of(at)) is None or not cut.is_shifted:
                 continue
             groups = {group for group, offsets in work.sources.items() if at in offsets}
             left = frozenset(blocked | {group for group in groups if not work.settled(group, at)})
@@ -303,7 +284,8 @@ class GroupSync:
             await self._source.miss_unlisted()
         if listed.keys() == set(self._source.cluster.nodes):
             if whole:
-                self._hidden = await self._unlisted(every | named)
+                # the chosen groups that stand on copies, and that the source does not let us see
+                self._hidden = await self._source.denied((await self._on_copies(every | named)).keys())
             else:
                 self._source.refused(GroupRefusal(group, GROUP_DENIED) for group in self._hidden)
             self._forget_all_but(nodes.keys() | self._hidden)
@@ -311,10 +293,6 @@ class GroupSync:
 
     def _is_chosen(self, group: str) -> bool:
         return any(pattern.fullmatch(group) for pattern in self.include)
-
-    async def _unlisted(self, listed: Collection[str]) -> frozenset[str]:
-        """Return the chosen groups that stand on copies, and that the source does not let us see."""
-        return await self._source.denied((await self._on_copies(listed)).keys())
 
     async def _on_copies(self, listed: Collection[str] = ()) -> dict[str, Offsets]:
         """Where the chosen groups stand on copies, but for those that are `listed`."""
@@ -325,7 +303,7 @@ class GroupSync:
             if group.commits and group.group not in listed and self._is_chosen(group.group)
         }
         found = {
-            group: {at: committed for at, committed in offsets.items() if at.topic in self._origins}
+            group: {at: committed for at, committed in offsets.items() if at.topic in self.terms.origins}
             for group, offsets in (await self._target.fetched(there)).items()
         }
         return {group: offsets for group, offsets in found.items() if offsets}
@@ -339,15 +317,15 @@ class GroupSync:
         held_back: set[str] = set()
         until: dict[TopicPartition, int] = {}
         for group, offsets in (await self._followed(whole=whole)).items():
-            moved = {at: there for at, committed in offsets.items() if (there := self._translate(at, committed))}
-            begun = {at: there for at, there in moved.items() if offsets[at].offset >= self._since.get(at, 0)}
+            moved = {at: there for at, committed in offsets.items() if (there := self.terms.translate(at, committed))}
+            begun = {at: there for at, there in moved.items() if offsets[at].offset >= self.terms.since.get(at, 0)}
             here = dict(there for at, there in begun.items() if self._verified(at))
             if len(here) < len(moved):
                 held_back.add(group)
             wanted[group] = dict(begun.values())
             if here:
                 translated[group] = here
-                until |= {there: self._known_until(there) for there in here}
+                until |= {there: self.terms.known_until(there) for there in here}
         self._wanted, self._held_back, self._until = wanted, held_back, until
         return translated
 
@@ -392,11 +370,8 @@ class GroupSync:
 
     async def _decide(self, work: _Work, *, renewing: bool) -> None:
         asked = {at for group in work.targets for at in work.sources[group]}
-        try:
-            starts = await listed(self._target.cluster, asked, EARLIEST)  # asked first: never behind the ends
-            ends = await listed(self._target.cluster, asked, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
+        starts = await self._target.offsets_at(asked, EARLIEST)  # asked first: never behind the ends
+        if starts is None or (ends := await self._target.offsets_at(asked, LATEST)) is None:
             return
         for group, targets in work.targets.items():
             agreed = self._agreed.get(group, {})
@@ -439,7 +414,11 @@ class GroupSync:
         """Whether a group's offset on the target is in a tail that was lost (F5); `is_shifted`: and other records are
         known to be there by now.
         """
-        if there is None or (cut := self._cut_of(at)) is None or not cut.concerns(group, there.offset, there.epoch):
+        if (
+            there is None
+            or (cut := self.terms.cut_of(at)) is None
+            or not cut.concerns(group, there.offset, there.epoch)
+        ):
             return False
         return cut.is_shifted or not is_shifted
 
@@ -453,7 +432,9 @@ class GroupSync:
         ]
         if not expired:
             return
-        origins = {there: TopicPartition(self._origins[there.topic][0], there.partition) for _, there, _ in expired}
+        origins = {
+            there: TopicPartition(self.terms.origins[there.topic][0], there.partition) for _, there, _ in expired
+        }
         kept_from = await self._source_bounds(set(origins.values()), EARLIEST)
         for group, there, offset in expired:
             at, start = origins[there], starts[there]
@@ -464,27 +445,21 @@ class GroupSync:
         """Where source partitions begin or end for a reader of committed records, in offsets of the target; without
         those that are not known.
         """
-        try:
-            bounds = await listed(self._source.cluster, partitions, when, READ_COMMITTED)
-        except ClusterError as problem:
-            self._source.lost(problem)
-            return {}
-        translated = ((at, self._translate(at, Committed(offset))) for at, offset in bounds.items())
+        bounds = await self._source.offsets_at(partitions, when, READ_COMMITTED) or {}
+        translated = ((at, self.terms.translate(at, Committed(offset))) for at, offset in bounds.items())
         return {at: there[1].offset for at, there in translated if there is not None}
 
     async def _keep_to_their_topics(self, work: _Work) -> None:
         """Take out what is about other topics than are mirrored, on either side."""
         if not (topics := {at.topic for offsets in work.commits().values() for at in offsets}):
             return
-        ids, copies = (
-            dict(self._origins[topic] for topic in topics),
-            {topic: self._copies.get(topic) for topic in topics},
-        )
+        ids = dict(self.terms.origins[topic] for topic in topics)
+        copies = {topic: self.terms.copies.get(topic) for topic in topics}
         ours = await self._others(self._source, ids, "its source topic is gone or another one")
         theirs = await self._others(self._target, copies, "it is gone, or another one than was mirrored to")
         for group, offsets in work.commits().items():
             for at in offsets:
-                if (cause := ours.get(self._origins[at.topic][0], theirs.get(at.topic))) is not None:
+                if (cause := ours.get(self.terms.origins[at.topic][0], theirs.get(at.topic))) is not None:
                     del work.decisions[group][at]
                     if cause:
                         self._target.blocked(f"offsets of {at.topic} stay: {cause}", group)
@@ -556,11 +531,7 @@ class GroupSync:
         standings = self._all_standings()
         left = {group: of for group, of in self._wanted.items() if of and standings.get(group) in _LEFT}
         targets = await self._target.fetched(await self._target.coordinators(left))
-        try:
-            ends = await listed(self._target.cluster, {at for of in left.values() for at in of}, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
-            ends = {}
+        ends = await self._target.offsets_at({at for of in left.values() for at in of}, LATEST) or {}
 
         def is_behind(group: str) -> bool:
             reached, none = targets.get(group, {}), Committed(0)
@@ -598,10 +569,10 @@ class GroupSync:
             for groups in (followed, share, streams)
             for offsets in groups.values()
             for at, committed in offsets.items()
-            if (moved := self._translate(at, committed))
+            if (moved := self.terms.translate(at, committed))
         }
-        copies = _Copies(pairs, await self._ends_of(pairs) if pairs else {}, rekeyed)
-        found = await self._gaps_of_followed(followed, copies, stood, holds, doubts)
+        copies = _Copies(pairs, await self._ends_of(pairs) if pairs else {}, rekeyed, stood, holds, doubts)
+        found = await self._gaps_of_followed(followed, copies)
         if share:
             share_targets, _ = await self._target.unfollowed(self.include)
             found += await self._gaps_of_unfollowed(share, share_targets, UNFOLLOWED_SHARE, copies)
@@ -611,16 +582,13 @@ class GroupSync:
         found.sort(key=lambda gap: gap.place)
         return found, tuple(blocker for side in sides for blocker in side.blockers)
 
-    async def _gaps_of_followed(
-        self,
-        groups: Mapping[str, Offsets],
-        copies: _Copies,
-        stood: Mapping[str, Offsets],
-        holds: Mapping[TopicPartition, int],
-        doubts: Mapping[TopicPartition, str],
-    ) -> list[OffsetGap]:
+    async def _gaps_of_followed(self, groups: Mapping[str, Offsets], copies: _Copies) -> list[OffsetGap]:
         """Return the gaps of groups that stand on copies, as far as their coordinators on the target answer."""
-        groups = {group: offsets for group, offsets in groups.items() if any(map(copies.has, offsets))}
+        groups = {
+            group: offsets
+            for group, offsets in groups.items()
+            if any(at in copies.pairs or at.topic in copies.rekeyed for at in offsets)
+        }
         sources = {
             group: {copies.pairs[at]: committed for at, committed in offsets.items() if at in copies.pairs}
             for group, offsets in groups.items()
@@ -633,17 +601,17 @@ class GroupSync:
         def completed(stand: Stand) -> Stand:
             group, at, target = stand.group, stand.at, copies.pairs[stand.at]
             ends, committed = stand.ends, targets[group].get(target)
-            before = stood.get(group, {}).get(target)
+            before = copies.stood.get(group, {}).get(target)
             if before is not None:
-                bounds = ends.start, self._known_until(target)
+                bounds = ends.start, self.terms.known_until(target)
                 committed = self._decided(group, target, before, ends.end, committed, None, bounds).commit or committed
             return replace(
                 stand,
                 before=before.offset if before else None,
                 reached=committed.offset if committed else None,
-                holds=self._on_target(at, holds[at]) if at in holds else -1,
-                since=self._since.get(at, 0),
-                doubt=doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
+                holds=self._on_target(at, copies.holds[at]) if at in copies.holds else -1,
+                since=self.terms.since.get(at, 0),
+                doubt=copies.doubts.get(at, "") or ("" if self._verified(at) else UNVERIFIED),
                 is_active=GroupStanding.ACTIVE in work.standings[group],
                 is_lost=self._is_lost(group, target, committed, is_shifted=False),
             )
@@ -690,10 +658,8 @@ class GroupSync:
         self._target.blockers.clear()
         await self._refreshed(self._target)
         groups = await self._on_copies()
-        try:
-            ends = await listed(self._target.cluster, {at for offsets in groups.values() for at in offsets}, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
+        ends = await self._target.offsets_at({at for offsets in groups.values() for at in offsets}, LATEST)
+        if ends is None:
             return [], tuple(self._target.blockers)
         found: list[OffsetGap] = []
         for group, offsets in sorted(groups.items()):
@@ -704,7 +670,7 @@ class GroupSync:
                     found.append(
                         OffsetGap(
                             group=group,
-                            topic=self._origins[at.topic][0],
+                            topic=self.terms.origins[at.topic][0],
                             partition=at.partition,
                             target_topic=at.topic,
                             source_offset=None,
@@ -724,16 +690,13 @@ class GroupSync:
             (group, at, committed.offset)
             for group, offsets in groups.items()
             for at, committed in offsets.items()
-            if copies.is_rekeyed(at)
-            and copies.rekeyed[at.topic] not in {target.topic for target in targets.get(group, {})}
+            if at not in copies.pairs
+            and (there := copies.rekeyed.get(at.topic)) is not None
+            and there not in {target.topic for target in targets.get(group, {})}
         ]
         places = {at for _, at, _ in left}
-        try:
-            starts = await listed(self._source.cluster, places, EARLIEST)
-            ends = await listed(self._source.cluster, places, LATEST, READ_COMMITTED)
-        except ClusterError as problem:
-            self._source.lost(problem)
-            starts, ends = {}, {}
+        starts = await self._source.offsets_at(places, EARLIEST) or {}
+        ends = await self._source.offsets_at(places, LATEST, READ_COMMITTED) or {}
         return [
             OffsetGap(
                 group=group,
@@ -752,11 +715,8 @@ class GroupSync:
     async def _ends_of(self, pairs: Mapping[TopicPartition, TopicPartition]) -> dict[TopicPartition, CopyEnds]:
         """By target partition; without those whose leader does not answer."""
         places = set(pairs.values())
-        try:
-            starts = await listed(self._target.cluster, places, EARLIEST)
-            ends = await listed(self._target.cluster, places, LATEST)
-        except ClusterError as problem:
-            self._target.lost(problem)
+        starts = await self._target.offsets_at(places, EARLIEST)
+        if starts is None or (ends := await self._target.offsets_at(places, LATEST)) is None:
             return {}
         kept_from = await self._source_bounds(pairs.keys(), EARLIEST)
         kept_to = await self._source_bounds(pairs.keys(), LATEST)
@@ -769,7 +729,7 @@ class GroupSync:
         }
 
     def _on_target(self, at: TopicPartition, offset: int) -> int:
-        translated = self._translate(at, Committed(offset))
+        translated = self.terms.translate(at, Committed(offset))
         assert translated is not None, "a partition that is mirrored"
         return translated[1].offset
 
@@ -793,8 +753,4 @@ def sync_of(
     def verified(at: TopicPartition) -> bool:
         return is_verified(*(figures.get(at) for figures in reports))
 
-    terms = terms_of(assignments, indexes)
-    return GroupSync(
-        *(source, target, include, terms.translate, terms.origins, verified),
-        *(terms.known_until, terms.since, terms.copies, terms.cut_of),
-    )
+    return GroupSync(source, target, include, terms_of(assignments, indexes), verified)

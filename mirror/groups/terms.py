@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from mirror.journal.offset_maps import Indexes
@@ -23,67 +24,55 @@ _UNLIKE: Final = frozenset(
 )
 #: States that say nothing of the records: what was found before, or was not, still holds.
 _SILENT: Final = frozenset({State.UNAVAILABLE, State.UNAUTHORIZED, State.CORRUPT, State.REFUSED})
-#: A source partition and what is committed for it, as the same on the target; None where that cannot be said (yet).
-Translate = Callable[[TopicPartition, Committed], tuple[TopicPartition, Committed] | None]
 
 
-def uncut(_: TopicPartition) -> None:
-    """No target lost its tail."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Says how offsets of a set of partitions move."""
 
-
-class Terms(NamedTuple):
-    """How offsets of a set of partitions move: `origins` by target topic, the source topic and the id under which it is
-    mirrored; `known_until`, of a target partition, the offset up to which it is known what its offsets mean;
-    `since`, of a source partition, the offset below which nothing is mirrored, if there is one; `copies`: by target
-    topic, the id under which it is written to; `cut_of`: what a target partition lost of its tail, where that matters.
-    """
-
-    translate: Translate
+    #: The mirrored partitions, source to target.
+    pairs: Mapping[TopicPartition, TopicPartition]
+    #: By target topic, the source topic and the id under which it is mirrored.
     origins: Mapping[str, tuple[str, UUID | None]]
-    known_until: Callable[[TopicPartition], int]
-    since: Mapping[TopicPartition, int]
-    copies: Mapping[str, UUID | None] = {}
-    cut_of: Callable[[TopicPartition], Cut | None] = uncut
+    #: By target topic, the id under which it is written to.
+    copies: Mapping[str, UUID | None]
+    #: By source partition, the offset below which nothing is mirrored, if there is one.
+    since: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Where offsets moved to; None where they are equal on both sides.
+    indexes: Indexes | None = None
 
-
-def preserved(pairs: Mapping[TopicPartition, TopicPartition]) -> Translate:
-    """Offsets that are equal on both sides; `pairs` are the mirrored partitions, source to target."""
-
-    def translate(partition: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
-        target = pairs.get(partition)
-        return (target, committed) if target else None
-
-    return translate
-
-
-def translated(pairs: Mapping[TopicPartition, TopicPartition], indexes: Indexes) -> Translate:
-    """Offsets that moved, by the runs of the target partitions. One behind them is translated as if nothing would be
-    dropped from there on: too far, so that whoever knows where the runs end holds it back.
-    """
-
-    def translate(partition: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
-        target = pairs.get(partition)
-        if target is None:
+    def translate(self, partition: TopicPartition, committed: Committed) -> tuple[TopicPartition, Committed] | None:
+        """Return a source partition and what is committed for it, as the same on the target; None where it is not
+        mirrored. An offset behind the runs of the copy is translated as if nothing would be dropped from there on: too
+        far, so that whoever knows where the runs end holds it back.
+        """
+        if (target := self.pairs.get(partition)) is None:
             return None
-        index = indexes.get(target)
+        index = self.indexes.get(target) if self.indexes is not None else None
         last = index.last if index is not None else None
         if index is None or last is None:
             return target, committed
         beyond = max(0, committed.offset - last.next_source)
         return target, committed._replace(offset=index.to_target(committed.offset) + beyond)
 
-    return translate
+    def known_until(self, target: TopicPartition) -> int:
+        """Return the offset of a target partition up to which it is known what its offsets mean."""
+        return NO_LIMIT if self.indexes is None else self.indexes.known_until(target)
+
+    def cut_of(self, target: TopicPartition) -> Cut | None:
+        """Return what a target partition lost of its tail, where that may matter to groups still."""
+        return None if self.indexes is None else self.indexes.cut_of(target)
 
 
 def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
-    """How these partitions' groups are followed, for `GroupSync.mirrors`."""
-    pairs = {a.source: a.target for a in assignments}
-    origins = {a.target.topic: (a.source.topic, a.topic_id) for a in assignments}
-    since = {a.source: a.since for a in assignments if a.since}
-    copies = {a.target.topic: a.target_topic_id for a in assignments}
-    if any(a.rules.translates for a in assignments):
-        return Terms(translated(pairs, indexes), origins, indexes.known_until, since, copies, indexes.cut_of)
-    return Terms(preserved(pairs), origins, lambda _: NO_LIMIT, since, copies)
+    """How these partitions' groups are followed."""
+    return Terms(
+        pairs={assignment.source: assignment.target for assignment in assignments},
+        origins={assignment.target.topic: (assignment.source.topic, assignment.topic_id) for assignment in assignments},
+        copies={assignment.target.topic: assignment.target_topic_id for assignment in assignments},
+        since={assignment.source: assignment.since for assignment in assignments if assignment.since},
+        indexes=indexes if any(assignment.rules.translates for assignment in assignments) else None,
+    )
 
 
 def is_verified(*reports: PartitionStatus | None) -> bool:

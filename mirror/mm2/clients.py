@@ -8,22 +8,18 @@ that turns them into PEM files; stores that are PEM files already are taken as t
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from mirror.config.security import NEEDED
 from mirror.mm2.properties import Draft, Property, Side, variable_name
 
 # --- A line of `sasl.jaas.config` -------------------------------------------------------------------------------------
 
-_WORD: Final = r"""\s*("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^\s"'=;]+)"""
-_MODULE: Final = re.compile(
-    rf"{_WORD}\s+(?:required|requisite|sufficient|optional)(?=[\s;]|\Z)", re.IGNORECASE | re.DOTALL
-)
-_OPTION: Final = re.compile(rf"{_WORD}\s*={_WORD}", re.DOTALL)
+_FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +34,27 @@ class Login:
 
 def login(text: str) -> Login:
     """Read the first entry of a line. Raises ValueError where it is none; its message shows nothing of the text."""
-    module = _MODULE.match(text)
-    if module is None:
+    words = shlex.shlex(text, posix=True, punctuation_chars="=;")
+    words.whitespace_split, words.commenters, words.escapedquotes = True, "", "\"'"
+    module, flag = next(words, ""), next(words, "")
+    if flag.lower() not in _FLAGS:
         raise ValueError("not a login module with a control flag (required) and options")
     options: dict[str, str] = {}
-    end = module.end()
-    while option := _OPTION.match(text, end):
-        name, value = map(_unquoted, option.groups())
-        options[name], end = value, option.end()
-    if text[end:].strip()[:1] not in ("", ";"):
-        raise ValueError("options must be written as name=value")
-    return Login(_unquoted(module[1]).rpartition(".")[2], options)
-
-
-def _unquoted(word: str) -> str:
-    return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL) if word[0] in "\"'" else word
+    for name in iter(words.get_token, ";"):
+        if name is None:
+            break
+        sign, value = words.get_token(), words.get_token()
+        if sign != "=" or value is None:
+            raise ValueError("options must be written as name=value")
+        options[name] = value
+    return Login(module.rpartition(".")[2], options)
 
 
 # --- The sections `source` and `target` -------------------------------------------------------------------------------
 
 
 class _Setting(NamedTuple):
-    """A setting of Kafka's clients that has the same name here, or none."""
+    """A setting of Kafka's clients that has the same name here."""
 
     #: The name.
     key: str
@@ -67,32 +62,16 @@ class _Setting(NamedTuple):
     protocol: str = ""
     #: Turns its value, without blanks around it, into ours.
     convert: Callable[[str], str] = str
-    #: Why there is no equivalent; empty where there is.
-    why: str = ""
     #: One value may stand for all clusters.
     is_common: bool = True
 
 
-_IN_NO_PEM: Final = "a PEM file has no store password"
 _SETTINGS: Final = (
     _Setting("bootstrap.servers", convert=lambda text: ",".join(filter(None, map(str.strip, text.split(","))))),
     _Setting("security.protocol", convert=str.upper),
     _Setting("sasl.mechanism", "SASL", str.upper),
     _Setting("sasl.oauthbearer.token.endpoint.url", "SASL"),
     _Setting("sasl.kerberos.service.name", "SASL"),
-    _Setting(
-        "ssl.truststore.certificates",
-        "SSL",
-        why="write the certificates into a file, and its name into ssl.ca.location",
-    ),
-    _Setting("ssl.truststore.password", "SSL", why=_IN_NO_PEM),
-    _Setting("ssl.keystore.key", "SSL", why="write it into a file (chmod 600), and its name into ssl.key.location"),
-    _Setting(
-        "ssl.keystore.certificate.chain",
-        "SSL",
-        why="write it into a file (chmod 600), and its name into ssl.certificate.location",
-    ),
-    _Setting("ssl.keystore.password", "SSL", why=_IN_NO_PEM),
     _Setting("ssl.endpoint.identification.algorithm", "SSL", lambda text: text.lower() or "none"),
     _Setting("client.id", is_common=False),
 )
@@ -128,19 +107,12 @@ def add_cluster(draft: Draft, side: Side, alias: str) -> None:
     protocol = given.value.strip().upper() if given else ""
     for setting in _SETTINGS:
         if setting.protocol in protocol and (found := scope.client(side, setting.key, common=setting.is_common)):
-            if setting.why:
-                scope.explain(found, setting.why)
-            else:
-                _put(draft, side, setting.key, setting.convert(found.value.strip()), found)
+            _put(draft, side, setting.key, setting.convert(found.value.strip()), found)
     if "SASL" in protocol:
         _login(draft, side)
     if "SSL" in protocol:
         _store(draft, side, "truststore")
         _store(draft, side, "keystore")
-    for key in scope.client_keys(side):
-        part = key.partition(".")[0].upper()
-        if part in ("SASL", "SSL") and part not in protocol and (found := scope.client(side, key, common=False)):
-            scope.explain(found, f"has no effect with security.protocol {protocol or 'PLAINTEXT'}")
 
 
 def _put(
@@ -153,27 +125,32 @@ def _put(
 
 
 def _login(draft: Draft, side: Side) -> None:
-    """Set how the mirror is known there: Java gives users and passwords in the line of a login module."""
-    if not draft.values.get((side, "sasl.mechanism")):
-        draft.put((side, "sasl.mechanism"), "GSSAPI")  # Java's default
-    found = draft.scope.client(side, "sasl.jaas.config")
-    if found is None:
-        return
+    """Set how the mirror is known there: Java gives users and passwords in the line of a login module. What its
+    mechanism needs, and cannot be read there, is to be in variables.
+    """
+    mechanism = draft.values.get((side, "sasl.mechanism")) or "GSSAPI"  # Java's default
+    draft.put((side, "sasl.mechanism"), mechanism)
+    if mechanism == "OAUTHBEARER":
+        draft.put((side, "sasl.oauthbearer.method"), "oidc")
+    if found := draft.scope.client(side, "sasl.jaas.config"):
+        _options(draft, side, found)
+    alias = draft.scope.names[side]
+    for key in NEEDED.get(mechanism, ()):
+        if (side, key) not in draft.values:
+            draft.put((side, key), draft.translator.secret("", variable_name(alias, key), f"{alias}'s {key}"))
+
+
+def _options(draft: Draft, side: Side, found: Property) -> None:
+    """Set what a login line says, or explain what it says in vain."""
     try:
         entry = login(found.value)
     except ValueError as problem:
         draft.scope.explain(found, f"cannot be read: {problem}")
         return
-    left = []
-    for option, value in entry.options.items():
-        if option in _OPTIONS:
-            key, is_secret = _OPTIONS[option]
-            _put(draft, side, key, value, found, is_secret=is_secret, part=f"{option} in ")
-        else:
-            left.append(option)
-    if entry.module == "OAuthBearerLoginModule":
-        draft.put((side, "sasl.oauthbearer.method"), "oidc")
-    if left:
+    for option, (key, is_secret) in _OPTIONS.items():
+        if option in entry.options:
+            _put(draft, side, key, entry.options[option], found, is_secret=is_secret, part=f"{option} in ")
+    if left := [option for option in entry.options if option not in _OPTIONS]:
         draft.scope.explain(found, f"options of {entry.module} without an equivalent: {', '.join(left)}")
 
 

@@ -59,10 +59,9 @@ def _topics(draft: Draft) -> None:
     include, exclude = scope.find("topics", "topics.whitelist"), scope.find("topics.exclude", "topics.blacklist")
     wanted = _patterns(include.value if include else ".*")
     draft.put(("topics", "include"), wanted, include)
-    draft.put(("topics", "exclude"), [], exclude)
     asked = _patterns(exclude.value if exclude else _TOPICS_EXCLUDE)
     left_out = list(dict.fromkeys([*asked, *_NEVER, *_naming(draft, wanted)]))
-    draft.put(("topics", "exclude"), left_out, remark=_LEFT_OUT)
+    draft.put(("topics", "exclude"), left_out, exclude, _LEFT_OUT)
     draft.put(("topics", "offsets"), "translate", remark=_TRANSLATE)
     reset = scope.client("source", "auto.offset.reset")
     if reset is not None and reset.value.strip().lower() == "latest":

@@ -1,9 +1,7 @@
 """From an `mm2.properties` file to one configuration for each of its flows, with what was not translated and why.
 
-What is written is checked by the configuration's own rules. A value that these refuse is left out and named with their
-reason where the mirror can do without; where it cannot, because another choice of topics, another name or another
-cluster would come out, the import fails. So it does where a default would do more than MirrorMaker did: topic
-configurations that it left alone are not to follow. Where its choice of groups is refused, none follow.
+What is written is checked by the configuration's own rules. A value that these refuse fails the import: a default in
+its place might mirror other topics, follow other groups, or reach another cluster.
 """
 
 from __future__ import annotations
@@ -14,24 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Final
+from typing import Final
 
 from mirror.config.reading import check
-from mirror.config.yaml_tree import REFERENCE, Keys, YamlTree, key_of, line_of
+from mirror.config.yaml_tree import REFERENCE, YamlTree, key_of, line_of
 from mirror.errors import ConfigError
 from mirror.mm2.clients import add_cluster
 from mirror.mm2.flows import add_flow
-from mirror.mm2.properties import (
-    BadProperties,
-    Draft,
-    Note,
-    Property,
-    PropertyFile,
-    Scope,
-    Translator,
-    Variable,
-    variable_name,
-)
+from mirror.mm2.properties import BadProperties, Draft, Note, Property, PropertyFile, Scope, Translator, Variable
 from mirror.names import OWN_PREFIX, is_legal, is_plain
 
 # --- Why a key of MirrorMaker's has no equivalent here, in one line each ----------------------------------------------
@@ -94,10 +82,16 @@ connector\..*|name|(task|worker|topic\.creation|offsets\.storage)\..*
     Kafka Connect is not used
 ssl\.(protocol|enabled\.protocols|cipher\.suites|provider|.*algorithm|secure\.random.*|engine\.factory.*)
     the TLS library's own choice holds: TLS 1.2 or newer, and its ciphers
+ssl\.(trust|key)store\.password
+    a PEM file has no store password
+ssl\.truststore\.certificates
+    write the certificates into a file, and its name into ssl.ca.location
+ssl\.keystore\.(key|certificate\.chain)
+    write it into a file (chmod 600), and its name into ssl.key.location or ssl.certificate.location
 ssl\..*
-    has no effect without the store it belongs to
+    has no effect with the cluster's security.protocol, or without the store it belongs to
 sasl\..*
-    Java's login classes are not used
+    has no effect with the cluster's security.protocol, or is for Java's login classes, which are not used
 """.strip().splitlines()
 UNKNOWN: Final = "unknown, so nothing was made of it"
 
@@ -118,12 +112,9 @@ def text_of(draft: Draft, origin: str) -> str:
     flow = "->".join(draft.scope.names.values())
     lines = [*_comment(f"The flow {flow} of {origin}, translated by `mirror import-mm2`. Check it with `mirror plan`.")]
     variables = draft.translator.variables.values()
-    lines += _listed(
-        "Set these variables before it starts:", (f"{variable.name}: {variable.holds}" for variable in variables)
-    )
+    lines += _listed("Set these variables before it starts:", [f"{one.name}: {one.holds}" for one in variables])
     section: str | int | None = None
-    sections = list(dict.fromkeys(where[0] for where in draft.values))
-    for where, value in sorted(draft.values.items(), key=lambda item: sections.index(item[0][0])):
+    for where, value in draft.values.items():
         if len(where) == 2 and where[0] != section:
             section = where[0]
             lines += ["", f"{section}:"]
@@ -162,14 +153,6 @@ def printable(text: str) -> str:
 
 
 # --- From a `mm2.properties` to one configuration of ours for each of its flows ---------------------------------------
-
-#: Without these the mirror copies the same records to the same topics, or fails to log in, and says so.
-_SPARE: Final = frozenset({"groups", "sync"})
-#: But for what follows by default, and would delete records of copies.
-_WANTED: Final[Keys] = ("sync", "configs_exclude")
-_FOLLOWED: Final[Keys] = ("groups", "include")
-_SPARE_KEYS: Final = frozenset({"start", "client.id", "sasl.kerberos.service.name", "sasl.oauthbearer.scope"})
-_NEEDED: Final = re.compile(r"required\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +210,7 @@ def _flow(file: PropertyFile, source: str, target: str, origin: str, folder: Pat
     add_flow(draft)
     for key in ("enabled", "clusters"):
         draft.scope.find(key)
-    _repair(draft, origin, folder)
+    _refuse_invalid(draft, origin, folder)
     _explain_rest(draft, file.properties)
     return Imported(
         name, text_of(draft, printable(origin)), tuple(draft.translator.variables.values()), tuple(draft.scope.notes)
@@ -251,67 +234,19 @@ def _explain_rest(draft: Draft, properties: Sequence[Property]) -> None:
     draft.scope.notes.sort(key=lambda note: (note.line, note.key))
 
 
-def _repair(draft: Draft, origin: str, folder: Path) -> None:
-    """Leave out or ask for what the configuration's rules refuse. Raises ConfigError where neither will do."""
-    for _ in range(len(draft.values) + 1):
-        problems = _problems(draft, origin, folder)
-        if not problems:
-            return
-        for where, what in problems:
-            _mend(draft, where, what, origin)
-    raise ConfigError(f"{origin}: {_dotted(problems[0][0])}: {problems[0][1]}")
-
-
-def _problems(draft: Draft, origin: str, folder: Path) -> list[tuple[Keys, str]]:
-    tree = YamlTree(text_of(draft, printable(origin)), folder, _Environment(os.environ))
+def _refuse_invalid(draft: Draft, origin: str, folder: Path) -> None:
+    """Raise ConfigError for the first value that the configuration's rules refuse, unless it is of a variable that is
+    not set here.
+    """
+    tree = YamlTree(text_of(draft, printable(origin)), folder)
     _, problems = check(tree, folder)
     own = (one for one in draft.values["topics", "include"] if is_plain(one) and one.startswith(OWN_PREFIX))
     why = "no topic whose name begins with `mirror.` is mirrored, since mirrors keep such for themselves"
     problems += [(("topics", "include"), f"{one}: {why}") for one in own]
-    return [(where, what) for where, what in problems if not _waits(tree.raw.get(where, ""))]
-
-
-def _waits(text: str) -> bool:
-    """Whether a value depends on a variable that is not set here."""
-    names = [found[1].removeprefix("env:") for found in REFERENCE.finditer(text) if found[1].startswith("env:")]
-    return any(name not in os.environ for name in names)
-
-
-class _Environment(dict[str, str]):
-    """Variables, those that are not set with a value that stands for any."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        return "placeholder"
-
-
-def _mend(draft: Draft, where: Keys, what: str, origin: str) -> None:
-    place = next((where[:size] for size in range(len(where), 0, -1) if where[:size] in draft.values), None)
-    side, key = str(where[0]), str(where[-1])
-    if place is None and side in ("source", "target") and key.startswith("sasl.") and _NEEDED.match(what):
-        alias = draft.scope.names["source" if side == "source" else "target"]
-        draft.put(where, draft.translator.secret("", variable_name(alias, key), f"{alias}'s {key}"))
-        return
-    if place is None or not _is_spare(place, draft):
-        found = draft.origins.get(place or where)
-        at = f"{origin}:{found.line}: {printable(found.key)}" if found else f"{origin}: {_dotted(where)}"
-        raise ConfigError(f"{at}: cannot be taken over: {what}")
-    del draft.values[place]
-    why = f"{_dotted(place)}: {what}"
-    if place == _FOLLOWED:
-        draft.put(place, [])
-        why = f"{why}; so no group follows"
-    draft.scope.explain(draft.origins.pop(place), why)
-
-
-def _is_spare(place: Keys, draft: Draft) -> bool:
-    key = str(place[-1])
-    if place == _WANTED:
-        return draft.values.get(("sync", "configs")) is False
-    return place[0] in _SPARE or key in _SPARE_KEYS or key.startswith("ssl.")
-
-
-def _dotted(where: Sequence[Any]) -> str:
-    return ".".join(map(str, where))
+    for where, what in problems:
+        references = REFERENCE.findall(tree.raw.get(where, ""))
+        if any(name.startswith("env:") and name.removeprefix("env:") not in os.environ for name in references):
+            continue
+        found = next((draft.origins[where[:size]] for size in (3, 2, 1) if where[:size] in draft.origins), None)
+        place = f"{origin}:{found.line}: {printable(found.key)}" if found else f"{origin}: {'.'.join(map(str, where))}"
+        raise ConfigError(f"{place}: cannot be taken over: {what}")

@@ -34,7 +34,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import chain, count, permutations
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
@@ -44,9 +44,9 @@ from mirror.config.yaml_tree import Keys
 
 _BLANKS: Final = " \t\f"
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-#: A key, up to the first blank, `=` or `:` without a backslash; a backslash at the very end is left out.
-_KEY: Final = re.compile(r"(?:\\.|[^\\ \t\f=:])*", re.DOTALL)
-_SEPARATOR: Final = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
+#: A key, up to the first blank, `=` or `:` without a backslash; what separates it; and its value.
+_PAIR: Final = re.compile(r"((?:\\.|[^\\ \t\f=:])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+#: A backslash at the very end is left out.
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.|\Z)", re.DOTALL)
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -70,7 +70,12 @@ class Property:
 
 def parse(data: bytes) -> list[Property]:
     """All properties of a file in their order, those that a later one overrides included. Raises BadProperties."""
-    return [_property(text, line) for line, text in _logical_lines(data.decode("iso-8859-1"))]
+    found = []
+    for line, text in _logical_lines(data.decode("iso-8859-1")):
+        pair = _PAIR.fullmatch(text)
+        assert pair is not None, "the pattern matches any text"
+        found.append(Property(_unescaped(pair[1], line), _unescaped(pair[2], line), line))
+    return found
 
 
 class PropertyFile:
@@ -111,14 +116,6 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             whole = ""
     if whole:
         yield begun, whole
-
-
-def _property(text: str, line: int) -> Property:
-    found = _KEY.match(text)
-    assert found is not None, "the pattern matches the empty string"
-    separator = _SEPARATOR.match(text, found.end())
-    assert separator is not None, "so does this one"
-    return Property(_unescaped(found.group(), line), _unescaped(text[separator.end() :], line), line)
 
 
 def _unescaped(text: str, line: int) -> str:
@@ -165,14 +162,8 @@ class Translator:
         """A value that is no secret, its references translated; `wanted` names a variable that is needed for one, and
         `key` says whose value it holds.
         """
-        at = 0
-
-        def one(found: re.Match[str]) -> str:
-            nonlocal at
-            at += 1
-            return self._reference(found, wanted if at == 1 else f"{wanted}_{at}", key)
-
-        return REFERENCE.sub(one, value)
+        names = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
+        return REFERENCE.sub(lambda found: self._reference(found, next(names), key), value)
 
     def secret(self, value: str, wanted: str, key: str) -> str:
         """A secret: the reference it was given by, or one to a variable that is to hold it."""
@@ -181,17 +172,14 @@ class Translator:
 
     def _reference(self, found: re.Match[str], wanted: str, key: str) -> str:
         provider, folder, name = found.groups()
-        match self._kind(provider):
+        declared = self.properties.get(f"config.providers.{provider}.class", "").strip()
+        match declared.rpartition(".")[2].rpartition("$")[2] or _BY_NAME.get(provider.lower(), ""):
             case "EnvVarConfigProvider" if _VARIABLE.fullmatch(name):
                 return self._variable(name, f"what it held for MirrorMaker, for {key}")
             case "DirectoryConfigProvider" if folder and name and not {"/", "\n"} & set(name):
                 return f"${{file:{PurePosixPath(folder) / name}}}"
             case _:
                 return self._variable(wanted, f"the value of {key}, which provider {provider} looked up")
-
-    def _kind(self, provider: str) -> str:
-        declared = self.properties.get(f"config.providers.{provider}.class", "").strip()
-        return declared.rpartition(".")[2].rpartition("$")[2] or _BY_NAME.get(provider.lower(), "")
 
     def _variable(self, name: str, holds: str) -> str:
         self.variables.setdefault(name, Variable(name, holds))
@@ -210,7 +198,10 @@ Side = Literal["source", "target"]
 
 #: The client that moves records, on each side.
 _MAIN: Final[dict[Side, str]] = {"source": "consumer", "target": "producer"}
-_ROLES: Final = ("consumer.", "producer.override.", "producer.", "admin.")
+#: What says of which client a setting is.
+_CLIENT: Final = re.compile(
+    r"((source|target)\.cluster\.)?(((source|target)\.)?(consumer|producer\.override|producer|admin)\.(?=.))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +270,6 @@ class Scope:
     def _given(self, *keys: str) -> list[Property]:
         return [self._last[key] for key in keys if key in self._last]
 
-    def client_keys(self, side: Side) -> list[str]:
-        """The names of all settings of a cluster's client, without what says where they hold."""
-        prefixes = (f"{self._flow}{side}.cluster.", f"{self._flow}{side}.", f"{self.names[side]}.")
-        names = (key.removeprefix(prefix) for key in self._last for prefix in prefixes if key.startswith(prefix))
-        return list(dict.fromkeys(base_name(name) for name in names if "->" not in name))
-
     def explain(self, property_: Property, why: str) -> None:
         """Note a property, used or not."""
         self._used.add(property_.key)
@@ -312,13 +297,7 @@ class Scope:
 
 def base_name(name: str) -> str:
     """`source.consumer.fetch.min.bytes`, `consumer.fetch.min.bytes`: all the same setting of a client."""
-    for prefix in ("source.cluster.", "target.cluster."):
-        name = name.removeprefix(prefix)
-    for role in _ROLES:
-        for prefix in (f"source.{role}", f"target.{role}", role):
-            if name.startswith(prefix) and name != prefix:
-                return name.removeprefix(prefix)
-    return name
+    return _CLIENT.sub("", name, count=1)
 
 
 # --- A configuration under way ----------------------------------------------------------------------------------------

@@ -315,8 +315,3 @@ class GroupFigures(JsonRecord):
     blocked: Int64 = 0
     #: At the target's log start, since what they would read next is deleted there.
     expired: Int64 = 0
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """All but who reports, and when."""
-        return self.groups, self.synced, self.held_back, self.ahead, self.active, self.blocked, self.expired

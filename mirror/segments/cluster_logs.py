@@ -31,9 +31,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from mirror.errors import BadRecords, ConfigError
@@ -70,14 +71,6 @@ from mirror.segments.replica_sets import load, taken
 _CHUNK: Final = 4 << 20
 
 
-class KeyValue(NamedTuple):
-    """One record: its offset, its key and its value."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-
-
 def batches_of(log: Replica, begin: int = 0) -> Iterator[RawBatch]:
     """The sound batches of a log that reach beyond an offset, control batches and those of open and aborted
     transactions included. Raises ConfigError where a file changes meanwhile.
@@ -93,14 +86,16 @@ def batches_of(log: Replica, begin: int = 0) -> Iterator[RawBatch]:
         at = walk.next_offset
 
 
-def pairs_of(raw: RawBatch) -> Iterator[KeyValue]:
-    """The records of a batch of data, of any magic. Raises BadRecords where it is not what its header says."""
+def pairs_of(raw: RawBatch) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """The records of a batch of data, of any magic: offset, key and value. Raises BadRecords where it is not what its
+    header says.
+    """
     found = read(raw)
     data = found.data.tobytes()
     columns = (found.offsets, found.key_at, found.key_size, found.value_at, found.value_size)
     for offset, key_at, key_size, value_at, value_size in zip(*(column.tolist() for column in columns), strict=True):
         key = None if key_size < 0 else data[key_at : key_at + key_size]
-        yield KeyValue(offset, key, None if value_size < 0 else data[value_at : value_at + value_size])
+        yield offset, key, None if value_size < 0 else data[value_at : value_at + value_size]
 
 
 # --- Which topics a lost cluster had, and their settings --------------------------------------------------------------
@@ -220,8 +215,10 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
         notes += log.notes
     except ConfigError as problem:
         notes.append(f"{_THE_LOG} cannot be read: {problem}")
+    paths = [path for folder in folders for path in sorted(folder.iterdir())]
+    snapshots = [(int(named[1]), path) for path in paths if (named := _SNAPSHOT.fullmatch(path.name))]
     end, snapshot, where = 0, list[RawBatch](), ""
-    for until, path in sorted(_snapshots(folders), reverse=True):
+    for until, path in sorted(snapshots, reverse=True):
         try:
             end, snapshot, where = until, list(_snapshot_batches(path)), str(path)
             break
@@ -246,14 +243,6 @@ def topics_in(folders: Sequence[Path]) -> ClusterTopics | None:
     return found if end else None
 
 
-def _snapshots(folders: Iterable[Path]) -> Iterator[tuple[int, Path]]:
-    """End offset and path of each snapshot."""
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            if named := _SNAPSHOT.fullmatch(path.name):
-                yield int(named[1]), path
-
-
 def _snapshot_batches(path: Path) -> Iterator[RawBatch]:
     """Raises BadRecords where the snapshot is not whole, and ConfigError where it cannot be read."""
     walk, is_whole = Walk(Mapped.checked(path).data), False
@@ -270,17 +259,15 @@ def _learn(found: ClusterTopics, batches: Iterable[RawBatch], where: str) -> Ite
     for raw in batches:
         try:
             if raw.header.is_control:
-                voters = [
-                    voter for record in pairs_of(raw) for voter in decode_voters(record.key or b"", record.value or b"")
-                ]
-                found.voters = frozenset(voters) or found.voters
+                voters = [decode_voters(key or b"", value or b"") for _, key, value in pairs_of(raw)]
+                found.voters = frozenset(chain.from_iterable(voters)) or found.voters
                 continue
-            for pair in pairs_of(raw):
+            for offset, _, value in pairs_of(raw):
                 try:
-                    if pair.value is not None and (message := decode(pair.value)) is not None:
+                    if value is not None and (message := decode(value)) is not None:
                         found.learn(message)
                 except BadRecords as problem:
-                    unread, first = unread + 1, first or f"offset {pair.offset}: {problem}"
+                    unread, first = unread + 1, first or f"offset {offset}: {problem}"
         except BadRecords as problem:
             unread, first = unread + 1, first or str(problem)
     if unread:

@@ -120,46 +120,41 @@ class _Desk:
 
     def _fetch_offsets(self, request: Any) -> Any:
         groups = []
-        for asked in request.groups:
-            topics: dict[str, list[Any]] = {}
-            for partition, committed in self._groups.get(asked.group_id, {}).items():
-                simple_namespace = SimpleNamespace(
+        for group in (asked.group_id for asked in request.groups):
+            topics = []
+            for partition, committed in self._groups.get(group, {}).items():
+                answer = SimpleNamespace(
                     partition_index=partition.partition,
                     error_code=_NONE,
                     committed_offset=committed.offset,
                     committed_leader_epoch=committed.epoch,
                     metadata=committed.metadata,
                 )
-                topics.setdefault(partition.topic, []).append(simple_namespace)
-            answered = tuple(SimpleNamespace(name=name, partitions=tuple(parts)) for name, parts in topics.items())
-            groups.append(SimpleNamespace(group_id=asked.group_id, error_code=_NONE, topics=answered))
-        return SimpleNamespace(groups=tuple(groups))
+                topics.append(SimpleNamespace(name=partition.topic, partitions=(answer,)))
+            groups.append(SimpleNamespace(group_id=group, error_code=_NONE, topics=topics))
+        return SimpleNamespace(groups=groups)
 
     def _list_offsets(self, request: Any) -> Any:
         """Files have all of a log on this disk, and nobody asks them for times."""
-        is_committed = request.isolation_level == READ_COMMITTED
         topics = []
         for topic in request.topics:
-            parts = []
             for part in topic.partitions:
                 log = self._logs[TopicPartition(topic.name, part.partition_index)]
-                end = log.stable if is_committed else log.end
+                end = log.stable if request.isolation_level == READ_COMMITTED else log.end
                 offset = {EARLIEST: log.start, EARLIEST_LOCAL: log.start, LATEST: end}.get(part.timestamp)
                 code = ErrorCode.unsupported_version if offset is None else _NONE
-                parts.append(SimpleNamespace(partition_index=part.partition_index, error_code=code, offset=offset))
-            topics.append(SimpleNamespace(name=topic.name, partitions=tuple(parts)))
-        return SimpleNamespace(topics=tuple(topics))
+                answer = SimpleNamespace(partition_index=part.partition_index, error_code=code, offset=offset)
+                topics.append(SimpleNamespace(name=topic.name, partitions=(answer,)))
+        return SimpleNamespace(topics=topics)
 
     def _epoch_ends(self, request: Any) -> Any:
         topics = []
         for topic in request.topics:
-            parts = []
             for part in topic.partitions:
                 epoch, end = _epoch_end(self._logs[TopicPartition(topic.topic, part.partition)], part.leader_epoch)
                 answer = SimpleNamespace(partition=part.partition, error_code=_NONE, leader_epoch=epoch, end_offset=end)
-                parts.append(answer)
-            topics.append(SimpleNamespace(topic=topic.topic, partitions=tuple(parts)))
-        return SimpleNamespace(topics=tuple(topics))
+                topics.append(SimpleNamespace(topic=topic.topic, partitions=(answer,)))
+        return SimpleNamespace(topics=topics)
 
     def _fetch(self, request: FetchRequest) -> FetchAnswer:
         left = request.max_bytes

@@ -26,11 +26,11 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryFile
@@ -50,15 +50,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """A regular file, open for reading. Raises OSError where it cannot be read or is something else: a pipe, which
     would wait for a writer, or a device, which may have no end.
     """
-    with open(path, "rb", opener=_at_once) as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is no regular file; save a stream to one first")
         yield file
-
-
-def _at_once(path: str, flags: int) -> int:
-    """A named pipe would wait for somebody to write to it."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 # --- Segment files as a broker leaves them ----------------------------------------------------------------------------
@@ -249,27 +244,24 @@ _OF_ONE, _OF_ALL = 4 << 20, 64 << 20
 
 def topic_id_of(folder: Path) -> UUID | None:
     """The topic's id by `partition.metadata` (KIP-516); None where the broker had no ids."""
-    try:
-        for line in _lines(folder / "partition.metadata", _OF_ONE):
-            name, _, value = line.partition(b":")
-            if name == b"topic_id" and _ID.fullmatch(value := value.strip()):
-                found = UUID(bytes=base64.urlsafe_b64decode(value + b"=="))
-                return None if found == _NO_ID else found
-    except (OSError, ValueError):
-        return None
+    for value in _properties(folder / "partition.metadata", b":", b"topic_id"):
+        if _ID.fullmatch(value):
+            found = UUID(bytes=base64.urlsafe_b64decode(value + b"=="))
+            return None if found == _NO_ID else found
     return None
 
 
 def cluster_id_of(folder: Path) -> str | None:
     """The id of the cluster that a data folder is of, by its `meta.properties`; None where that says nothing."""
-    values = _properties(folder, b"cluster.id")
+    values = _properties(folder / "meta.properties", b"=", b"cluster.id")
     return next((value.decode() for value in values if _CLUSTER_ID.fullmatch(value)), None)
 
 
 def node_of(folder: Path) -> int | None:
     """The id of the broker that a data folder is of, by its `meta.properties`; None where that says nothing."""
     try:
-        return next((_number(value, _LAST_NODE) for value in _properties(folder, b"node.id", b"broker.id")), None)
+        values = _properties(folder / "meta.properties", b"=", b"node.id", b"broker.id")
+        return next((_number(value, _LAST_NODE) for value in values), None)
     except ValueError:
         return None
 
@@ -285,11 +277,11 @@ def voters_of(folder: Path) -> tuple[int, frozenset[int]]:
         return -1, frozenset()
 
 
-def _properties(folder: Path, *names: bytes) -> Iterator[bytes]:
-    """The values that the `meta.properties` of a data folder has by these names, as far as that can be read."""
+def _properties(path: Path, separator: bytes, *names: bytes) -> Iterator[bytes]:
+    """The values that a file of a name and a value a line has by these names, as far as that can be read."""
     with suppress(OSError, ValueError):
-        for line in _lines(folder / "meta.properties", _OF_ONE):
-            name, _, value = line.partition(b"=")
+        for line in _lines(path, _OF_ONE):
+            name, _, value = line.partition(separator)
             if name.strip() in names:
                 yield value.strip()
 
@@ -407,57 +399,38 @@ def position_of(segment: Path, relative: int) -> int:
 
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 _TIME_ENTRY: Final = Struct(">qi")
-_NOTHING: Final = (-1, -1)
-_RESERVED: Final = (0, 0)
-#: Bytes of an index that are read at a time, in whole entries.
-_BLOCK: Final = 4096 * _TIME_ENTRY.size
 
 
-def entries(segment: Path) -> Iterator[tuple[int, int]]:
-    """(timestamp in ms, relative offset) of a segment's index, timestamps rising and offsets not falling; none where it
-    has no index, and up to where entries are no longer so.
+def entries(segment: Path) -> tuple[list[tuple[int, int]], bytes]:
+    """Return (timestamp in ms, relative offset) of a segment's index up to where timestamps no longer rise or offsets
+    fall, and the bytes behind these; nothing where it has no index.
     """
+    try:
+        with opened(segment.with_suffix(TIME_INDEX_SUFFIX)) as index:
+            data = index.read()
+    except OSError:  # an index can always be rebuilt, and is often not copied along
+        return [], b""
+    found: list[tuple[int, int]] = []
     before, least = -1, 0
-    for timestamp, offset in _stored(segment):
-        if timestamp <= before or offset < least or (timestamp, offset) == _RESERVED:
-            return
-        yield timestamp, offset
+    for timestamp, offset in _TIME_ENTRY.iter_unpack(data[: len(data) - len(data) % _TIME_ENTRY.size]):
+        if timestamp <= before or offset < least or not (timestamp or offset):  # the last is what was reserved
+            break
+        found.append((timestamp, offset))
         before, least = timestamp, offset
+    return found, data[len(found) * _TIME_ENTRY.size :]
 
 
 def largest_timestamp(segment: Path) -> int | None:
     """The largest timestamp, in ms, of a segment that is no longer written; None where no index has it, and where
     one does not hold good to its last entry, which is the one that would.
     """
-    last = _last(segment)
-    return last and last[0]
+    found, rest = entries(segment)
+    return found[-1][0] if found and not rest else None
 
 
 def last_entry(segment: Path) -> tuple[int, int] | None:
     """The last entry of an index that looks as a broker leaves one: entries that rise, then zeros at most. None for any
     other, and where there is no entry.
     """
-    return _last(segment, behind=(_RESERVED,))
-
-
-def _last(segment: Path, behind: Collection[tuple[int, int]] = ()) -> tuple[int, int] | None:
-    """The last of `entries`; None where there is none, or where the file holds anything but `behind` after it."""
-    last = None
-    for entry, stored in zip_longest(entries(segment), _stored(segment)):
-        if entry is None and stored not in behind:
-            return None
-        last = entry or last
-    return last
-
-
-def _stored(segment: Path) -> Iterator[tuple[int, int]]:
-    """All that is in the file; a part of an entry at its end counts as one that says nothing."""
-    try:
-        with opened(segment.with_suffix(TIME_INDEX_SUFFIX)) as index:
-            while data := index.read(_BLOCK):
-                whole = len(data) - len(data) % _TIME_ENTRY.size
-                yield from _TIME_ENTRY.iter_unpack(data[:whole])
-                if whole < len(data):
-                    yield _NOTHING
-    except OSError:  # an index can always be rebuilt, and is often not copied along
-        return
+    found, rest = entries(segment)
+    return found[-1] if found and not any(rest) and len(rest) % _TIME_ENTRY.size == 0 else None

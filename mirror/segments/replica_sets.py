@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -65,18 +65,19 @@ def partition_counts(folders: Iterable[Path]) -> dict[str, int]:
     return counts
 
 
-def _folders_in(folder: Path) -> Iterator[Path]:
-    """Raises ConfigError for one that may not be read: what it holds would be missing, and nobody would say so."""
-    try:
-        yield from (path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != _OF_THE_DISK)
-    except OSError as problem:
-        raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in _inside(folder) if path.is_dir() and path.name != _OF_THE_DISK]
 
 
 def _has_segments(folder: Path) -> bool:
-    """Whether a folder is a partition's, and not another one named alike. Raises ConfigError as `_folders_in` does."""
+    """Whether a folder is a partition's, and not another one named alike."""
+    return any(path.suffix == SUFFIX and offset_of(path) is not None for path in _inside(folder))
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Raises ConfigError for one that may not be read: what it holds would be missing, and nobody would say so."""
     try:
-        return any(path.suffix == SUFFIX and offset_of(path) is not None for path in folder.iterdir())
+        return sorted(folder.iterdir())
     except OSError as problem:
         raise ConfigError(f"{folder}: cannot be read: {problem}") from problem
 

@@ -258,12 +258,6 @@ class Restored:
     problem: str = ""
 
     @property
-    def bounds(self) -> Replica:
-        """Return what the files hold, without their records."""
-        topic_id = self.assignment.topic_id
-        return Replica(folder=Path(), topic_id=topic_id, start=self.start, stable=self.stable, end=self.end)
-
-    @property
     def is_whole(self) -> bool:
         """All that is readable as committed is on the target, and nothing of it may be missing."""
         return self.is_copied and not self.at_risk
@@ -369,24 +363,23 @@ def found_groups(
 
 
 async def restore_groups(
-    flow: str,
-    alias: str,
-    target: Endpoint,
-    include: Sequence[re.Pattern[str]],
-    report: GroupsReport,
-    partitions: Sequence[Restored],
+    settings: Settings, target: Endpoint, report: GroupsReport, partitions: Sequence[Restored]
 ) -> GroupsReport:
     """Commit what was found, and ask the target what came of it. Raises ClusterError where it cannot be reached."""
     copied = [partition for partition in partitions if partition.figures is not None]
     figures = {restored.assignment.source: restored.figures for restored in copied if restored.figures is not None}
-    bounds = {restored.assignment.source: restored.bounds for restored in copied}
-    async with FileCluster(alias, bounds, report.offsets) as source, Cluster(target) as cluster:
-        journal = Journal(cluster, flow)
+    bounds: dict[TopicPartition, Replica] = {}
+    for one in copied:  # what the files hold, without their records
+        topic_id = one.assignment.topic_id
+        held = Replica(folder=Path(), topic_id=topic_id, start=one.start, stable=one.stable, end=one.end)
+        bounds[one.assignment.source] = held
+    async with FileCluster(settings.source.alias, bounds, report.offsets) as source, Cluster(target) as cluster:
+        journal = Journal(cluster, settings.flow)
         await cluster.refresh({restored.assignment.target.topic for restored in copied} | {journal.partition.topic})
         assignments = [restored.assignment for restored in copied]
         translates = any(assignment.rules.translates for assignment in assignments)
         indexes = Indexes((await journal.read())[0] if translates else ())
-        sync = sync_of(source, cluster, include, assignments, (figures,), indexes)
+        sync = sync_of(source, cluster, settings.groups.include, assignments, (figures,), indexes)
         skips: list[Skip] = []
         deadline, may_go = clock.monotonic() + _WITHIN_SECONDS, sync.detector.since()
         while True:

@@ -22,7 +22,7 @@ import numpy as np
 
 from mirror.errors import BadRecords, MalformedBatch
 from mirror.kafka.queries import Dated
-from mirror.records.header import RawBatch, split
+from mirror.records.header import split
 from mirror.records.rewrite import portions
 from mirror.records.segment import SPAN, Walk
 from mirror.segments import files
@@ -104,15 +104,9 @@ def _first_of(walk: Walk, mapped: Mapped, when: int, start: int) -> Dated | None
     """
     for raw in walk:
         may_hold = raw.header.max_timestamp >= when and raw.header.last_offset >= start
-        if may_hold and (first := _first_inside(raw, when, start)) is not None:
-            return first
+        for records in portions(raw) if may_hold else ():
+            (late,) = np.nonzero((records.timestamps >= when) & (records.offsets >= start))
+            if len(late):
+                return Dated(int(records.offsets[late[0]]), int(records.timestamps[late[0]]))
         mapped.passed(walk.position)
-    return None
-
-
-def _first_inside(raw: RawBatch, when: int, start: int) -> Dated | None:
-    for records in portions(raw):
-        (late,) = np.nonzero((records.timestamps >= when) & (records.offsets >= start))
-        if len(late):
-            return Dated(int(records.offsets[late[0]]), int(records.timestamps[late[0]]))
     return None

@@ -503,7 +503,7 @@ class Supervisor:
             self._journal_state.forget(one.source)
             self._reports_before.pop(PartitionStatus.key_of(*one.target), None)
         if self._groups is not None:
-            self._groups.sync.mirrors(terms_of(self._assignments, self._journal_state.runs))
+            self._groups.sync.terms = terms_of(self._assignments, self._journal_state.runs)
         self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in planned})
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
         self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(planned))

@@ -20,10 +20,10 @@ record and nobody claims it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from mirror import clock
@@ -32,7 +32,6 @@ from mirror.errors import AccessDenied, BrokerError, ClusterError, MalformedBatc
 from mirror.journal.entries import FirstSeen, same_id
 from mirror.journal.journal import Entry, Journal, journal_topic, newest
 from mirror.journal.offset_maps import Indexes
-from mirror.journal.positions import Standing as Journaled
 from mirror.journal.positions import standing_in
 from mirror.kafka.admin import Admin, Span, TopicInfo
 from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
@@ -42,7 +41,7 @@ from mirror.observability import logs
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import NO_LIMIT, Finding, refused
 from mirror.policy.selection import Rekeying, TopicPair
-from mirror.replication.assignment import LastPosition
+from mirror.replication.decide import Position
 from mirror.replication.observe import Observer
 from mirror.replication.offset_map import OffsetRangeIndex
 from mirror.replication.offset_map_recovery import looking, resume_translated
@@ -328,29 +327,11 @@ class Unlike:
         return f"{self.problem}. {self.advice}" if self.advice else self.problem
 
 
-#: Begins a partition as its task would, with what is accepted of losses, and what is known of the copy.
-Attempt = Callable[[tuple[int, int] | None, LastPosition | None], Coroutine[Any, Any, object]]
-
-
-def attempt_of(
-    flow: str,
-    source: Cluster,
-    partition: TopicPartition,
-    target: Cluster,
-    copy: TopicPartition,
-    standing: Journaled,
-    since: int,
-    index: OffsetRangeIndex | None,
-) -> Attempt:
-    """Return what begins a partition, by what its journal says. `index`: where its offsets moved to, if they do."""
-    ids = source.topic_id(partition.topic), target.topic_id(copy.topic)
-    observer = Observer(flow, source, partition, target, copy, since=since, losses=standing.lost_of(copy, *ids))
-
-    def attempt(accepted: tuple[int, int] | None, last: LastPosition | None) -> Coroutine[Any, Any, object]:
-        begun = replace(observer, accepted=accepted, last=last)
-        return resume(begun) if index is None else resume_translated(begun, looking(index))
-
-    return attempt
+async def begun(observer: Observer, index: OffsetRangeIndex | None) -> Position:
+    """Begin a partition as its task would, by what its observer knows of the copy, and return its position. `index`:
+    where its offsets moved to, if they do. Raises as `resume` does.
+    """
+    return await resume(observer) if index is None else (await resume_translated(observer, looking(index)))[0]
 
 
 async def tails(
@@ -382,11 +363,12 @@ async def tails(
             last = standing.positions.get(other)
             last = last if last is not None and last.is_of(*ids) else None
             index = indexes.get(other, OffsetRangeIndex()) if indexes is not None else None
-            attempt = attempt_of(settings.flow, source, one, target, other, standing, since, index)
+            sides = settings.flow, source, one, target, other
+            observer = Observer(*sides, (0, NO_LIMIT), since, last, standing.lost_of(other, *ids))
             for tried in range(1, _TRIES + 1):
                 try:
                     async with at_once:
-                        await attempt((0, NO_LIMIT), last)
+                        await begun(observer, index)
                         return
                 except (ClusterError, WireError):
                     if tried == _TRIES:

@@ -30,11 +30,11 @@ from mirror.verify.report import (
     NOTHING,
     Difference,
     DifferenceKind,
-    Digest,
     Pair,
     PartitionReport,
     covering,
-    number_of,
+    digest_of,
+    term,
 )
 
 _BEYOND: Final = 1 << 63
@@ -169,7 +169,7 @@ class _Comparison:
         self._pair, self._bounds, self._lost = pair, bounds, lost
         self._met: dict[tuple[int, int], int] = {}
         self._source, self._target = _Side(source), _Side(target)
-        self._source_digest, self._target_digest = Digest(), Digest()
+        self._source_terms = self._target_terms = 0
         self._codecs: set[str] = set()
         self._as_stored = self._identical = self._own_timestamps = self._rewritten = self._different = 0
         self._offsets_equal, self._own_clock = True, False
@@ -206,8 +206,8 @@ class _Comparison:
             rewritten=self._rewritten,
             offsets_equal=self._offsets_equal,
             lag=self._bounds.lag,
-            source_digest=self._source_digest.hexdigest(),
-            target_digest=self._target_digest.hexdigest(),
+            source_digest=digest_of(self._source_terms),
+            target_digest=digest_of(self._target_terms),
             different=self._different,
             differences=tuple(self._differences),
             notes=tuple(self._notes),
@@ -260,9 +260,7 @@ class _Comparison:
                     self._lose(lost, max(0, header.count))
                     side.until = header.last_offset
                     continue
-                self._differ(
-                    head.raw.header.base_offset, DifferenceKind.STORED_CRC, *self._sides(side, "does not hold")
-                )
+                self._differ(header.base_offset, DifferenceKind.STORED_CRC, *self._sides(side, "does not hold"))
             if head is None or head.is_visible:
                 return
             side.hidden += 1
@@ -339,9 +337,9 @@ class _Comparison:
     def _take_source(self) -> RawBatch:
         """Count the source's batch at hand, and add it to the digests."""
         raw = self._source.take()
-        number = number_of(_fingerprint(raw))
-        self._source_digest.add_number(number)
-        self._target_digest.add_number(number)
+        found = term(_fingerprint(raw))
+        self._source_terms += found
+        self._target_terms += found
         self._codecs.add(raw.header.codec_name)
         return raw
 
@@ -352,14 +350,14 @@ class _Comparison:
     def _lose(self, lost: tuple[int, int], records: int) -> None:
         """So many records of an accepted loss were met, which the target has not."""
         self._met[lost] = self._met.get(lost, 0) + records
-        self._target_digest.add(f"lost {lost[0]} to {lost[1]}: {records}".encode())
+        self._target_terms += term(f"lost {lost[0]} to {lost[1]}: {records}".encode())
 
     def _differ(self, offset: int, kind: DifferenceKind, source: str, target: str) -> None:
         self._different += 1
         self._offsets_equal &= kind in _SAME_OFFSETS
         if kind is DifferenceKind.EXTRA:
             self._extra_until = self._target.until
-        self._target_digest.add(f"{kind} at offset {offset}: {source}, {target}".encode())
+        self._target_terms += term(f"{kind} at offset {offset}: {source}, {target}".encode())
         if len(self._differences) < KEPT:
             topic, partition = self._pair.source
             self._differences.append(Difference(topic, partition, offset, kind, source, target))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from mirror import clock
 from mirror.errors import BrokerError, ClusterUnreachable, MalformedBatch, PartitionStop
@@ -41,7 +41,7 @@ from mirror.verify.ranges import (
     resume_saved,
     shared_out,
 )
-from mirror.verify.reader import Answer, Fetch, Reader
+from mirror.verify.reader import Reader
 from mirror.verify.report import Pair, PartitionReport, Unread, joined, with_stray
 
 # --- One partition that cannot be read must not end a proof of the others ---------------------------------------------
@@ -58,25 +58,6 @@ async def or_unread(source: Cluster, target: Cluster, pair: Pair, doing: Awaitab
     except (ClusterUnreachable, BrokerError) as problem:
         await asyncio.gather(source.refresh(), target.refresh())
         return Unread(pair, str(problem))
-
-
-async def each(
-    source: Cluster, target: Cluster, pairs: Iterable[Pair], doing: Iterable[Awaitable[Answered]]
-) -> list[Answered | Unread]:
-    """The same of several partitions at the same time, in their order."""
-    asked = (or_unread(source, target, pair, awaitable) for pair, awaitable in zip(pairs, doing, strict=True))
-    return await asyncio.gather(*asked)
-
-
-def readable(found: Iterable[tuple[Pair, Answered | Unread]], unread: dict[Pair, Unread]) -> dict[Pair, Answered]:
-    """What was found, by partition; those that could not be read are added to `unread`."""
-    answered: dict[Pair, Answered] = {}
-    for pair, one in found:
-        if isinstance(one, Unread):
-            unread[pair] = one
-        else:
-            answered[pair] = one
-    return answered
 
 
 # --- The target's side of a partition whose offsets moved, in the source's offsets ------------------------------------
@@ -218,67 +199,121 @@ async def plan_proof(
         former = resume_saved(file, subject) if file is not None else None
         if former is not None:
             await _keep_what_holds(former, one, other)
-        unread = {left.pair: left for left in former.plan.unread} if former else {}
-        asked = [] if former else pairs
-        bounds = readable(zip(asked, await bounds_of(one, other, asked, known.since), strict=True), unread)
+        planner = Planner(one, other, known, {left.pair: left for left in former.plan.unread} if former else {})
+        planner.bounds = await planner.bounds_of([] if former else pairs)
         begun_ms = clock.now_ms()
-        strays = await _trace(known, one, other, [pair for pair in pairs if pair not in unread], unread)
-        await _wait(waiting, known, one, other, bounds, strays, unread)
-        indexes = known.moves.indexes if known.moves else {}
-        if former is not None:
-            return Proof(former.plan, source, target, indexes, strays, tuple(unread.values())), former
-        asked = [pair for pair in bounds if pair not in unread]
-        pieces = (
-            _cut(one, pair, bounds[pair], indexes.get(pair.target), known.losses.get(pair.target, ())) for pair in asked
-        )
-        cut = readable(zip(asked, await each(one, other, asked, pieces), strict=True), unread)
-    ranges = tuple(replace(range_, number=number) for number, range_ in enumerate(chain.from_iterable(cut.values())))
-    plan = ProofPlan(subject, begun_ms, ranges, tuple(unread.values()))
+        await planner.trace([pair for pair in pairs if pair not in planner.unread])
+        await planner.wait(waiting)
+        asked = [pair for pair in planner.bounds if pair not in planner.unread]
+        found = await planner.each({pair: planner.cut(pair) for pair in asked})
+    if former is not None:
+        return Proof(former.plan, source, target, planner.indexes, planner.strays, (*planner.unread.values(),)), former
+    ranges = tuple(replace(range_, number=number) for number, range_ in enumerate(chain.from_iterable(found.values())))
+    plan = ProofPlan(subject, begun_ms, ranges, (*planner.unread.values(),))
     kept = begin_saved(file, plan) if file is not None else None
-    return Proof(plan, source, target, indexes, strays, plan.unread), kept
+    return Proof(plan, source, target, planner.indexes, planner.strays, plan.unread), kept
 
 
-async def _trace(
-    known: Known, source: Cluster, target: Cluster, pairs: Sequence[Pair], unread: dict[Pair, Unread]
-) -> dict[Pair, PartitionStop]:
-    """Where offsets move: find out where all that the targets hold is from; by partition, what is from nowhere."""
-    moves = known.moves
-    if not moves:
-        return {}
-    caught_up = (_catch_up(moves, source, target, pair, known) for pair in pairs)
-    found = readable(zip(pairs, await each(source, target, pairs, caught_up), strict=True), unread)
-    return {pair: stop for pair, stop in found.items() if stop is not None}
+@dataclass(slots=True)
+class Planner:
+    """Asks both clusters for what a plan needs. A partition that cannot be asked about costs no other one its proof."""
+
+    source: Cluster
+    target: Cluster
+    known: Known
+    #: Which partitions cannot be read, and why.
+    unread: dict[Pair, Unread] = field(default_factory=dict)
+    #: Both logs of each partition, as they were at the start.
+    bounds: dict[Pair, LogBounds] = field(default_factory=dict)
+    #: What the targets hold from nobody knows where.
+    strays: dict[Pair, PartitionStop] = field(default_factory=dict)
+
+    @property
+    def indexes(self) -> dict[TopicPartition, OffsetRangeIndex]:
+        """Return where offsets moved to, by target partition; nothing where they do not move."""
+        return self.known.moves.indexes if self.known.moves else {}
+
+    async def each(self, doing: Mapping[Pair, Awaitable[Answered]]) -> dict[Pair, Answered]:
+        """What comes of a question about each partition, asked at the same time; without those that are unread."""
+        asked = (or_unread(self.source, self.target, pair, awaitable) for pair, awaitable in doing.items())
+        found = dict(zip(doing, await asyncio.gather(*asked), strict=True))
+        self.unread |= {pair: answer for pair, answer in found.items() if isinstance(answer, Unread)}
+        return {pair: answer for pair, answer in found.items() if not isinstance(answer, Unread)}
+
+    async def bounds_of(self, pairs: Iterable[Pair]) -> dict[Pair, LogBounds]:
+        """Starts and ends of now, the target's first (V1). A source begins where the flow began in it."""
+        theirs = await self.each({pair: _ends_of(self.target, pair.target) for pair in pairs})
+        ours = await self.each({pair: _ends_of(self.source, pair.source) for pair in theirs})
+        bounds: dict[Pair, LogBounds] = {}
+        for pair, (start, end, written) in ours.items():
+            since = self.known.since.get(pair.target, 0)
+            left_out_from = start if start < min(since, end) else -1
+            begin = max(start, since)
+            bounds[pair] = LogBounds(begin, end, *theirs[pair], source_written=written, left_out_from=left_out_from)
+        return bounds
+
+    async def trace(self, pairs: Collection[Pair]) -> None:
+        """Where offsets move: find out where all that the targets hold is from, and what is from nowhere."""
+        if self.known.moves:
+            found = await self.each({pair: self._catch_up(self.known.moves, pair) for pair in pairs})
+            for pair in pairs:
+                self.strays.pop(pair, None)
+            self.strays |= {pair: stop for pair, stop in found.items() if stop is not None}
+
+    async def _catch_up(self, moves: Moves, pair: Pair) -> PartitionStop | None:
+        """Find out where everything on the target is from; what is from nowhere, as a mirror would report it."""
+        index = moves.indexes.setdefault(pair.target, OffsetRangeIndex())
+        since, losses = self.known.since.get(pair.target, 0), self.known.losses.get(pair.target, ())
+        try:
+            sides = moves.flow, self.source, pair.source, self.target, pair.target
+            await complete(index, Observer(*sides, (0, NO_LIMIT), since, losses=losses))
+        except PartitionStop as stop:
+            return stop
+        except MalformedBatch as damage:
+            return corrupt(damage, self.target, pair.source, pair.target.topic)
+        return None
+
+    async def wait(self, waiting: Waiting) -> None:
+        """Until the targets have got to where the sources ended at first, or the time is over."""
+        first = {pair: at.until for pair, at in self.bounds.items()}
+        until = clock.monotonic() + waiting.seconds
+
+        def is_behind(pair: Pair) -> bool:
+            index, at = self.indexes.get(pair.target), self.bounds[pair]
+            return pair not in self.unread and (moved_bounds(at, index) if index is not None else at).lag > 0
+
+        behind = [pair for pair in self.bounds if pair.target in waiting.partitions and is_behind(pair)]
+        while behind and clock.monotonic() < until:
+            await asyncio.sleep(WAIT_PAUSE)
+            found = await self.bounds_of(behind)
+            self.bounds |= {pair: replace(at, wanted=first[pair]) for pair, at in found.items()}
+            await self.trace(found)
+            behind = [pair for pair in behind if is_behind(pair)]
+
+    async def cut(self, pair: Pair) -> list[Range]:
+        """The ranges of one partition, not numbered yet."""
+        at, index = self.bounds[pair], self.indexes.get(pair.target)
+        target_end = at.target_end
+        if index is not None:
+            at, target_end = moved_bounds(at, index), min(target_end, index.end)
+        size = await measured(self.source, pair.source, at.begin, at.end)
+        edges = await cuts(self.source, pair.source, at.begin, at.end, size)
+        there = [*(edge if index is None else index.to_target(edge) for edge in edges[:-1]), target_end]
+        share = size // (len(edges) - 1)
+        ranges = []
+        for (begin, end), on_target in zip(pairwise(edges), pairwise(there), strict=True):
+            lost = tuple(loss for loss in self.known.losses.get(pair.target, ()) if loss[0] < end and loss[1] > begin)
+            ranges.append(Range(0, pair, at.within(begin, end), *on_target, share, lost))
+        return ranges
 
 
-async def _wait(
-    waiting: Waiting,
-    known: Known,
-    source: Cluster,
-    target: Cluster,
-    bounds: dict[Pair, LogBounds],
-    strays: dict[Pair, PartitionStop],
-    unread: dict[Pair, Unread],
-) -> None:
-    """Until the targets have got to where the sources ended at first, or the time is over."""
-    indexes = known.moves.indexes if known.moves else {}
-    first = {pair: at.until for pair, at in bounds.items()}
-    until = clock.monotonic() + waiting.seconds
-
-    def is_behind(pair: Pair) -> bool:
-        index = indexes.get(pair.target)
-        at = bounds[pair]
-        return pair not in unread and (moved_bounds(at, index) if index is not None else at).lag > 0
-
-    behind = [pair for pair in bounds if pair.target in waiting.partitions and is_behind(pair)]
-    while behind and clock.monotonic() < until:
-        await asyncio.sleep(WAIT_PAUSE)
-        found = readable(zip(behind, await bounds_of(source, target, behind, known.since), strict=True), unread)
-        bounds |= {pair: replace(at, wanted=first[pair]) for pair, at in found.items()}
-        traced = await _trace(known, source, target, list(found), unread)
-        for pair in found:
-            strays.pop(pair, None)
-        strays |= traced
-        behind = [pair for pair in behind if is_behind(pair)]
+async def _ends_of(cluster: Cluster, partition: TopicPartition) -> _Ends:
+    start, written = await asyncio.gather(
+        list_offset(cluster, partition, EARLIEST), list_offset(cluster, partition, LATEST)
+    )
+    stable = await list_offset(cluster, partition, LATEST, READ_COMMITTED)  # after: what grew is no transaction
+    # a transaction that is open may have begun below where the log starts by now
+    return start, max(start, stable), max(stable, written)
 
 
 async def _keep_what_holds(former: SavedProof, source: Cluster, target: Cluster) -> None:
@@ -385,11 +420,15 @@ async def _compare(
 ) -> PartitionReport:
     pair, at = part.pair, part.bounds
     moved = partial(moved_batches, index=index) if index is not None else None
-    here = _fetch_from(source, pair.source, at.end), at.begin, at.end, _start_of(source, pair.source), read
-    left = Reader(*here, losses=part.losses)
-    end = part.target_end
-    there = _fetch_from(target, pair.target, end), part.target_begin, end, _start_of(target, pair.target)
-    return await compare(pair, at, left, Reader(*there, moved=moved), part.losses)
+    left = _reader(source, pair.source, at.begin, at.end, on_read=read, losses=part.losses)
+    right = _reader(target, pair.target, part.target_begin, part.target_end, moved=moved)
+    return await compare(pair, at, left, right, part.losses)
+
+
+def _reader(cluster: Cluster, partition: TopicPartition, begin: int, end: int, **more: Any) -> Reader:
+    given: Any = {"end": end, "max_bytes": FETCH_BYTES, "isolation": READ_COMMITTED, "may_be_open": True}
+    fetch = partial(fetch_below, cluster, partition, **given)
+    return Reader(fetch, begin, end, partial(list_offset, cluster, partition, EARLIEST), **more)
 
 
 def _share(proof: Proof, ranges: tuple[Range, ...], at_once: int) -> Share:
@@ -421,85 +460,3 @@ def _subject(flow: str, source: Cluster, target: Cluster, pairs: Sequence[Pair])
         for (name, other), many in partitions.items()
     )
     return Subject(flow, source.cluster_id or "", target.cluster_id or "", topics)
-
-
-async def _cut(
-    source: Cluster, pair: Pair, at: LogBounds, index: OffsetRangeIndex | None, losses: Sequence[tuple[int, int]]
-) -> list[Range]:
-    """The ranges of one partition, not numbered yet."""
-    target_end = at.target_end
-    if index is not None:
-        at, target_end = moved_bounds(at, index), min(target_end, index.end)
-    size = await measured(source, pair.source, at.begin, at.end)
-    edges = await cuts(source, pair.source, at.begin, at.end, size)
-    there = [*(edge if index is None else index.to_target(edge) for edge in edges[:-1]), target_end]
-    share = size // (len(edges) - 1)
-    return [
-        Range(0, pair, at.within(*here), *on_target, share, _meeting(losses, *here))
-        for here, on_target in zip(pairwise(edges), pairwise(there), strict=True)
-    ]
-
-
-def _meeting(losses: Sequence[tuple[int, int]], begin: int, end: int) -> tuple[tuple[int, int], ...]:
-    return tuple(loss for loss in losses if loss[0] < end and loss[1] > begin)
-
-
-async def _catch_up(moves: Moves, source: Cluster, target: Cluster, pair: Pair, known: Known) -> PartitionStop | None:
-    """Find out where everything on the target is from; what is from nowhere, as a mirror would report it."""
-    index = moves.indexes.setdefault(pair.target, OffsetRangeIndex())
-    since, losses = known.since.get(pair.target, 0), known.losses.get(pair.target, ())
-    try:
-        sides = moves.flow, source, pair.source, target, pair.target
-        await complete(index, Observer(*sides, (0, NO_LIMIT), since, losses=losses))
-    except PartitionStop as stop:
-        return stop
-    except MalformedBatch as damage:
-        return corrupt(damage, target, pair.source, pair.target.topic)
-    return None
-
-
-async def bounds_of(
-    source: Cluster, target: Cluster, pairs: Sequence[Pair], since: Mapping[TopicPartition, int] = {}
-) -> list[LogBounds | Unread]:
-    """Starts and ends of now, the target's first (V1), or why they are unknown. A source begins where the flow began
-    in it, `since` by target partition.
-    """
-
-    async def of(cluster: Cluster, partition: TopicPartition) -> _Ends:
-        start, written = await asyncio.gather(
-            list_offset(cluster, partition, EARLIEST), list_offset(cluster, partition, LATEST)
-        )
-        stable = await list_offset(cluster, partition, LATEST, READ_COMMITTED)  # after: what grew is no transaction
-        # a transaction that is open may have begun below where the log starts by now
-        return start, max(start, stable), max(stable, written)
-
-    theirs = await each(source, target, pairs, (of(target, pair.target) for pair in pairs))
-    ours = await each(source, target, pairs, (of(source, pair.source) for pair in pairs))
-    return [
-        _bounds(since.get(pair.target, 0), here, there) for pair, here, there in zip(pairs, ours, theirs, strict=True)
-    ]
-
-
-def _bounds(since: int, source: _Ends | Unread, target: _Ends | Unread) -> LogBounds | Unread:
-    if isinstance(source, Unread):
-        return source
-    if isinstance(target, Unread):
-        return target
-    start, end, written = source
-    begins_later = start < min(since, end)
-    return LogBounds(
-        max(start, since), end, *target, source_written=written, left_out_from=start if begins_later else -1
-    )
-
-
-def _fetch_from(cluster: Cluster, partition: TopicPartition, end: int) -> Fetch:
-    async def fetch(offset: int) -> Answer:
-        sizes = {"max_bytes": FETCH_BYTES, "isolation": READ_COMMITTED}
-        found = await fetch_below(cluster, partition, offset, end, **sizes, may_be_open=True)
-        return Answer(found.records, found.aborted)
-
-    return fetch
-
-
-def _start_of(cluster: Cluster, partition: TopicPartition) -> Callable[[], Awaitable[int]]:
-    return lambda: list_offset(cluster, partition, EARLIEST)

@@ -92,14 +92,7 @@ class Matching:
     """
 
     def __init__(
-        self,
-        source: Run,
-        target: Run,
-        report: Report,
-        lost: Sequence[tuple[int, int]] = (),
-        lose: Lose | None = None,
-        *,
-        own_clock: bool = False,
+        self, source: Run, target: Run, report: Report, lost: Sequence[tuple[int, int]], lose: Lose, *, own_clock: bool
     ) -> None:
         """`source` and `target` are fresh runs. Records of the source at offsets `lost`, from and to before, which the
         target has not, are passed to `lose` and are no difference. `own_clock`: a target that stamps records itself is
@@ -167,7 +160,7 @@ class Matching:
         if is_source and (lost := covering(self._lost, max(run.at, run.floor), run.until)):
             self._has_lost = True
             run.drop()
-            self._add_lost(lost, run.count)
+            self._lose(lost, run.count)
             return
         sides = (problem.detail, "") if is_source else ("", problem.detail)
         self._end(run.base, DifferenceKind.UNDECODABLE, *sides)
@@ -205,12 +198,8 @@ class Matching:
         self._source.rows = rows.rows(count, len(rows))
         self._open(self._source)
         self._has_lost = True
-        self._add_lost(lost, count)
+        self._lose(lost, count)
         return True
-
-    def _add_lost(self, lost: tuple[int, int], records: int) -> None:
-        if self._lose:
-            self._lose(lost, records)
 
     def _compare(self, ours: Records, records: Records) -> None:
         """Records at the same offsets."""

@@ -162,16 +162,9 @@ class ProofPlan:
     unread: tuple[Unread, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A range by its number, and what was found."""
-
-    number: int
-    report: PartitionReport
-
-
 _PLAN: Final = TypeAdapter(ProofPlan)
-_FINISHED: Final = TypeAdapter(Finished)
+#: A range by its number, and what was found.
+_FINISHED: Final = TypeAdapter(tuple[int, PartitionReport])
 
 
 @dataclass(slots=True)
@@ -190,7 +183,7 @@ class SavedProof:
 
     def add(self, number: int, report: PartitionReport) -> None:
         """One more range is finished. Raises ConfigError where that cannot be written."""
-        self._write(_FINISHED.dump_json(Finished(number, report)))
+        self._write(_FINISHED.dump_json((number, report)))
 
     def close(self) -> None:
         """Close the file, which stays: whoever has the report safe removes it."""
@@ -234,7 +227,7 @@ def resume_saved(path: Path, subject: Subject) -> SavedProof | None:
         return None
     try:
         plan = _PLAN.validate_json(lines[0] if lines else torn)
-        every = [_FINISHED.validate_json(line) for line in lines[1:]]
+        finished = dict(map(_FINISHED.validate_json, lines[1:]))
     except ValidationError as problem:
         raise ConfigError(f"{path} is no unfinished proof of this version: name another file") from problem
     if plan.subject != subject:
@@ -243,7 +236,7 @@ def resume_saved(path: Path, subject: Subject) -> SavedProof | None:
         )
     if torn:
         os.truncate(path, path.stat().st_size - len(torn))
-    return SavedProof(path, plan, {finished.number: finished.report for finished in every})
+    return SavedProof(path, plan, finished)
 
 
 def _difference(recorded: Subject, wanted: Subject) -> str:

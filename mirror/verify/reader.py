@@ -5,31 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from mirror.errors import BadRecords, BrokerError, MalformedBatch
 from mirror.kafka.cluster import OFFSET_OUT_OF_RANGE
+from mirror.kafka.fetch import Fetched
 from mirror.records.header import RawBatch, split
 from mirror.records.transactions import Aborted
 from mirror.verify.report import Mark, covering
 
-#: How often a broker may give nothing at an offset before the log's end, and the seconds in between: a leader just
-#: elected gives nothing until it knows how far the log is committed.
-EMPTY_ANSWERS: Final = 4
-EMPTY_PAUSE: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a committed read gave: a record set, and (producer id, first offset) of the aborted transactions in it."""
-
-    records: memoryview
-    aborted: tuple[tuple[int, int], ...] = ()
-
-
-#: Reads a record set from an offset on. Raises BrokerError 1 where the offset is out of range.
-Fetch = Callable[[int], Coroutine[Any, Any, Answer]]
+#: Reads a record set from an offset on, empty where the broker gives none there, however often it is asked. Raises
+#: BrokerError 1 where the offset is out of range.
+Fetch = Callable[[int], Coroutine[Any, Any, Fetched]]
 
 
 class Stored(NamedTuple):
@@ -70,8 +57,7 @@ class Reader:
         self._fetch, self._log_start, self._on_read = fetch, log_start, on_read
         self._at, self._end, self._moved = begin, end, moved
         self._ready: deque[Stored] = deque()
-        self._empty = 0
-        self._fetching: asyncio.Task[Answer] | None = None
+        self._fetching: asyncio.Task[Fetched] | None = None
         self._ask()
 
     async def advance(self) -> None:
@@ -90,33 +76,28 @@ class Reader:
         more = self._at < self._end and not self.damage
         self._fetching = asyncio.create_task(self._fetch(self._at)) if more else None
 
-    async def _receive(self, fetching: asyncio.Task[Answer]) -> None:
+    async def _receive(self, fetching: asyncio.Task[Fetched]) -> None:
         before = self._at
         try:
-            answer = await fetching
+            self._sort(await fetching)
         except BrokerError as problem:
             if problem.code != OFFSET_OUT_OF_RANGE:
                 if not self._pass_lost():
                     raise
-                self._ask()
-                return
-            log_start = await self._log_start()
-            if log_start > before:
+            elif (log_start := await self._log_start()) > before:
                 self.start = self._at = log_start
             else:  # not deleted but cut back: the rest is gone, which the comparison will show it
                 self._at = self._end
-        else:
-            try:
-                self._sort(answer)
-            except (MalformedBatch, BadRecords) as problem:
-                if not self._pass_lost():
-                    self.damage = str(problem)
-            await self._judge_progress(before)
+        except (MalformedBatch, BadRecords) as problem:
+            if not self._pass_lost():
+                self.damage = str(problem)
+        if self._at == before and not (self.damage or self._pass_lost()):
+            self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"
         if self._on_read:
             self._on_read(min(self._at, self._end) - before)
         self._ask()
 
-    def _sort(self, answer: Answer) -> None:
+    def _sort(self, answer: Fetched) -> None:
         """Make the answer's batches ready. Raises MalformedBatch, and BadRecords for what cannot be read."""
         asked, aborted = self._at, Aborted(answer.aborted)
         for raw in split(answer.records):
@@ -143,13 +124,3 @@ class Reader:
         self.lost.append(lost)
         self._at = lost[1]
         return True
-
-    async def _judge_progress(self, before: int) -> None:
-        if self._at > before or self.damage:
-            self._empty = 0
-            return
-        self._empty += 1
-        if self._empty < EMPTY_ANSWERS:
-            await asyncio.sleep(EMPTY_PAUSE)
-        elif not self._pass_lost():
-            self.damage = f"the broker returned nothing at offset {before} below the log's end {self._end}"

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from mirror import __version__
@@ -30,40 +31,22 @@ from mirror.kafka.cluster import TopicPartition
 
 # --- The digest of what a proof compared ------------------------------------------------------------------------------
 
-_BITS: Final = 256
-_MODULUS: Final = 1 << _BITS
+_MODULUS: Final = 1 << 256
 
 
-class Digest:
-    """A running digest."""
-
-    __slots__ = ("_sum",)
-
-    def __init__(self) -> None:
-        """Of nothing yet."""
-        self._sum = 0
-
-    def add(self, term: bytes) -> None:
-        """Add one batch, or one difference."""
-        self.add_number(number_of(term))
-
-    def add_number(self, number: int) -> None:
-        """Add what `number_of` made of one."""
-        self._sum = (self._sum + number) % _MODULUS
-
-    def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
-        return f"{self._sum:0{_BITS // 4}x}"
+def term(text: bytes) -> int:
+    """Return what a batch, or a difference, adds to a digest."""
+    return int.from_bytes(hashlib.sha256(text).digest())
 
 
-def number_of(term: bytes) -> int:
-    """Return what a digest adds up."""
-    return int.from_bytes(hashlib.sha256(term).digest())
+def digest_of(total: int) -> str:
+    """Return the digest of a sum of terms: 64 hexadecimal digits."""
+    return f"{total % _MODULUS:064x}"
 
 
 def added_up(digests: Iterable[str]) -> str:
-    """The digest of several ranges together."""
-    return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:0{_BITS // 4}x}"
+    """Return the digest of several ranges together."""
+    return digest_of(sum(int(digest, 16) for digest in digests))
 
 
 # --- What a comparison found, as values -------------------------------------------------------------------------------
@@ -281,13 +264,11 @@ class PartitionReport(Counts):
 def with_stray(report: PartitionReport, stop: PartitionStop) -> PartitionReport:
     """The report with what a mirror would stop for that starts now."""
     stray = Difference(stop.topic, stop.partition, stop.offset, DifferenceKind.STRAY, "", f"{stop.detail};")
-    digest = Digest()
-    digest.add(str(stray).encode())
     return replace(
         report,
         different=report.different + 1,
         differences=(*report.differences, stray),
-        target_digest=added_up((report.target_digest, digest.hexdigest())),
+        target_digest=digest_of(int(report.target_digest, 16) + term(str(stray).encode())),
     )
 
 
@@ -400,11 +381,8 @@ class VerifyReport:
     def differences(self) -> tuple[Difference, ...]:
         """The differences that were kept, topics first."""
         of_rules = (difference for report in self.rekeyed for difference in report.differences)
-        return (
-            *self.misfits,
-            *of_rules,
-            *(difference for report in self.partitions for difference in report.differences),
-        )
+        of_partitions = (difference for report in self.partitions for difference in report.differences)
+        return (*self.misfits, *of_rules, *of_partitions)
 
     @property
     def sums(self) -> dict[str, int]:
@@ -436,6 +414,12 @@ def _topic_report(name: str, reports: Sequence[PartitionReport], misfit: Differe
 # --- The line that signs a proof off ----------------------------------------------------------------------------------
 
 
+#: What a line of each kind says, behind where it is.
+_PROVED: Final = attrgetter("begin", "end", "records", "source_digest", "target_digest")
+_RECORDS: Final = attrgetter("topic", "target", "records", "target_records", "different")
+_LACKED: Final = attrgetter("kind", "topic", "target", "partition", "first", "next_offset", "offsets")
+
+
 def facts(report: VerifyReport) -> dict[str, Any]:
     """Return which clusters were compared when, up to where, and what was found."""
     return {
@@ -445,43 +429,12 @@ def facts(report: VerifyReport) -> dict[str, Any]:
         "source_id": report.source_id,
         "target_id": report.target_id,
         "different": report.different,
-        "partitions": [
-            [
-                *partition.pair.source,
-                *partition.pair.target,
-                partition.begin,
-                partition.end,
-                partition.records,
-                partition.source_digest,
-                partition.target_digest,
-            ]
-            for partition in report.partitions
-        ],
+        "partitions": [[*one.pair.source, *one.pair.target, *_PROVED(one)] for one in report.partitions],
         "not_verified": [[*unread.pair.source, *unread.pair.target] for unread in report.unread],
         "gone": [[gone.topic, gone.target] for gone in report.gone],
-        "rekeyed": [
-            [
-                rekeyed_report.topic,
-                rekeyed_report.target,
-                rekeyed_report.records,
-                rekeyed_report.target_records,
-                rekeyed_report.different,
-            ]
-            for rekeyed_report in report.rekeyed
-        ],
+        "rekeyed": [[*_RECORDS(rekeyed)] for rekeyed in report.rekeyed],
         "whole": report.is_whole,
-        "not_whole": [
-            [
-                shortfall.kind,
-                shortfall.topic,
-                shortfall.target,
-                shortfall.partition,
-                shortfall.first,
-                shortfall.next_offset,
-                shortfall.offsets,
-            ]
-            for shortfall in report.shortfalls
-        ],
+        "not_whole": [[*_LACKED(shortfall)] for shortfall in report.shortfalls],
     }
 
 
@@ -495,13 +448,10 @@ def verdict(report: VerifyReport) -> str:
 
 
 def _likeness(report: VerifyReport, sides: str) -> str:
-    if not any(partition.batches for partition in report.partitions) and not any(
-        rekeyed_report.records for rekeyed_report in report.rekeyed
-    ):
+    if not report.sums["batches"] and not any(topic.records for topic in report.rekeyed):
         return f"nothing {'to compare' if report.is_whole else 'was compared'} between {sides}"
-    if any(partition.own_timestamps for partition in report.partitions):
-        return f"{sides} are equal, but for timestamps that the target set itself"
-    return f"{sides} are equal"
+    but = ", but for timestamps that the target set itself" if report.sums["own_timestamps"] else ""
+    return f"{sides} are equal{but}"
 
 
 def _gaps(report: VerifyReport) -> str:

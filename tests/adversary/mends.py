@@ -286,7 +286,7 @@ MENDS: Final = (
         about="`accept` lifts a stop for which nothing is left to compare, by the position that the stop contradicts.",
         finds=("I4 a stop was lifted by nothing",),
         plays="produce(a, amount=6); run; cut_source; run; produce(a, amount=18); expire_source(a, amount=75); accept",
-        replaced={"mirror.commands.accept._still_stands": eventually(None)},
+        replaced={"mirror.commands.accept._Trial.still_stands": eventually(None)},
     ),
     Mend(
         name="one_topic_fails_alone",

@@ -143,7 +143,7 @@ def test_an_accept_that_was_suspended_looks_again_and_records_nothing_that_may_b
     flow.begin(100)
     flow.fill(100, 50)
     flow.expire(flow.source, 150)
-    real, looks = accept_command._settle, 0
+    real, looks = accept_command._Trial.settle, 0
 
     async def suspended(*values: Any, **named: Any) -> None:
         nonlocal looks
@@ -153,7 +153,7 @@ def test_an_accept_that_was_suspended_looks_again_and_records_nothing_that_may_b
             clock.move(SUSPENDED_S)
 
     with monkeypatch.context() as sleeping:
-        sleeping.setattr(accept_command, "_settle", suspended)
+        sleeping.setattr(accept_command._Trial, "settle", suspended)
         done = flow.command("accept", "CONFIG", flow.name, code=None)
     is_done = suspensions < looks
     assert isinstance(done.exception, Suspended) is not is_done, done.output

@@ -9,20 +9,21 @@ from itertools import count
 from typing import Any
 
 import pytest
-from compared_logs import CLOCK, PAIR, THREE, compared, end_after, end_of, kinds, log_of, remade, some, stored
+from compared_logs import CLOCK, PAIR, THREE, answered, compared, end_after, end_of, kinds, log_of, remade, some, stored
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import batch, crc32c, forged, legacy
 from recordoracle import Record, encoded
 
-from mirror.errors import BrokerError
+from mirror.errors import BrokerError, MalformedBatch
 from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import Fetched
 from mirror.kafka.queries import EARLIEST
 from mirror.records.header import APPEND_TIME, CONTROL, DELETE_HORIZON, TRANSACTIONAL, parse_header
-from mirror.verify import flow, reader
+from mirror.verify import flow
 from mirror.verify.compare import LogBounds, compare
-from mirror.verify.flow import bounds_of
-from mirror.verify.reader import Answer, Reader
+from mirror.verify.flow import Known, Planner
+from mirror.verify.reader import Reader
 from mirror.verify.report import KEPT, DifferenceKind, PartitionReport
 
 OWN_CLOCK = "append time: the target's own timestamps, not compared"
@@ -328,7 +329,7 @@ def test_what_the_source_deletes_meanwhile_is_a_note() -> None:
 
 
 def test_a_source_that_was_truncated_is_different() -> None:
-    async def out_of_range(offset: int) -> Answer:
+    async def out_of_range(offset: int) -> Fetched:
         raise BrokerError(1, "OFFSET_OUT_OF_RANGE", "fetch")
 
     async def run() -> PartitionReport:
@@ -351,7 +352,8 @@ def test_the_targets_end_is_fixed_before_the_sources(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(flow, "list_offset", growing)
     nothing: Any = None
-    bounds = [one for one in asyncio.run(bounds_of(nothing, nothing, [PAIR] * 5)) if isinstance(one, LogBounds)]
+    pairs = [replace(PAIR, source=TopicPartition("orders", number)) for number in range(5)]
+    bounds = asyncio.run(Planner(nothing, nothing, Known()).bounds_of(pairs)).values()
     assert len(bounds) == 5
     assert max(one.target_end for one in bounds) < min(one.source_end for one in bounds)
 
@@ -364,9 +366,7 @@ async def log_start() -> int:
 
 
 @pytest.mark.parametrize("on_target", [False, True])
-def test_a_log_that_gives_nothing_before_its_end_is_not_equal(on_target: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "EMPTY_PAUSE", 0.0)
-
+def test_a_log_that_gives_nothing_before_its_end_is_not_equal(on_target: bool) -> None:
     async def run() -> PartitionReport:
         sides = [log_of(THREE, end=16), log_of(THREE[:2], end=16)]
         return await compare(PAIR, LogBounds(0, 16, 0, 16, 16), *(sides if on_target else reversed(sides)))
@@ -377,18 +377,34 @@ def test_a_log_that_gives_nothing_before_its_end_is_not_equal(on_target: bool, m
     assert "nothing at offset 15 below the log's end 16" in (one.target if on_target else one.source)
 
 
+def test_a_log_of_which_a_fetch_gives_no_batch_is_unreadable_and_ends_no_proof() -> None:
+    """As where a broker returns nothing but what precedes the offset that was asked for."""
+
+    async def fetch(offset: int) -> Fetched:
+        if offset < 15:
+            return answered(b"".join(THREE[:2]))
+        raise MalformedBatch("cluster us: nothing but what precedes offset 15", 0, 15)
+
+    async def run() -> PartitionReport:
+        return await compare(PAIR, LogBounds(0, 16, 0, 16, 16), log_of(THREE, end=16), Reader(fetch, 0, 16, log_start))
+
+    (one,) = asyncio.run(run()).differences
+    assert (one.kind, one.offset) == (DifferenceKind.UNREADABLE, 15)
+    assert "nothing but what precedes offset 15" in one.target
+
+
 def test_a_comparison_holds_an_answer_of_each_side_and_the_next_one() -> None:
     """However long the logs are: neither side is read ahead of what is compared."""
     asked: dict[str, int] = {}
     apart: list[int] = []
 
     def side(name: str, batches: Sequence[bytes]) -> Reader:
-        async def fetch(offset: int) -> Answer:
+        async def fetch(offset: int) -> Fetched:
             asked[name] = offset
             if len(asked) == 2:
                 apart.append(abs(asked["source"] - asked["target"]))
             await asyncio.sleep(0)
-            return Answer(memoryview(b"".join([one for one in batches if end_of(one) >= offset][:4])))
+            return answered(b"".join([one for one in batches if end_of(one) >= offset][:4]))
 
         return Reader(fetch, 0, 400, log_start)
 

@@ -17,22 +17,21 @@ from waiting import MovableClock, until_true
 
 from mirror.errors import AccessDenied, ClusterError, ClusterUnreachable, ConnectionLost
 from mirror.groups import side as side_of
-from mirror.groups import sync as sync_of
 from mirror.groups.decide import GroupStanding
 from mirror.groups.follower import LAST_SYNC_SECONDS, STOP_SECONDS, GroupFollower
 from mirror.groups.side import Blocker, Side
 from mirror.groups.sync import GroupSync, SyncResult
-from mirror.groups.terms import is_verified, preserved
+from mirror.groups.terms import Terms, is_verified
 from mirror.journal.journal import Entry
-from mirror.journal.offset_maps import CUTS
+from mirror.journal.offset_maps import CUTS, Indexes
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.kafka.groups import Committed, Coordinators, GroupRefusal, ListedGroup
 from mirror.kafka.queries import EARLIEST
 from mirror.observability import logs
 from mirror.observability.status import PartitionStatus
-from mirror.replication.offset_map import Cut
+from mirror.replication.offset_map import Cut, OffsetRangeIndex, OffsetRanges
 from mirror.states import State
-from mirror.suspension import SuspensionDetector
+from mirror.suspension import SuspensionDetector, always
 
 AT = TopicPartition("orders", 0)
 
@@ -87,7 +86,7 @@ def follower(
     *results: SyncResult | Exception | float, on_sync: Callable[[bool], None] = lambda _: None
 ) -> tuple[Any, Results, Records]:
     sync, journal = Results(*results), Records()
-    made: Any = GroupFollower(sync, journal, "me", 0.01, on_sync)  # type: ignore[arg-type] # stand-ins
+    made: Any = GroupFollower(sync, journal, "me", 0.01, on_sync, always)  # type: ignore[arg-type] # stand-ins
     return made, sync, journal
 
 
@@ -312,7 +311,7 @@ async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
     async def fetched(side: Side, nodes: dict[str, int]) -> dict[str, dict[TopicPartition, Committed]]:
         return {name: {AT: Committed(50)} if side.right == "DESCRIBE" else {} for name in nodes}
 
-    async def at_end(_cluster: Cluster, asked: Iterable[TopicPartition], when: int = 0) -> dict[TopicPartition, int]:
+    async def at_end(_: object, asked: Iterable[TopicPartition], when: int, __: int) -> dict[TopicPartition, int]:
         return dict.fromkeys(asked, 0 if when == EARLIEST else 90)
 
     async def coordinators(_: Side, groups: Iterable[str]) -> dict[str, int]:
@@ -324,13 +323,18 @@ async def test_no_group_goes_on_behind_what_is_known_of_moved_offsets(
     for owner, name, stand_in in (
         *((Side, "listed", listed), (Side, "fetched", fetched), (Side, "coordinators", coordinators)),
         *((Side, "miss_unlisted", nothing), (Side, "denied", nothing), (GroupSync, "_others", nothing)),
-        *((sync_of, "listed", at_end), (Cluster, "refresh", nothing)),
+        *((side_of, "listed", at_end), (Cluster, "refresh", nothing)),
     ):
         monkeypatch.setattr(owner, name, stand_in)
     monkeypatch.setattr(Cluster, "nodes", (1,))
     sides = Cluster(Endpoint("eu", ())), Cluster(Endpoint("us", ()))
-    moved = preserved({AT: AT})
-    sync = GroupSync(*sides, [re.compile(".*")], moved, {"orders": ("orders", None)}, lambda _: True, lambda _: known)
+    runs = OffsetRanges()
+    runs.add(0, 0, known)
+    indexes = Indexes()
+    indexes[AT] = OffsetRangeIndex()
+    indexes[AT].learn(0, runs)
+    terms = Terms({AT: AT}, {"orders": ("orders", None)}, {}, indexes=indexes)
+    sync = GroupSync(*sides, [re.compile(".*")], terms, lambda _: True)
     found = await sync.sync_once(rehearsing=True)
     assert found.planned["readers"][AT].offset == commits
 

@@ -321,6 +321,14 @@ def test_the_most_specific_setting_of_a_client_holds(line: str, key: str, value:
         (PASSIVE.replace("billing,", "[ab[cd]],"), "primary->secondary.topics: cannot be taken over: not the same to"),
         # The default is to follow: a copy that keeps its records for longer would lose them.
         (PASSIVE + "config.properties.exclude = (a|b)+\n", "config.properties.exclude: cannot be taken over"),
+        (
+            PASSIVE.replace("groups = billing-.*", "groups = (app|web)+-.*"),
+            "primary->secondary.groups: cannot be taken",
+        ),
+        (
+            PASSIVE + "primary.ssl.keystore.location = /no/such.pem\nsecurity.protocol = SSL\n",
+            "such.pem",
+        ),
         (ACTIVE.replace("separator=_", "separator=/"), "cannot be taken over: may hold letters"),
         (
             f"{ALL}replication.policy.separator=_ \n",
@@ -373,6 +381,15 @@ def test_a_user_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert loaded(flow, tmp_path).target.client["sasl.password"] == "CANARY"
 
 
+def test_a_login_that_stands_elsewhere_is_to_be_in_variables() -> None:
+    """Its line is one entry of a property file, which nothing can refer to."""
+    line = SECURE.splitlines()[2:4]
+    flow, data = only(PASSIVE + SECURE.replace("\n".join(line), "secondary.sasl.jaas.config = ${file:/x:jaas}"))
+    assert data["target"]["sasl.username"] == "${env:SECONDARY_SASL_USERNAME}"
+    assert [one.name for one in flow.variables] == ["SECONDARY_SASL_USERNAME", "SECONDARY_SASL_PASSWORD"]
+    assert "CANARY" not in flow.text
+
+
 def test_settings_of_topics_that_do_not_follow() -> None:
     _, data = only(PASSIVE + "config.properties.exclude = follower\\\\..*, min.insync.replicas\n")
     assert data["sync"]["configs_exclude"] == ["follower\\..*", "min.insync.replicas"]
@@ -380,14 +397,6 @@ def test_settings_of_topics_that_do_not_follow() -> None:
     for more in ("", "config.properties.exclude = message\\\\.timestamp\\\\..*\n"):
         _, data = only(PASSIVE + more)
         assert "append_time" not in data["topics"]
-
-
-def test_where_the_choice_of_groups_cannot_be_taken_over_none_follow() -> None:
-    """The default is all of them."""
-    text = PASSIVE.replace("primary->secondary.groups = billing-.*\n", "groups = (app|web)+-.*\n")
-    (flow,) = imported(text.encode(), "mm2.properties")
-    assert yaml.safe_load(flow.text)["groups"]["include"] == []
-    assert any("so no group follows" in note.why for note in flow.notes)
 
 
 @pytest.mark.parametrize(

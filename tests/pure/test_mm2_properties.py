@@ -63,13 +63,13 @@ def test_a_login_line(text: str, module: str, options: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "x maybe;", 'x required a="b', "x required a b;", "x required a=;"])
 def test_what_is_no_login_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"login module|quote|name=value"):
+    with pytest.raises(ValueError, match=r"login module|No closing quotation|name=value"):
         login(text)
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_login_line_or_not_and_is_not_shown(text: str) -> None:
-    expected = ("options must be written as name=value", "a quote is not closed")
+    expected = ("options must be written as name=value", "No closing quotation", "No escaped character")
     try:
         login(f"A required {text}")
     except ValueError as problem:

@@ -16,11 +16,12 @@ from waiting import DEADLINE_S
 
 from mirror.errors import BrokerError
 from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.fetch import Fetched
 from mirror.records.codecs import compress
 from mirror.records.recipe import Recipe
 from mirror.records.rewrite import rewrite
 from mirror.verify.compare import LogBounds, compare
-from mirror.verify.reader import Answer, Reader
+from mirror.verify.reader import Reader
 from mirror.verify.report import DifferenceKind, Pair, PartitionReport
 
 PAIR = Pair(TopicPartition("orders", 0), TopicPartition("eu.orders", 0))
@@ -37,6 +38,11 @@ def end_after(batches: Sequence[bytes]) -> int:
     return max((end_of(one) + 1 for one in batches), default=0)
 
 
+def answered(records: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
+    """What a committed read gives."""
+    return Fetched(PAIR.source, 0, FAR, FAR, 0, None, aborted, memoryview(records))
+
+
 def log_of(
     batches: Sequence[bytes],
     begin: int = 0,
@@ -50,12 +56,12 @@ def log_of(
     transactions are (producer, first offset, offset of the marker).
     """
 
-    async def fetch(offset: int) -> Answer:
+    async def fetch(offset: int) -> Fetched:
         if offset < starts:
             raise BrokerError(1, "OFFSET_OUT_OF_RANGE", "fetch")
         left = [one for one in batches if end_of(one) >= offset]
         index = tuple((producer, first) for producer, first, last in aborted if last >= offset)
-        return Answer(memoryview(b"".join(left[:at_a_time])), index)
+        return answered(b"".join(left[:at_a_time]), index)
 
     async def log_start() -> int:
         return starts

@@ -9,7 +9,7 @@ from typing import Any
 
 from mirror.config import parse_address
 from mirror.groups.sync import GroupSync, SyncResult
-from mirror.groups.terms import preserved, translated
+from mirror.groups.terms import Terms
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster as Wire
@@ -36,12 +36,8 @@ class Pair:
         origins = {other: (one, source.topic_id(one)) for one, other in topics.items()}
         copies = {other: target.topic_id(other) for other in topics.values()}
         include = [re.compile(f"{re.escape(group)}.*")]
-        common, sound = (source, target, include), lambda at: at not in self.unsound
-        if indexes is None:
-            self.sync = GroupSync(*common, preserved(pairs), origins, sound, copies=copies)
-        else:
-            moved, known_until, cut_of = translated(pairs, indexes), indexes.known_until, indexes.cut_of
-            self.sync = GroupSync(*common, moved, origins, sound, known_until, copies=copies, cut_of=cut_of)
+        terms = Terms(pairs, origins, copies, indexes=indexes)
+        self.sync = GroupSync(source, target, include, terms, lambda at: at not in self.unsound)
 
     async def sync_once(self) -> SyncResult:
         """A round that no coordinator's start is in the way of."""

@@ -93,7 +93,7 @@ def test_a_cluster_that_is_lost_goes_on_elsewhere(
 
         def restore(**more: bool) -> tuple[int, Any]:
             capsys.readouterr()
-            code = command.restore(config, disks, command.Wanted(**more), as_json=True)
+            code = command.restore(config, disks, **more, as_json=True)
             return code, json.loads(capsys.readouterr().out)
 
         code, planned = restore(dry_run=True)
@@ -150,7 +150,7 @@ def test_a_replica_that_had_fallen_behind_is_not_taken(
 
     def restore_from(*folders: Path, dry_run: bool = False) -> tuple[int, Any]:
         capsys.readouterr()
-        code = command.restore(config, folders, command.Wanted(dry_run=dry_run), as_json=True)
+        code = command.restore(config, folders, dry_run=dry_run, as_json=True)
         (found,) = json.loads(capsys.readouterr().out)["partitions"]
         return code, found
 
@@ -197,7 +197,7 @@ def test_a_group_that_cannot_be_put_where_it_stood_is_named(
     try:
         member.subscribe([f"{topic_name}-other"])
         until(lambda: member.poll(0.1) or member.assignment())
-        assert command.restore(config, [disk], command.Wanted(), as_json=True) == 4
+        assert command.restore(config, [disk], as_json=True) == 4
     finally:
         member.close()
     output = json.loads(capsys.readouterr().out)
