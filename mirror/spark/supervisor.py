@@ -18,7 +18,7 @@ import contextlib
 import os
 import signal
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -57,7 +57,7 @@ from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of
 from mirror.groups.terms import terms_of
 from mirror.journal import ownership
-from mirror.journal.entries import COPIES, REKEYED, Accepted, FirstSeen, same_id
+from mirror.journal.entries import COPIES, REKEYED, Accepted, FirstSeen, PendingStart, same_id
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
@@ -76,6 +76,8 @@ from mirror.spark.rekey.driver import WATCH_SECONDS
 from mirror.spark.rekey.queries import Queries
 from mirror.spark.task import TaskResult
 from mirror.states import State
+
+_log = logs.get("mirror.supervisor")
 
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
@@ -145,8 +147,6 @@ class Supervisor:
         self._planned: dict[TopicPartition, int] = {}
         self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
-        self._assignments: list[Assignment] = []
-        self._places: dict[TopicPartition, TopicPartition] = {}
         self._plan(flow.assignments)
         self._topic_watcher = topic_watcher
         self._next: NewPlan | None = None
@@ -182,7 +182,6 @@ class Supervisor:
             hear=self._journal_state.hear,
             is_bounded=flow.once,
         )
-        self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> RunOutcome:
         """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start,
@@ -191,43 +190,16 @@ class Supervisor:
         """
         self._listen()
         async with self._source as source, self._target as target:
-            journal = self._journal
             # before the claim: whoever cannot use a cluster leaves the flow to others
             await source.refresh({a.source.topic for a in self._flow.assignments})
             await target.refresh({a.target.topic for a in self._flow.assignments})
-            taken = await ownership.take(journal, self._instance, self._stopping, take_over=self._flow.take_over)
+            taken = await ownership.take(self._journal, self._instance, self._stopping, take_over=self._flow.take_over)
             if taken is None:
                 self._conclude()
                 return self._outcome
-            self._begin(taken)
-            known = taken.seen.values
-            is_first = not has_reports(known)
-            made = (one.target for one in self._assignments if one.target.topic in self._flow.made)
-            anew = {PartitionStatus.key_of(*at) for at in made}
-            self._reports_before = {key: known[key] for key in known if key.startswith(STATE) and key not in anew}
-            flow, start = self._flow, self._flow.start if is_first else EARLIEST
-            await self._name_all(start)
-            starts = await record_starts(source, journal, flow.rekeyed, known, start, flow.follows)
-            await self._mend_reports(known)  # where it begins is on record before any report
-            if self._flow.once:
-                found, self._left_out = await bounded(source, self._flow.name, self._assignments)
-                self._plan(found)
-            reports = self._journal_state.live, self._outcome.figures
-            self._groups = groups = GroupFollower(
-                sync_of(source, target, flow.groups, self._assignments, reports, self._journal_state.runs),
-                journal,
-                self._instance,
-                flow.groups_seconds,
-                self._metrics.groups_followed,
-                partial(self._journal_state.may_go_on, journal),
-            )
-            # an engine that hangs is no less lost while no epoch runs: re-key queries wait for it
-            works = [self._watch_journal(), groups.run(), self._watch_ends(), self._jobs.engine.watch()]
-            if self._topic_watcher is not None:
-                works.append(self._topic_watcher.run(self))
-            if flow.heartbeats:
-                works.append(Heart(target, flow.name, self._instance, self._newest).run())
-            beside = [asyncio.create_task(work) for work in works]
+            starts = await self._begin(taken)
+            self._groups = groups = self._followed_groups()
+            beside = [asyncio.create_task(work) for work in self._works(groups)]
             for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
             self._queries.start(
@@ -241,7 +213,7 @@ class Supervisor:
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups show what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
-                            await self._journal_state.read(journal)
+                            await self._journal_state.read(self._journal)
                     self._groups_left = await groups.finish(self._haste())
             finally:
                 await self._queries.cancel()
@@ -249,7 +221,7 @@ class Supervisor:
             await self._ask_ends_last()
             # who reads it believes that no task writes any more
             if not (self._jobs.may_run_on or self._journal_state.is_followed):
-                await ownership.sign_off(journal, self._instance)
+                await ownership.sign_off(self._journal, self._instance)
         self._conclude()
         return self._outcome
 
@@ -257,10 +229,44 @@ class Supervisor:
         """What cuts the last round of groups short: a copy that has caught up is in no haste, unless asked to end."""
         return asyncio.Event() if self._caught_up and not self._outcome.interrupted else self._stopping
 
-    def _begin(self, taken: Taken) -> None:
+    async def _begin(self, taken: Taken) -> Mapping[str, PendingStart]:
+        """Settle what to mirror, and have the journal name it; where re-keyed topics without a plan begin."""
         self._journal_state.begin(taken)
         self._journal.clearance = self._journal_state.clearance(self._journal)
         self._begun()
+        flow, known = self._flow, taken.seen.values
+        made = (assignment.target for assignment in self._assignments if assignment.target.topic in flow.made)
+        anew = {PartitionStatus.key_of(*partition) for partition in made}
+        start = EARLIEST if has_reports(known) else flow.start
+        self._reports_before = {key: known[key] for key in known if key.startswith(STATE) and key not in anew}
+        await self._name_all(start)
+        starts = await record_starts(self._source, self._journal, flow.rekeyed, known, start, flow.follows)
+        await self._mend_reports(known)  # where it begins is on record before any report
+        if flow.once:
+            bounded_assignments, self._left_out = await bounded(self._source, flow.name, self._assignments)
+            self._plan(bounded_assignments)
+        return starts
+
+    def _followed_groups(self) -> GroupFollower:
+        reports = self._journal_state.live, self._outcome.figures
+        groups, runs = self._flow.groups, self._journal_state.runs
+        return GroupFollower(
+            sync_of(self._source, self._target, groups, self._assignments, reports, runs),
+            self._journal,
+            self._instance,
+            self._flow.groups_seconds,
+            self._metrics.groups_followed,
+            partial(self._journal_state.may_go_on, self._journal),
+        )
+
+    def _works(self, groups: GroupFollower) -> Iterator[Coroutine[object, object, None]]:
+        """What goes on beside the epochs."""
+        yield from (self._watch_journal(), groups.run(), self._watch_ends())
+        yield self._jobs.engine.watch()  # one that hangs is no less lost where re-key queries alone wait for it
+        if self._topic_watcher is not None:
+            yield self._topic_watcher.run(self)
+        if self._flow.heartbeats:
+            yield Heart(self._target, self._flow.name, self._instance, self._newest).run()
 
     async def _name_all(self, start: int) -> None:
         """Have the journal name all that is mirrored. Raises as `recorded` does, where nothing is left to mirror."""
@@ -296,7 +302,7 @@ class Supervisor:
             try:
                 await self._journal_state.rewrite(self._journal)
             except ClusterError as problem:
-                self._log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
+                _log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
             await self._report_paused()
             if not (left := self._unfinished()) and self._flow.once:
                 return  # what is left to do, if anything, the queries do
@@ -381,7 +387,7 @@ class Supervisor:
         try:
             await self._journal.append_all((PartitionStatus.key_of(*at), None) for at in sorted(places - copies))
         except ClusterError as problem:  # `status` shows them until the next start
-            self._log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
+            _log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
         await self._report_refusals()
 
     def _with_places(self, refused: Iterable[Refusal]) -> tuple[Refusal, ...]:
@@ -421,7 +427,7 @@ class Supervisor:
         try:
             await self._journal.append_all([*forgotten, *((one.key(), one.to_json()) for one in found)])
         except ClusterError as problem:  # reported again soon
-            self._log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
+            _log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _judge(self, figures: Iterable[PartitionStatus]) -> None:
         """Learn from tasks' reports which copies were found to be their sources'."""
@@ -482,7 +488,7 @@ class Supervisor:
             reported = {place for one in self._refused for place in one.places}
             await forget(journal, [one for one in gone if one.target not in reported])
         except (ClusterError, PreflightError, MalformedBatch) as problem:
-            self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
+            _log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
         known = {one.place: one for one in found}
         self._plan(known.get(one.place, one) for one in planned)
@@ -503,7 +509,7 @@ class Supervisor:
             self._groups.sync.mirrors(terms_of(self._assignments, self._journal_state.runs))
         self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in planned})
         added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
-        self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(planned))
+        _log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(planned))
 
     async def _joined(self, added: Sequence[Assignment]) -> bool:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
@@ -532,7 +538,7 @@ class Supervisor:
         try:
             await self._journal.append_all((one.key(), one.to_json()) for one in figures.values())
         except ClusterError as problem:  # reported again soon
-            self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
+            _log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _conclude(self) -> None:
         """What the results do not say, since a task was cut short, its last live figures do; and what is missing
@@ -610,7 +616,7 @@ class Supervisor:
             return
         waiting = [one for one in self._outcome.figures.values() if is_under_way(one)]
         if waiting:
-            self._log.warning(
+            _log.warning(
                 "no_headway",
                 flow=self._flow.name,
                 epochs=idle,
@@ -638,7 +644,7 @@ class Supervisor:
         if not others:
             return
         topics = sorted({one.topic for one in others})
-        self._log.info("reports_forgotten", flow=self._flow.name, topics=topics, partitions=len(others))
+        _log.info("reports_forgotten", flow=self._flow.name, topics=topics, partitions=len(others))
         await self._journal.append_all((one.key(), None) for one in others)
 
     async def _report_gone(self, known: Mapping[bytes, bytes]) -> None:
@@ -676,7 +682,7 @@ class Supervisor:
         try:
             await self._source.refresh()
         except ClusterError as problem:
-            self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
+            _log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
     async def _watch_journal(self) -> None:
         """As long as the mirror runs."""
@@ -766,11 +772,11 @@ class Supervisor:
 
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)
-        self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
+        _log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
         self._stop()
 
     def _failed_over(self, done: FailedOver | Garbled) -> None:
-        self._log.info("flow_failed_over", flow=self._flow.name, told=str(done))
+        _log.info("flow_failed_over", flow=self._flow.name, told=str(done))
         self._stop()
 
 
