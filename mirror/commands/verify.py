@@ -145,11 +145,11 @@ def verify_flow(
     partitions = list(chosen.partitions(own_clock=settings.topics.append_time == "target"))
     waiting = Waiting(means.wait, recorded.copied_now)
     proof, kept = asyncio.run(plan_proof(*endpoints, partitions, settings.flow, recorded.known, means.file, waiting))
-    spark = _needs_spark(proof, means.spark)
+    is_large = "PYSPARK_GATEWAY_PORT" in os.environ or proof.size >= SPARK_BYTES
     with closing(kept) if kept else nullcontext():
         rules = [] if means.spark is False else _rules(settings, source, target, chosen.pairs)
         rekeyed = _rekeyed(settings, rules, means.wait if is_running else 0.0, recorded.known.losses)
-        if spark:
+        if spark := is_large if means.spark is None else means.spark:
             reports, unread = _on_spark(settings, proof, kept, watch)
         else:
             reports, unread = asyncio.run(run_proof(proof, prove, SHARES_AT_ONCE, kept, watch))
@@ -184,12 +184,6 @@ def verify_flow(
         gone=tuple(Gone(topic, copy) for copy, topic in gone.items()),
         shortfalls=tuple(sorted(shortfalls, key=lambda lack: (lack.topic, lack.partition, lack.first))),
     )
-
-
-def _needs_spark(proof: Proof, asked: bool | None) -> bool:
-    if asked is not None:
-        return asked
-    return "PYSPARK_GATEWAY_PORT" in os.environ or proof.size >= SPARK_BYTES
 
 
 def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: Watch | None) -> Proved:
@@ -247,7 +241,7 @@ class _Recorded:
         if self.status.pulse is not Pulse.RUNNING:
             return ()
         return {
-            TopicPartition(status.target_topic, status.partition)
+            status.target
             for status in self.status.figures
             if not status.state.is_stop and status.topic not in self.paused
         }
@@ -279,7 +273,7 @@ async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _R
             paused=paused_in(values),
             stops=stops_in(values, {name: target.topic_id(name) for name in topics}),
             status=flow,
-            figures={TopicPartition(status.topic, status.partition): status for status in flow.figures},
+            figures={status.source: status for status in flow.figures},
         )
 
 

@@ -239,7 +239,7 @@ class JournalState:
         """
         try:
             figures = PartitionStatus.from_json(report)
-            partition = TopicPartition(figures.topic, figures.partition)
+            partition = figures.source
             if partition not in held:
                 raise ValueError(f"{partition} is not mirrored by this task")
         except NOT_OURS as problem:
@@ -255,8 +255,8 @@ class JournalState:
         """Learn a partition's figures from the result of its task, which has ended; the same, dated by our clock.
         `last`: its last acknowledged position, which the journal may lack.
         """
-        partition = TopicPartition(figures.topic, figures.partition)
-        target = TopicPartition(figures.target_topic, figures.partition)
+        partition = figures.source
+        target = figures.target
         self._lasts.pop(target, None)
         if last is not None:
             self._lasts[target] = last
@@ -284,14 +284,11 @@ class JournalState:
     def newest(self, results: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each partition; of a result and a live report of one moment, the result."""
         reports = [*self.live.values(), *results.values()]
-        return {
-            TopicPartition(status.topic, status.partition): status
-            for status in sorted(reports, key=lambda report: report.at_ms)
-        }
+        return {status.source: status for status in sorted(reports, key=lambda report: report.at_ms)}
 
     def with_end(self, figures: PartitionStatus) -> PartitionStatus:
         """The same with the lag of now, where no task sees the source's end."""
-        partition = TopicPartition(figures.topic, figures.partition)
+        partition = figures.source
         if figures.sees_the_end:
             if self.is_fresh(partition):
                 return figures
@@ -368,7 +365,7 @@ class JournalState:
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:
                 figures = PartitionStatus.from_json(entry.value)
-                at = TopicPartition(figures.topic, figures.partition)
+                at = figures.source
                 is_ours = figures.instance == self.instance and self.is_planned(figures)
                 self.standing.learn_report(_by_our_clock(figures) if is_ours else figures)
                 if is_ours and not self._is_older(at, figures):

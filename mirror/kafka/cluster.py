@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from mirror import __version__, clock
 from mirror.config import ClusterSettings
@@ -65,6 +65,7 @@ from mirror.kafka.protocol import (
 )
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
+from mirror.names import TopicPartition as TopicPartition  # noqa: PLC0414 -- who asks clusters gets it here
 from mirror.names import first_of
 from mirror.observability import logs
 
@@ -113,16 +114,6 @@ def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
 
 class _NoAnswer(Exception):
     """A broker says that it cannot say yet."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name, as people write it."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

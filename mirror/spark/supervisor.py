@@ -82,7 +82,7 @@ _log = logs.get("mirror.supervisor")
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
 
-async def unless(stopping: asyncio.Event, work: Coroutine[object, object, None]) -> None:
+async def unless(stopping: asyncio.Event, work: Coroutine[object, object, object]) -> None:
     """Do it, unless `stopping` is set before it is done: then it is cancelled, and nothing is said. Raises what it
     raises.
     """
@@ -241,7 +241,9 @@ class Supervisor:
         self._reports_before = {key: known[key] for key in known if key.startswith(STATE) and key not in anew}
         await self._name_all(start)
         starts = await record_starts(self._source, self._journal, flow.rekeyed, known, start, flow.follows)
-        await self._mend_reports(known)  # where it begins is on record before any report
+        # where it begins is on record before any report
+        await self._forget_others(known)
+        await self._report_gone(known)
         if flow.once:
             bounded_assignments, self._left_out = await bounded(self._source, flow.name, self._assignments)
             self._plan(bounded_assignments)
@@ -314,7 +316,7 @@ class Supervisor:
                 continue
             results, unseen = await self._epoch(number, active), {one.source for one in active}
             for result in results:
-                at = TopicPartition(result.figures.topic, result.figures.partition)
+                at = result.figures.source
                 unseen.discard(at)
                 self._outcome.figures[at] = self._journal_state.receive(result.figures, result.last)
                 self._all_counters[at] = result.counters
@@ -412,7 +414,7 @@ class Supervisor:
         """The newest report of all that is mirrored or left out; one without a lag, where there is none yet."""
         planned = {one.source: unreported(one, self._flow.name, self._instance) for one in self._assignments}
         planned |= {at: one.with_end(None) for at, one in self._queries.figures.items()}
-        left = {TopicPartition(one.topic, one.partition): one for one in self._left_out_now()}
+        left = {one.source: one for one in self._left_out_now()}
         return (planned | self._journal_state.live | left).values()
 
     async def _report_refusals(self) -> None:
@@ -432,7 +434,7 @@ class Supervisor:
     def _judge(self, figures: Iterable[PartitionStatus]) -> None:
         """Learn from tasks' reports which copies were found to be their sources'."""
         for one in figures:
-            at = TopicPartition(one.topic, one.partition)
+            at = one.source
             if one.state in (State.MIRRORING, State.CAUGHT_UP):
                 self._sound.add(at)
             elif one.state.is_stop and one.state is not State.RECREATED:
@@ -585,7 +587,7 @@ class Supervisor:
         flow, journal_state = self._flow, self._journal_state
         with contextlib.suppress(TimeoutError):  # what the tasks of the epoch before said last
             async with asyncio.timeout(WATCH_SECONDS):
-                await unless(self._stopping, self._hear_journal())
+                await unless(self._stopping, self._journal_state.read(self._journal))
         self._obeyed = self._acts()
         assignments = [journal_state.handed(one) for one in assignments]
         leaders = {one.source: self._source.leader(one.source) for one in assignments}
@@ -626,14 +628,9 @@ class Supervisor:
 
     def _is_planned(self, figures: PartitionStatus) -> bool:
         """They are of a partition that this mirror copies: anybody may write to the journal."""
-        at = TopicPartition(figures.topic, figures.partition)
+        at = figures.source
         target = self._places.get(at)
         return target.topic == figures.target_topic if target is not None else self._queries.rekeys(figures.topic)
-
-    async def _mend_reports(self, known: Mapping[bytes, bytes]) -> None:
-        """What a mirror before reported of topics that none of this one's tasks will report on."""
-        await self._forget_others(known)
-        await self._report_gone(known)
 
     async def _forget_others(self, known: Mapping[bytes, bytes]) -> None:
         """Delete the reports of topics that the flow does not mirror any more, or under another name: nobody brings
@@ -656,7 +653,7 @@ class Supervisor:
         left = [
             one
             for one in reports_in(known)
-            if TopicPartition(one.topic, one.partition) not in self._places
+            if one.source not in self._places
             and one.topic not in elsewhere
             and flow.follows(one.topic, one.target_topic)
         ]
@@ -685,12 +682,8 @@ class Supervisor:
             _log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
     async def _watch_journal(self) -> None:
-        """As long as the mirror runs."""
+        """Follow live figures for whoever watches, and what people did, as long as the mirror runs."""
         await self._report_refusals()
-        await self._keep_watching()
-
-    async def _keep_watching(self) -> None:
-        """Live figures for whoever watches, and the name of a younger owner."""
         live = self._journal_state.live
         for rounds in count(1):
             await asyncio.sleep(WATCH_SECONDS)
@@ -716,9 +709,6 @@ class Supervisor:
         unseen = {at for at in state.blind if state.live[at].sees_the_end}
         wanted = {*(one.source for one in self._assignments), *self._queries.figures}
         return self._queries.have_refreshed and wanted <= caught_up - unseen
-
-    async def _hear_journal(self) -> None:
-        await self._journal_state.read(self._journal)
 
     def _acts(self) -> Acts:
         """What people did, as the journal has it."""

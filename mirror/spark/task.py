@@ -255,9 +255,9 @@ class _Reporter:
         return [
             TaskResult(
                 status,
-                all_counters.get(partition := TopicPartition(status.topic, status.partition), PartitionCounters()),
+                all_counters.get(status.source, PartitionCounters()),
                 is_written,
-                pipeline.last_of(partition),
+                pipeline.last_of(status.source),
             )
             for status in figures
         ]

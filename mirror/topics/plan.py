@@ -342,7 +342,7 @@ def _reported(
             others.append(f"{text} (when a mirror ran last; one that starts looks again)")
             continue
         span = source_spans.get((status.topic, status.partition))
-        known = accepted.get(TopicPartition(status.target_topic, status.partition))
+        known = accepted.get(status.target)
         first, until = known.offsets if known else (0, 0)
         is_taken = span is not None and first <= status.next_offset and span.start <= until
         if (

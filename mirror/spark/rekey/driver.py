@@ -210,7 +210,7 @@ class Rekeyer:
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """How each source partition that is known stands now."""
-        return {TopicPartition(status.topic, status.partition): status for status in self._all_figures()}
+        return {status.source: status for status in self._all_figures()}
 
     def learns(self, rule: Rekeying) -> None:
         """The rule as it fits both topics of now: its text is that of the start. What was planned stays as it is."""
