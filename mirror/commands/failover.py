@@ -509,7 +509,7 @@ class _FailoverRun:
         task goes on without it (`driver/control.py`), and then no partition may grow.
         """
         seen, deadline = known.watched, clock.monotonic() + END_SECONDS + LIVENESS_SECONDS
-        places = [status.target for status in known.figures.values()]
+        places = [TopicPartition(status.target_topic, status.partition) for status in known.figures.values()]
         await known.journal.cluster.learn({partition.topic for partition in places})
         ends, moved, still_since = dict[TopicPartition, int](), list[TopicPartition](), clock.monotonic()
         while (owner := seen.last) is not None and not seen.has_said(owner):

@@ -40,6 +40,8 @@ from mirror.observability.status import PartitionStatus, Totals
 from mirror.spark.compiled import ensure_compiled
 from mirror.suspension import look_again
 
+_log = logs.get("mirror.run")
+
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
 #: How long a signal waits before it is checked again, in seconds.
@@ -87,9 +89,7 @@ def end_in_time(kill: Callable[[], None]) -> None:
 
     def end_hard(number: int) -> NoReturn:
         with contextlib.suppress(Exception):  # the signal may have come in the midst of another line
-            logs.get("mirror.run").error(
-                "ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow"
-            )
+            _log.error("ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow")
         try:
             kill()
         finally:
@@ -198,9 +198,8 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool,
     metrics = Metrics(settings.flow)
     with serving(settings.metrics.listen, metrics) if settings.metrics.listen else contextlib.nullcontext():
         host.find()
-        return _MirrorRun(
-            settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over
-        ).run()
+        run = _MirrorRun(settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over)
+        return run.run()
 
 
 @dataclass(slots=True)
@@ -253,8 +252,7 @@ class _MirrorRun:
         if number := asyncio.run(wait_for_turn(self.settings, waits=not self.is_bounded)):
             if not self.is_bounded:
                 return ExitCode.DONE
-            missing = "everything: ended while it stood by"
-            logs.get("mirror.run").error("flow_incomplete", flow=self.settings.flow, missing=missing)
+            _log.error("flow_incomplete", flow=self.settings.flow, missing="everything: ended while it stood by")
             return 128 + number
         end_on_signals(holds_reloads=not self.once)
         self.settings = self.load()  # it may have been long ago
@@ -264,21 +262,16 @@ class _MirrorRun:
         """Prepare the flow, and start Spark."""
         from mirror.spark.rekey.queries import check_rules
 
-        log, settings = logs.get("mirror.run"), self.settings
+        settings = self.settings
         if settings.topics.rules:  # Spark alone knows whether their expressions will do
             self._start_engine(task_count(settings.spark.tasks, MOST_TASKS))
             check_rules(self.context, settings)
         preparing = partial(prepare, settings, once=self.once, until_caught_up=self.until_caught_up)
         flow = look_again(partial(preparing, take_over=self.take_over, start_engine=self._start_engine))
         ensure_compiled()
-        log.info(
-            "flow_prepared",
-            flow=flow.name,
-            partitions=len(flow.assignments),
-            tasks=flow.tasks,
-            rekeyed=[rekeying.source for rekeying in flow.rekeyed],
-        )
-        log.info("spark_started", flow=flow.name, master=self.context.master, ui=self.context.uiWebUrl or "off")
+        rekeyed = [rule.source for rule in flow.rekeyed]
+        _log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), tasks=flow.tasks, rekeyed=rekeyed)
+        _log.info("spark_started", flow=flow.name, master=self.context.master, ui=self.context.uiWebUrl or "off")
         return flow
 
     def _start_engine(self, tasks: int) -> None:
@@ -317,21 +310,15 @@ class _MirrorRun:
 
 def _log_end(flow: str, outcome: RunOutcome) -> None:
     totals = Totals.of(outcome.figures.values())
-    log = logs.get("mirror.run")
-    log.info(
-        "flow_ended",
-        flow=flow,
-        exit_code=int(outcome.exit_code),
-        **totals.counts,
-        verdicts=dict(totals.verdicts),
-    )
+    code, verdicts = int(outcome.exit_code), dict(totals.verdicts)
+    _log.info("flow_ended", flow=flow, exit_code=code, **totals.counts, verdicts=verdicts)
     if outcome.contended:
-        log.error("flow_taken_over", flow=flow, by=outcome.contended, state="FENCED")
+        _log.error("flow_taken_over", flow=flow, by=outcome.contended, state="FENCED")
     if outcome.refused:
         left_out = {refusal.source: refusal.reason for refusal in outcome.refused}
-        log.error("topics_refused", flow=flow, topics=sorted(left_out), reason=next(iter(left_out.values())))
+        _log.error("topics_refused", flow=flow, topics=sorted(left_out), reason=next(iter(left_out.values())))
     if outcome.incomplete:
-        log.error("flow_incomplete", flow=flow, missing=outcome.incomplete)
+        _log.error("flow_incomplete", flow=flow, missing=outcome.incomplete)
 
 
 async def _supervised(running: Coroutine[Any, Any, T]) -> T:
@@ -368,8 +355,7 @@ class _Watch(AbstractContextManager["_Watch"]):
     """Shows figures as they come: a progress bar on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, flow: str, console: Console | None) -> None:
-        self._flow, self._log = flow, logs.get("mirror.run")
-        self._shown_at = clock.monotonic()
+        self._flow, self._shown_at = flow, clock.monotonic()
         self._bar = (
             Progress(
                 TextColumn("[bold]{task.description}"),
@@ -411,7 +397,7 @@ class _Watch(AbstractContextManager["_Watch"]):
             self._bar.update(self._task, completed=done, total=done + (totals.lag_records or 0), rate=rate, note=note)
         elif figures and now - self._shown_at >= LINE_SECONDS:  # tasks report from their first second on
             self._shown_at = now
-            self._log.info(
+            _log.info(
                 "mirroring",
                 flow=self._flow,
                 records=totals.records,

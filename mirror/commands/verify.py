@@ -125,10 +125,7 @@ class _Chosen:
 
 
 def verify_flow(
-    settings: Settings,
-    topics: Sequence[str] | None = None,
-    watch: Watch | None = None,
-    means: Means = Means(),
+    settings: Settings, topics: Sequence[str] | None = None, watch: Watch | None = None, means: Means = Means()
 ) -> VerifyReport:
     """Compare the flow's topics, or those of them with the given source names, as they are now. Writes to no cluster.
 

@@ -268,18 +268,18 @@ class JournalState:
         for known in (self.live, self._heard, self._reported):
             known.pop(partition, None)
 
-    def handed(self, one: Assignment) -> Assignment:
+    def handed(self, assignment: Assignment) -> Assignment:
         """An assignment with all that is known of its copy. A stop that does not stand is known by its last report, and
         so is what it waits for.
         """
-        one, live = self.standing.handed(one), self.live.get(one.source)
-        one = replace(one, last=_further(one.last, self._lasts.get(one.target)))
-        if one.stop is None and live is not None and live.state.is_stop and live.target_topic == one.target.topic:
+        assignment, live = self.standing.handed(assignment), self.live.get(assignment.source)
+        assignment = replace(assignment, last=_further(assignment.last, self._lasts.get(assignment.target)))
+        if assignment.stop is not None or live is None:
+            return assignment
+        if live.state.is_stop and live.target_topic == assignment.target.topic:
             met = KnownStop(state=live.state, offset=live.next_offset, detail=live.detail, stands=False)
-            return replace(one, stop=met)
-        if one.stop is None and live is not None and live.state is State.UNAVAILABLE:
-            return replace(one, waits_for=live.detail)
-        return one
+            return replace(assignment, stop=met)
+        return replace(assignment, waits_for=live.detail) if live.state is State.UNAVAILABLE else assignment
 
     def newest(self, results: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each partition; of a result and a live report of one moment, the result."""

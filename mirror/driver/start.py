@@ -33,16 +33,7 @@ from mirror.errors import (
     PreflightError,
     WireError,
 )
-from mirror.journal.entries import (
-    COPIES,
-    MAKING,
-    REKEYED,
-    STARTS,
-    FirstSeen,
-    PendingStart,
-    same_id,
-    start_offsets,
-)
+from mirror.journal.entries import COPIES, MAKING, REKEYED, STARTS, FirstSeen, PendingStart, same_id, start_offsets
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at

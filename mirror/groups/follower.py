@@ -34,6 +34,10 @@ _NOT_RENEWED: Final = "offsets that did not move were not committed again in tim
 _NOT_ASKED: Final = "unknown which stay behind, since the mirror was to end before it asked"
 
 
+def _nobody(_: bool) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(slots=True, eq=False)
 class GroupFollower:
     """One flow's groups. `instance` is the process that reports, `interval` the seconds from one round to the next;
@@ -45,7 +49,7 @@ class GroupFollower:
     journal: Journal
     instance: str
     interval: float
-    on_sync: Callable[[bool], None] = lambda _: None
+    on_sync: Callable[[bool], None] = _nobody
     may_go_on: Callable[[], Awaitable[bool]] = always
     _met: dict[str, set[str]] = field(default_factory=dict)
     _warned: dict[str, set[str]] = field(default_factory=dict)

@@ -57,8 +57,7 @@ async def planned_starts(settings: Settings, plan: TopicPlan, history: History) 
     if (when := moment(settings.topics.start)) == EARLIEST:
         return {}
     copies = list(_copies(plan))
-    one, other = Endpoint.of(settings.source), Endpoint.of(settings.target)
-    async with Cluster(one) as source, Cluster(other) as target:
+    async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         await source.refresh({partition.topic for partition, _ in copies})
         await target.refresh(plan.target_topics)
         return await start_offsets(source, target, copies, when)
@@ -81,8 +80,8 @@ def _recorded(pair: TopicPair, plan: TopicPlan) -> tuple[int, ...]:
 
 def _copies(plan: TopicPlan) -> Iterator[Copy]:
     for pair in plan.pairs:
-        there = plan.target_topics.get(pair.target)
-        existing = len(there.partitions) if there else 0
+        info = plan.target_topics.get(pair.target)
+        existing = len(info.partitions) if info else 0
         for partition in plan.source_topics[pair.source].partitions[: pair.partitions]:
             if partition.leader >= 0:
                 copy = TopicPartition(pair.target, partition.partition)
@@ -361,13 +360,7 @@ def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
 
 
-def _extents(
-    source_spans: Spans,
-    copy_spans: Spans,
-    plan: TopicPlan,
-    *,
-    is_equal: bool,
-) -> Iterator[Extent]:
+def _extents(source_spans: Spans, copy_spans: Spans, plan: TopicPlan, *, is_equal: bool) -> Iterator[Extent]:
     """Both sides of each copy that is there; `is_equal`: by equal offsets."""
     nothing = Span(start=0, end=0)
     for pair in plan.pairs:
