@@ -17,7 +17,7 @@ _SET: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\[\]])*([\[\]])", re.DOTALL)
 
 
 class TopicPartition(NamedTuple):
-    """A partition by name, as people write it."""
+    """Names a partition, and reads as people write it."""
 
     topic: str
     partition: int

@@ -72,8 +72,8 @@ class _PlannedFlow:
     plan: TopicPlan
     history: History
 
-    def left_as_they_are(self, pairs: Sequence[TopicPair], own: Own) -> dict[str, Adopted]:
-        """By source topic, what becomes of those that there is no use in comparing."""
+    def left_alone(self, pairs: Sequence[TopicPair], own: Own) -> dict[str, Adopted]:
+        """Return, by source topic, what becomes of those that there is no use in comparing."""
         verdicts = Gate(self.source, self.target).verdicts(self.plan)
         stops = stops_in(own.newest, {topic: info.topic_id for topic, info in self.plan.target_topics.items()})
         left: dict[str, Adopted] = {}
@@ -100,8 +100,8 @@ class _PlannedFlow:
     def take_over(
         self, pairs: Sequence[TopicPair], compared: Mapping[str, Adopted], compared_ms: int
     ) -> dict[str, Adopted]:
-        """Name copies that were found equal in the journal, but for those that are another matter by now: comparing
-        takes long, and others may have acted meanwhile. What becomes of these, by source topic.
+        """Have the journal name these copies, which were found equal. Others may have acted while that was compared:
+        return, by source topic, what becomes of copies that are therefore not taken over.
         """
         with beating() as detector:
             clearance = Clearance(detector, never)
@@ -119,8 +119,8 @@ class _PlannedFlow:
         }
 
     def _shortened(self, pairs: Sequence[TopicPair]) -> dict[str, str]:
-        """By source topic, why a copy is not taken over that gets settings by which it keeps less once it is the
-        flow's, which a running mirror sets within seconds.
+        """Return, by source topic, why a copy is not taken over that would get settings by which it keeps less: a
+        running mirror sets them within seconds.
         """
         copies = {pair.target for pair in pairs}
         others = {copy: seen for copy, seen in self.history.seen.items() if copy not in copies}
@@ -129,7 +129,7 @@ class _PlannedFlow:
         return {pair.source: _KEEPS_LESS.format(warning) for pair in pairs if (warning := plan.shortened(pair.target))}
 
     def _claimed(self, pairs: Sequence[TopicPair]) -> dict[str, str]:
-        """By source topic, that another flow writes to its copy by now."""
+        """Return, by source topic, that another flow writes to its copy by now."""
         history = read_others(self.settings, self.source, self.target)
         _require_all(history)
         return {
@@ -140,7 +140,7 @@ class _PlannedFlow:
         }
 
     def _recreated(self, pairs: Sequence[TopicPair]) -> list[str]:
-        """The source topics that have another id than when they were compared, or none, or whose copies do."""
+        """Return the source topics that have another id than when they were compared, or none, or whose copies do."""
         topics = self.source.describe({pair.source for pair in pairs})
         copies = self.target.describe({pair.target for pair in pairs})
         return [
@@ -202,7 +202,7 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
         raise PreflightError("\n".join(map(str, whole)))
     flow = _PlannedFlow(settings, source, target, plan, history)
     pairs = _chosen(settings, plan, topics, every=every)
-    done = flow.left_as_they_are(pairs, own)
+    done = flow.left_alone(pairs, own)
     to_compare = [pair for pair in pairs if pair.source not in done]
     if to_compare:
         _require_all(history)

@@ -219,11 +219,11 @@ class _MirrorRun:
 
     @property
     def is_bounded(self) -> bool:
-        """The mirror is to end by itself."""
+        """Return True where the mirror ends by itself."""
         return self.once or self.until_caught_up
 
     def run(self) -> int:
-        """Run the flow to its end; the exit code. Raises MirrorError."""
+        """Run the flow to its end, and return the exit code. Raises MirrorError."""
         # Late, since a wrong option or configuration should not wait for PySpark's import, nor a turn that comes.
         importlib.import_module("mirror.spark.supervisor")
         from mirror.spark.launch import check as check_engine
@@ -246,8 +246,8 @@ class _MirrorRun:
         return outcome.exit_code
 
     def _stand_by(self) -> int | None:
-        """Wait while another mirror runs the flow: whoever stands by makes nothing on the target, and starts no JVM.
-        The exit code where a signal ended that.
+        """Wait while another mirror runs the flow, without a JVM, and with nothing made on the target. Return the exit
+        code where a signal ended that.
         """
         if number := asyncio.run(wait_for_turn(self.settings, waits=not self.is_bounded)):
             if not self.is_bounded:
@@ -283,7 +283,7 @@ class _MirrorRun:
                 self.context = open_context(settings.spark, settings.flow, tasks, evaluates=bool(settings.topics.rules))
 
     def _mirror(self, flow: Flow) -> RunOutcome | None:
-        """Mirror to the end of the flow; None where another one of several that stood by was quicker."""
+        """Mirror to the end of the flow, and return how it ended; None where another that stood by was quicker."""
         from mirror.spark.rekey.queries import queries_for
         from mirror.spark.session import end_jvm
         from mirror.spark.supervisor import Supervisor

@@ -107,17 +107,17 @@ class _Chosen:
 
     @property
     def copied(self) -> list[TopicPair]:
-        """The topics that no rule re-keys."""
+        """Return the topics that no rule re-keys."""
         return [pair for pair in self.pairs if pair.rekeying is None]
 
     @property
     def source_ids(self) -> dict[str, UUID | None]:
-        """The topic ids of the sources, by target topic; None where the source has no such topic any more."""
+        """Return the sources' topic ids by target topic; None where the source has no such topic any more."""
         topics = {pair.target: self.source_topics.get(pair.source) for pair in self.pairs}
         return {target: topic.topic_id if topic else None for target, topic in topics.items()}
 
     def partitions(self, *, own_clock: bool) -> Iterator[Pair]:
-        """Return the partitions that both sides have."""
+        """Yield the partitions that both sides have."""
         for pair in self.copied:
             copy = self.target_topics.get(pair.target)
             for number in range(min(pair.partitions, len(copy.partitions) if copy else 0)):
@@ -191,7 +191,7 @@ def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: 
 
 
 def _rules(settings: Settings, source: Admin, target: Admin, pairs: Iterable[TopicPair]) -> Sequence[Rekeying]:
-    """Those by which topics of these are re-keyed; one whose topic is refused is none of them."""
+    """Return the rules by which topics of these are re-keyed, without those whose topic is refused."""
     topics = {pair.source for pair in pairs if pair.rekeying is not None}
     planned = plan_topics(source, target, settings).rekeyed if topics else ()
     return [rule for rule in planned if rule.source in topics]
@@ -381,8 +381,8 @@ def _behind(place: TopicOrPartition, bounds: LogBounds, recorded: _Recorded) -> 
 
 
 async def _not_compared(settings: Settings, chosen: _Chosen, rules: Iterable[Rekeying]) -> Sequence[Shortfall]:
-    """Topics and partitions that have no copy to compare, and what the source holds of them: but for those that were
-    proved by `rules`. Raises ClusterError.
+    """Return the topics and partitions that have no copy to compare, without those that were proved by `rules`, and
+    what the source holds of them. Raises ClusterError.
     """
     lacking: list[tuple[TopicOrPartition, list[TopicPartition], Lack, str]] = []
     proved = {rule.source for rule in rules}
@@ -498,7 +498,7 @@ def check_writable(file: Path) -> None:
 
 
 def _chosen(settings: Settings, source: Admin, target: Admin, topics: Sequence[str] | None) -> _Chosen:
-    """Ask both clusters. Raises as `verify_flow` does."""
+    """Ask both clusters which topics there are to compare. Raises as `verify_flow` does."""
     mirrored, refused = _pairs(source, target, settings)
     asked = _selected(mirrored, topics)
     hidden = target.denied(pair.target for pair in asked)

@@ -224,7 +224,7 @@ async def record_rekeyed(
 
 
 def _seen_now(source: Cluster, target: Cluster, topic: str, copy: str, origins: Sequence[str]) -> FirstSeen:
-    """Return as what a topic and its copy are seen at first, if that is now."""
+    """Return as what a topic and its copy are seen now."""
     return FirstSeen(
         source_topic=topic,
         topic_id=source.topic_id(topic),
@@ -260,7 +260,7 @@ async def _change(
     *,
     in_one_batch: bool = True,
 ) -> None:
-    """Change the journal, and what is `known` of it; None is for an entry that is over."""
+    """Change the journal, and what is `known` of it; None deletes an entry."""
     if changes:
         await (journal.append if in_one_batch else journal.append_all)([*changes.items()])
     for key, value in changes.items():

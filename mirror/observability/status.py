@@ -148,12 +148,12 @@ class PartitionStatus(JsonRecord):
 
     @property
     def source(self) -> TopicPartition:
-        """The partition that is copied."""
+        """Return the partition that is copied."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def target(self) -> TopicPartition:
-        """Its copy."""
+        """Return its copy."""
         return TopicPartition(self.target_topic, self.partition)
 
     @property

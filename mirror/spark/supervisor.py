@@ -146,7 +146,6 @@ class Supervisor:
         self._reporter = flow.name, self._instance  # as reports name it
         self._all_counters: dict[TopicPartition, PartitionCounters] = {}
         self._planned: dict[TopicPartition, int] = {}
-        self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
         self._plan(flow.assignments)
         self._topic_watcher = topic_watcher
@@ -163,7 +162,7 @@ class Supervisor:
         self._sound: set[TopicPartition] = set()  # by source, found to be so by a task of this process
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
-        self._stops, self._outcome = StopLog(), RunOutcome()
+        self._stops, self._headway, self._outcome = StopLog(), Headway(), RunOutcome()
         self._journal_state = JournalState(
             flow.name,
             self._instance,
@@ -231,7 +230,7 @@ class Supervisor:
         return asyncio.Event() if self._caught_up and not self._outcome.interrupted else self._stopping
 
     async def _begin(self, taken: Taken) -> Mapping[str, PendingStart]:
-        """Settle what to mirror, and have the journal name it; where re-keyed topics without a plan begin."""
+        """Settle what to mirror, have the journal name it, and return where re-keyed topics without a plan begin."""
         self._journal_state.begin(taken)
         self._journal.clearance = self._journal_state.clearance(self._journal)
         self._begun()
@@ -263,7 +262,7 @@ class Supervisor:
         )
 
     def _works(self, groups: GroupFollower) -> Iterator[Coroutine[object, object, None]]:
-        """What goes on beside the epochs."""
+        """Yield what goes on beside the epochs."""
         yield from (self._watch_journal(), groups.run(), self._watch_ends())
         yield self._jobs.engine.watch()  # one that hangs is no less lost where re-key queries alone wait for it
         if self._topic_watcher is not None:

@@ -205,8 +205,8 @@ class _Reporter:
     standing: StandingLog = field(default_factory=StandingLog)
 
     async def report(self) -> None:
-        """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
-        then, of all.
+        """Report runs, positions and live figures every second, and when a partition stops: of those that moved and,
+        now and then, of all.
 
         They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it
         takes nothing, for a second or because it refuses, the driver gets them straight, so that it knows at once what
@@ -265,8 +265,8 @@ class _Reporter:
     async def _write(
         self, positions: list[tuple[TopicPartition, LastPosition]], figures: list[PartitionStatus]
     ) -> None:
-        """Runs first: a position must not cover more than they do. Where no partition moved, no request was worth
-        sending of either.
+        """Write runs first: a position must not cover more than they do. Where no partition moved, no request was
+        worth sending of either.
         """
         task = self.pipeline.task_figures(self.task.instance, self.task.number, self.task.epoch, _attempt())
         stops = self.pipeline.stops()
