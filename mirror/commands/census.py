@@ -124,12 +124,11 @@ def summary_lines(found: Census) -> Iterator[str]:
         yield "ratio ?: these payloads do not state their size before compression; --ratio decompresses them"
     elif any((sums.ratio_share or 1.0) < FULL for sums in (*found.by_topic.values(), *found.by_codec.values())):
         yield "ratio (..%): of so much of the bytes the size before compression is known; --ratio decompresses the rest"
-    rival, own = found.decompressed
-    payload = rival.bytes - HEADER_BYTES * rival.batches  # of batches that are all of magic 2
-    grown = f", {size(rival.uncompressed)} when decompressed" if rival.known == payload > 0 else ""
+    theirs, ours = found.decompressed
+    grown = f", {size(theirs.uncompressed)} when decompressed" if theirs.known == _payload(theirs) > 0 else ""
     yield (
-        f"MirrorMaker 2 decompresses {count(rival.batches, 'batch', 'batches')} ({size(rival.bytes)}{grown}) and"
-        f" compresses them again; mirror {count(own.batches, 'batch', 'batches')} ({size(own.bytes)})"
+        f"MirrorMaker 2 decompresses {count(theirs.batches, 'batch', 'batches')} ({size(theirs.bytes)}{grown}) and"
+        f" compresses them again; mirror {count(ours.batches, 'batch', 'batches')} ({size(ours.bytes)})"
     )
     if not whole.headers:
         return
@@ -178,6 +177,11 @@ def warnings(found: Census) -> Iterator[str]:
             "each small batch costs a mirror and its brokers as much as a large one: raise linger.ms and batch.size of"
             " the producers, or set topics.coalesce_bytes where offsets are translated"
         )
+
+
+def _payload(sums: Sums) -> int:
+    """Bytes of the records sections, of batches that are all of magic 2."""
+    return sums.bytes - HEADER_BYTES * sums.batches
 
 
 def _percent(part: int, whole: int) -> str:
@@ -294,7 +298,7 @@ def _error(failure: Exception) -> MirrorError:
 
 def as_dict(found: Census) -> dict[str, Any]:
     """The census for `--json`: bytes, counts, ratios; sizes by the power of two that a batch's bytes reach."""
-    rival, own = found.decompressed
+    theirs, ours = found.decompressed
     whole = found.whole
     fields = _fields(whole)
     return {
@@ -305,7 +309,7 @@ def as_dict(found: Census) -> dict[str, Any]:
         "codecs": json_groups(fields, found.by_codec),
         "verdicts": json_groups(fields, found.by_verdict),
         "sizes": json_groups(fields, {str(1 << power): sums for power, sums in found.by_size.items()}),
-        "decompressed": json_groups(fields, {"mirrormaker2": rival, "mirror": own}),
+        "decompressed": json_groups(fields, {"mirrormaker2": theirs, "mirror": ours}),
         "small_batches": {topic: {"small": small, "of": of} for topic, (small, of) in found.small.items()},
         "overhead": {
             "headers": whole.headers * HEADER_BYTES,
