@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 LONGEST: Final = 249
 #: What the names of the topics begin with that brokers, and that mirrors, keep for themselves.
@@ -14,6 +14,16 @@ OWN_PREFIX: Final = "mirror."
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9._-]+")
 #: A set in brackets up to its end, or to a bracket inside that has no backslash before it.
 _SET: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\[\]])*([\[\]])", re.DOTALL)
+
+
+class TopicPartition(NamedTuple):
+    """Names a partition, and reads as people write it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 def is_legal(name: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Final
 
 from mirror import clock
@@ -29,7 +30,7 @@ from mirror.replication.assignment import KnownStop
 from mirror.suspension import Clearance, beating, look_again, never
 from mirror.topics.adoption import CopyStanding, Gate, tails
 from mirror.topics.apply import ensure_flow_topic
-from mirror.topics.history import History, history_of, read_others, read_own
+from mirror.topics.history import History, Own, history_of, read_others, read_own
 from mirror.topics.reconcile import TopicPlan, plan_topics
 from mirror.topics.same_cluster import loop_finding
 from mirror.verify.report import DifferenceKind, VerifyReport
@@ -40,6 +41,13 @@ _NOTHING_TO_DO = {
     CopyStanding.MISSING: "is not there; `mirror run` makes it",
     CopyStanding.EMPTY: "never held a record; `mirror run` begins it as it is",
 }
+#: Why a copy that is equal is not taken over.
+_KEEPS_LESS: Final = (
+    "is not taken over: once it is, it {}. One that runs reads that at SIGHUP. Where it may go, set the same on the"
+    " copy first"
+)
+_CLAIMED: Final = "is not taken over: flow {} has it since"
+_RECREATED: Final = "was recreated while it was compared, or its source was; try again"
 _WORST_FIRST = (ExitCode.DIFFERENT, ExitCode.DATA_AT_RISK, ExitCode.PREFLIGHT, ExitCode.CLUSTER)
 
 
@@ -52,6 +60,127 @@ class Adopted:
     adopted: bool
     detail: str
     code: ExitCode = ExitCode.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _PlannedFlow:
+    """Holds a flow as it is before anything is compared."""
+
+    settings: Settings
+    source: Admin
+    target: Admin
+    plan: TopicPlan
+    history: History
+
+    def left_alone(self, pairs: Sequence[TopicPair], own: Own) -> dict[str, Adopted]:
+        """Return, by source topic, what becomes of those that there is no use in comparing."""
+        verdicts = Gate(self.source, self.target).verdicts(self.plan)
+        stops = stops_in(own.newest, {topic: info.topic_id for topic, info in self.plan.target_topics.items()})
+        left: dict[str, Adopted] = {}
+        for pair in pairs:
+            verdict = verdicts[pair.target]
+            if verdict.standing is CopyStanding.OURS:
+                left[pair.source] = _already_own(pair, stops)
+                continue
+            code = ExitCode.PREFLIGHT
+            if verdict.standing in _ADOPTABLE:
+                loop = loop_finding(pair.source, self.settings.target.alias, self.history)
+                if loop is None:
+                    continue
+                detail = f"is not taken over: {loop}"  # to name it here would stop the flow that fills it
+            elif verdict.standing is CopyStanding.CLAIMED:
+                flow = self.history.claims[pair.target].flow
+                end = f"end that flow first: `mirror failover`, or delete {journal_topic(flow)} where it is no more"
+                detail = f"{verdict.reason}; {end}"
+            else:
+                detail, code = _NOTHING_TO_DO[verdict.standing], ExitCode.DONE
+            left[pair.source] = Adopted(pair.source, pair.target, False, detail, code)
+        return left
+
+    def take_over(
+        self, pairs: Sequence[TopicPair], compared: Mapping[str, Adopted], compared_ms: int
+    ) -> dict[str, Adopted]:
+        """Have the journal name these copies, which were found equal. Others may have acted while that was compared:
+        return, by source topic, what becomes of copies that are therefore not taken over.
+        """
+        with beating() as detector:
+            clearance = Clearance(detector, never)
+            refuse_failed_over(self.settings.flow, asyncio.run(read_own(self.settings)).newest)
+            left = self._shortened(pairs) | dict.fromkeys(self._recreated(pairs), _RECREATED) | self._claimed(pairs)
+            self._record([pair for pair in pairs if pair.source not in left], compared_ms, clearance)
+        return {
+            topic: replace(
+                compared[topic],
+                adopted=False,
+                detail=detail,
+                code=ExitCode.CLUSTER if detail == _RECREATED else ExitCode.PREFLIGHT,
+            )
+            for topic, detail in left.items()
+        }
+
+    def _shortened(self, pairs: Sequence[TopicPair]) -> dict[str, str]:
+        """Return, by source topic, why a copy is not taken over that would get settings by which it keeps less: a
+        running mirror sets them within seconds.
+        """
+        copies = {pair.target for pair in pairs}
+        others = {copy: seen for copy, seen in self.history.seen.items() if copy not in copies}
+        history = replace(self.history, seen=others)  # as of these none is another's
+        plan = plan_topics(self.source, self.target, self.settings, history)
+        return {pair.source: _KEEPS_LESS.format(warning) for pair in pairs if (warning := plan.shortened(pair.target))}
+
+    def _claimed(self, pairs: Sequence[TopicPair]) -> dict[str, str]:
+        """Return, by source topic, that another flow writes to its copy by now."""
+        history = read_others(self.settings, self.source, self.target)
+        _require_all(history)
+        return {
+            pair.source: _CLAIMED.format(claim.flow)
+            for pair in pairs
+            if (claim := history.claims.get(pair.target)) is not None
+            and same_id(claim.topic_id, self.plan.target_topics[pair.target].topic_id)
+        }
+
+    def _recreated(self, pairs: Sequence[TopicPair]) -> list[str]:
+        """Return the source topics that have another id than when they were compared, or none, or whose copies do."""
+        topics = self.source.describe({pair.source for pair in pairs})
+        copies = self.target.describe({pair.target for pair in pairs})
+        return [
+            pair.source
+            for pair in pairs
+            if pair.source not in topics
+            or pair.target not in copies
+            or topics[pair.source].topic_id != self.plan.source_topics[pair.source].topic_id
+            or copies[pair.target].topic_id != self.plan.target_topics[pair.target].topic_id
+        ]
+
+    def _record(self, pairs: Sequence[TopicPair], compared_ms: int, clearance: Clearance) -> None:
+        settings, source_id = self.settings, self.source.cluster_id()
+        ensure_flow_topic(self.target, settings.flow, settings.topics.replication_factor)
+        records = [
+            COPIES.entry(
+                pair.target,
+                FirstSeen(
+                    source_topic=pair.source,
+                    topic_id=self.plan.source_topics[pair.source].topic_id,
+                    target_topic_id=self.plan.target_topics[pair.target].topic_id,
+                    cluster_id=source_id,
+                    adopted=True,
+                    compared=True,
+                    compared_ms=compared_ms,
+                    origins=tuple(dict.fromkeys((source_id, *self.history.chain(pair.source)))),
+                ),
+            )
+            for pair in pairs
+        ]
+
+        async def append() -> None:
+            async with Cluster(Endpoint.of(settings.target)) as target:
+                journal = Journal(target, settings.flow, clearance)
+                stops = standing_in(await journal.newest()).stops  # what was compared whole is in order
+                copies = {pair.target for pair in pairs}
+                lifted = [STOPS.tombstone(partition) for partition in stops if partition.topic in copies]
+                await journal.append_all([*records, *lifted])
+
+        asyncio.run(append())
 
 
 def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: bool, as_json: bool) -> ExitCode:
@@ -71,68 +200,25 @@ def adopt(settings: Settings, topics: Sequence[str], *, every: bool, ends_only: 
     plan = plan_topics(source, target, settings, history)
     if whole := [finding for finding in plan.refusals if not finding.topic]:
         raise PreflightError("\n".join(map(str, whole)))
+    flow = _PlannedFlow(settings, source, target, plan, history)
     pairs = _chosen(settings, plan, topics, every=every)
-    verdicts = Gate(source, target).verdicts(plan)
-    stops = stops_in(own.newest, {topic: info.topic_id for topic, info in plan.target_topics.items()})
-    found: list[Adopted] = []
-    to_compare: list[TopicPair] = []
-    for pair in pairs:
-        verdict = verdicts[pair.target]
-        loop = loop_finding(pair.source, settings.target.alias, history)
-        if verdict.standing in _ADOPTABLE and loop is not None:  # to name it here would stop the flow that fills it
-            found.append(Adopted(pair.source, pair.target, False, f"is not taken over: {loop}", ExitCode.PREFLIGHT))
-        elif verdict.standing in _ADOPTABLE:
-            to_compare.append(pair)
-        elif verdict.standing is CopyStanding.CLAIMED:
-            flow = history.claims[pair.target].flow
-            end = f"end that flow first: `mirror failover`, or delete {journal_topic(flow)} where it is no more"
-            found.append(Adopted(pair.source, pair.target, False, f"{verdict.reason}; {end}", ExitCode.PREFLIGHT))
-        elif verdict.standing is CopyStanding.OURS:
-            found.append(_ours(pair, stops))
-        else:
-            found.append(Adopted(pair.source, pair.target, False, _NOTHING_TO_DO[verdict.standing]))
+    done = flow.left_alone(pairs, own)
+    to_compare = [pair for pair in pairs if pair.source not in done]
     if to_compare:
         _require_all(history)
     began_ms = 0 if ends_only else clock.now_ms()
-    compared = list(_compared(settings, plan, to_compare, ends_only=ends_only))
-    equal = [pair for pair, adopted in zip(to_compare, compared, strict=True) if adopted.adopted]
+    compared = {adopted.topic: adopted for adopted in _compared(settings, plan, to_compare, ends_only=ends_only)}
+    equal = [pair for pair in to_compare if compared[pair.source].adopted]
     if equal:
-
-        def taken_over() -> list[Adopted]:
-            with beating() as detector:  # comparing takes long, and others may have acted meanwhile
-                clearance = Clearance(detector, never)
-                refuse_failed_over(settings.flow, asyncio.run(read_own(settings)).newest)
-                left = {
-                    topic: (f"is not taken over: once it is, it {warning}. {_LET_GO}", ExitCode.PREFLIGHT)
-                    for topic, warning in _shortened(settings, source, target, history, equal).items()
-                }
-                left |= {pair.source: (_MOVED, ExitCode.CLUSTER) for pair in _gone(source, target, plan, equal)}
-                left |= {
-                    topic: (f"is not taken over: flow {flow} has it since", ExitCode.PREFLIGHT)
-                    for topic, flow in _claimed(settings, source, target, plan, equal).items()
-                }
-                taken = [pair for pair in equal if pair.source not in left]
-                _record(settings, source, plan, history, taken, began_ms, clearance)
-            return [
-                replace(adopted, adopted=False, detail=left[adopted.topic][0], code=left[adopted.topic][1])
-                if adopted.topic in left
-                else adopted
-                for adopted in compared
-            ]
-
-        compared = look_again(taken_over)
-    found = sorted([*found, *compared], key=lambda one: one.topic)
+        compared |= look_again(partial(flow.take_over, equal, compared, began_ms))
+    adoptions = [adopted for _, adopted in sorted((done | compared).items())]
     if as_json:
-        print_json({"flow": settings.flow, "topics": [asdict(adopted) for adopted in found]})
+        print_json({"flow": settings.flow, "topics": [asdict(adopted) for adopted in adoptions]})
     else:
-        for one in found:
-            print(f"{one.topic}: {one.target} {one.detail}")
-    codes = {adopted.code for adopted in found}
+        for adopted in adoptions:
+            print(f"{adopted.topic}: {adopted.target} {adopted.detail}")
+    codes = {adopted.code for adopted in adoptions}
     return next((code for code in _WORST_FIRST if code in codes), ExitCode.DONE)
-
-
-_LET_GO: Final = "One that runs reads that at SIGHUP. Where it may go, set the same on the copy first"
-_MOVED = "was recreated while it was compared, or its source was; try again"
 
 
 def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every: bool) -> list[TopicPair]:
@@ -149,7 +235,7 @@ def _chosen(settings: Settings, plan: TopicPlan, topics: Sequence[str], *, every
     return [known[topic] for topic in dict.fromkeys(topics)]
 
 
-def _ours(pair: TopicPair, stops: Mapping[TopicPartition, KnownStop]) -> Adopted:
+def _already_own(pair: TopicPair, stops: Mapping[TopicPartition, KnownStop]) -> Adopted:
     """There is nothing to take over; what is stopped, is not mended by it either."""
     problems = [
         f"partition {partition.partition} is {stop.state} at source offset {stop.offset}: {stop.detail}. {stop.advice}"
@@ -166,11 +252,9 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
         return
     wrong = asyncio.run(tails(settings, pairs, plan, {}))
     for pair in pairs:
-        ours, theirs = (
-            len(info.partitions) for info in (plan.source_topics[pair.source], plan.target_topics[pair.target])
-        )
-        if theirs > ours:
-            text = f"has {count(theirs, 'partition')} and its source has {ours}: it is no copy of that"
+        partitions = len(plan.target_topics[pair.target].partitions)
+        if partitions > (fewer := len(plan.source_topics[pair.source].partitions)):
+            text = f"has {count(partitions, 'partition')} and its source has {fewer}: it is no copy of that"
             yield Adopted(pair.source, pair.target, False, text, ExitCode.DIFFERENT)
         elif (unlike := wrong.get(pair.target)) is not None:
             code = ExitCode.CLUSTER if unlike.is_passing else ExitCode.DIFFERENT
@@ -178,7 +262,8 @@ def _compared(settings: Settings, plan: TopicPlan, pairs: Sequence[TopicPair], *
             way = "" if unlike.is_passing else _BESIDE.format(topic=pair.source)
             yield Adopted(pair.source, pair.target, False, f"is not taken over: {unlike.problem}{way}", code)
         elif ends_only:
-            text = f"is adopted; compared was the last batch of each of {count(theirs, 'partition')}, and nothing else"
+            many = count(partitions, "partition")
+            text = f"is adopted; compared was the last batch of each of {many}, and nothing else"
             yield Adopted(pair.source, pair.target, True, text)
         else:
             report = verify_flow(settings, [pair.source])
@@ -245,86 +330,7 @@ def _has_only(report: VerifyReport, *kinds: DifferenceKind) -> bool:
     return not report.unread and bool(met) and report.different == len(met)
 
 
-def _shortened(
-    settings: Settings, source: Admin, target: Admin, history: History, pairs: Sequence[TopicPair]
-) -> dict[str, str]:
-    """By source topic, what is to be said of a copy that gets settings by which it keeps less once it is the flow's,
-    which a running mirror sets within seconds.
-    """
-    copies = {pair.target for pair in pairs}
-    others = {copy: seen for copy, seen in history.seen.items() if copy not in copies}  # as of these none is another's
-    plan = plan_topics(source, target, settings, replace(history, seen=others))
-    return {pair.source: warning for pair in pairs if (warning := plan.shortened(pair.target))}
-
-
-def _claimed(
-    settings: Settings, source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]
-) -> dict[str, str]:
-    """By source topic, the other flow that writes to its copy by now."""
-    history = read_others(settings, source, target)
-    _require_all(history)
-    claims = history.claims
-    return {
-        pair.source: claim.flow
-        for pair in pairs
-        if (claim := claims.get(pair.target)) is not None
-        and same_id(claim.topic_id, plan.target_topics[pair.target].topic_id)
-    }
-
-
 def _require_all(history: History) -> None:
     if history.silent:
         advice = "try again when it can, or delete it where that flow is no more"
         raise ClusterUnreachable(f"{history.silent[0]}: {advice}")
-
-
-def _gone(source: Admin, target: Admin, plan: TopicPlan, pairs: Sequence[TopicPair]) -> list[TopicPair]:
-    """The pairs that are by other ids than when they were compared, on either side."""
-    ours, theirs = source.describe({p.source for p in pairs}), target.describe({p.target for p in pairs})
-    return [
-        pair
-        for pair in pairs
-        if pair.source not in ours
-        or pair.target not in theirs
-        or ours[pair.source].topic_id != plan.source_topics[pair.source].topic_id
-        or theirs[pair.target].topic_id != plan.target_topics[pair.target].topic_id
-    ]
-
-
-def _record(
-    settings: Settings,
-    source: Admin,
-    plan: TopicPlan,
-    history: History,
-    pairs: Sequence[TopicPair],
-    compared_ms: int,
-    clearance: Clearance,
-) -> None:
-    source_id = source.cluster_id()
-    ensure_flow_topic(Admin(settings.target), settings.flow, settings.topics.replication_factor)
-    records = [
-        COPIES.entry(
-            pair.target,
-            FirstSeen(
-                source_topic=pair.source,
-                topic_id=plan.source_topics[pair.source].topic_id,
-                target_topic_id=plan.target_topics[pair.target].topic_id,
-                cluster_id=source_id,
-                adopted=True,
-                compared=True,
-                compared_ms=compared_ms,
-                origins=tuple(dict.fromkeys((source_id, *history.chain(pair.source)))),
-            ),
-        )
-        for pair in pairs
-    ]
-
-    async def append() -> None:
-        async with Cluster(Endpoint.of(settings.target)) as target:
-            journal = Journal(target, settings.flow, clearance)
-            stops = standing_in(await journal.newest()).stops  # what was compared whole is in order
-            copies = {pair.target for pair in pairs}
-            lifted = [STOPS.tombstone(partition) for partition in stops if partition.topic in copies]
-            await journal.append_all([*records, *lifted])
-
-    asyncio.run(append())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import signal
@@ -16,9 +17,10 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import psutil
 from rich.console import Console
@@ -26,15 +28,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mirror import clock, host
 from mirror.config import Settings
+from mirror.driver.flow import Flow, RunOutcome, prepare
+from mirror.driver.scheduling import MOST_TASKS, task_count
+from mirror.driver.topic_watcher import Replanner, TopicWatcher
 from mirror.errors import ExitCode, FlowRuns
+from mirror.journal.ownership import wait_for_turn
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability import logs
 from mirror.observability.metrics import Metrics, serving
 from mirror.observability.status import PartitionStatus, Totals
+from mirror.spark.compiled import ensure_compiled
 from mirror.suspension import look_again
 
-if TYPE_CHECKING:
-    from mirror.driver.flow import RunOutcome
+_log = logs.get("mirror.run")
 
 # --- Signals ----------------------------------------------------------------------------------------------------------
 
@@ -83,9 +89,7 @@ def end_in_time(kill: Callable[[], None]) -> None:
 
     def end_hard(number: int) -> NoReturn:
         with contextlib.suppress(Exception):  # the signal may have come in the midst of another line
-            logs.get("mirror.run").error(
-                "ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow"
-            )
+            _log.error("ended_hard", signal=number, reason="asked twice" if signals[1:] else "too slow")
         try:
             kill()
         finally:
@@ -193,119 +197,128 @@ def run_flow(load: Callable[[], Settings], *, once: bool, until_caught_up: bool,
     settings = load()
     metrics = Metrics(settings.flow)
     with serving(settings.metrics.listen, metrics) if settings.metrics.listen else contextlib.nullcontext():
-        return _run(settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over)
+        host.find()
+        run = _MirrorRun(settings, load, metrics, once=once, until_caught_up=until_caught_up, take_over=take_over)
+        return run.run()
 
 
-def _run(  # noqa: PLR0915 -- the life of a mirror from its configuration to its end, in one place
-    settings: Settings,
-    load: Callable[[], Settings],
-    metrics: Metrics,
-    *,
-    once: bool,
-    until_caught_up: bool,
-    take_over: bool,
-) -> int:
-    host.find()
-    # Late, since a wrong option or configuration should not wait for PySpark's import.
-    from mirror.driver.flow import Flow, prepare
-    from mirror.driver.scheduling import MOST_TASKS, task_count
-    from mirror.driver.topic_watcher import Replanner, TopicWatcher
-    from mirror.journal import ownership
-    from mirror.spark.compiled import ensure_compiled
-    from mirror.spark.launch import check as check_engine
-    from mirror.spark.rekey.queries import check_rules, queries_for
-    from mirror.spark.session import close_context, close_in_time, end_jvm, local_master, open_context
-    from mirror.spark.supervisor import Supervisor
+@dataclass(slots=True)
+class _MirrorRun:
+    """Holds what the life of a mirror depends on, from its configuration to its end."""
 
-    def listening() -> None:
-        end_in_time(end_jvm)
-        deliver_held()
-
-    def watcher_of(settings: Settings, flow: Flow) -> TopicWatcher:
-        ids = flow.source.cluster_id, flow.target.cluster_id
-        return TopicWatcher(Replanner(settings.keeping_to(*ids)), lambda: load().keeping_to(*ids))
-
+    settings: Settings
+    #: Reads the configuration again.
+    load: Callable[[], Settings]
+    metrics: Metrics
+    _: KW_ONLY
+    once: bool
+    until_caught_up: bool
+    take_over: bool
+    #: Spark's, once it was needed.
     context: Any = None
 
-    def start_engine(tasks: int) -> None:
-        nonlocal context
-        if context is None:
-            with _clearing_up():
-                context = open_context(settings.spark, settings.flow, tasks, evaluates=bool(settings.topics.rules))
+    @property
+    def is_bounded(self) -> bool:
+        """Return True where the mirror ends by itself."""
+        return self.once or self.until_caught_up
 
-    log = logs.get("mirror.run")
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
-        check_engine(local_master(settings.spark.master, 1), settings.spark.conf)
-    is_bounded = once or until_caught_up
-    outcome = None
-    try:
-        while outcome is None:
-            if not take_over:  # whoever stands by makes nothing on the target, and starts no JVM
-                if number := asyncio.run(ownership.wait_for_turn(settings, waits=not is_bounded)):
-                    if not is_bounded:
-                        return ExitCode.DONE
-                    log.error("flow_incomplete", flow=settings.flow, missing="everything: ended while it stood by")
-                    return 128 + number
-                end_on_signals(holds_reloads=not once)
-                settings = load()  # it may have been long ago
-            if settings.topics.rules:  # Spark alone knows whether their expressions will do
-                start_engine(task_count(settings.spark.tasks, MOST_TASKS))
-                check_rules(context, settings)
-            flow = look_again(
-                partial(
-                    prepare,
-                    settings,
-                    once=once,
-                    until_caught_up=until_caught_up,
-                    take_over=take_over,
-                    start_engine=start_engine,
-                )
-            )
-            ensure_compiled()
-            log.info(
-                "flow_prepared",
-                flow=flow.name,
-                partitions=len(flow.assignments),
-                tasks=flow.tasks,
-                rekeyed=[rekeying.source for rekeying in flow.rekeyed],
-            )
-            log.info("spark_started", flow=flow.name, master=context.master, ui=context.uiWebUrl or "off")
-            with _watching(flow.name) as watch:
-                topic_watcher = None if once else watcher_of(settings, flow)
-                queries = queries_for(context, flow)
-                begun = partial(notify, "READY=1")
-                supervisor = Supervisor(context, flow, watch.show, metrics, topic_watcher, queries, listening, begun)
-                try:
-                    outcome = asyncio.run(_supervised(supervisor.run()))
-                except FlowRuns:  # of several that stood by another one was quicker
-                    if is_bounded:
-                        raise
-                    end_on_signals(holds_reloads=True)
-    finally:
-        notify("STOPPING=1")
-        if context is not None:
-            close_in_time(partial(close_context, context))
-    _log_end(flow.name, outcome)
-    return outcome.exit_code
+    def run(self) -> int:
+        """Run the flow to its end, and return the exit code. Raises MirrorError."""
+        # Late, since a wrong option or configuration should not wait for PySpark's import, nor a turn that comes.
+        importlib.import_module("mirror.spark.supervisor")
+        from mirror.spark.launch import check as check_engine
+        from mirror.spark.session import close_context, close_in_time, local_master
+
+        if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has its own idea of the master
+            check_engine(local_master(self.settings.spark.master, 1), self.settings.spark.conf)
+        outcome = None
+        try:
+            while outcome is None:
+                if not self.take_over and (ended := self._stand_by()) is not None:
+                    return ended
+                flow = self._prepare()
+                outcome = self._mirror(flow)
+        finally:
+            notify("STOPPING=1")
+            if self.context is not None:
+                close_in_time(partial(close_context, self.context))
+        _log_end(flow.name, outcome)
+        return outcome.exit_code
+
+    def _stand_by(self) -> int | None:
+        """Wait while another mirror runs the flow, without a JVM, and with nothing made on the target. Return the exit
+        code where a signal ended that.
+        """
+        if number := asyncio.run(wait_for_turn(self.settings, waits=not self.is_bounded)):
+            if not self.is_bounded:
+                return ExitCode.DONE
+            _log.error("flow_incomplete", flow=self.settings.flow, missing="everything: ended while it stood by")
+            return 128 + number
+        end_on_signals(holds_reloads=not self.once)
+        self.settings = self.load()  # it may have been long ago
+        return None
+
+    def _prepare(self) -> Flow:
+        """Prepare the flow, and start Spark."""
+        from mirror.spark.rekey.queries import check_rules
+
+        settings = self.settings
+        if settings.topics.rules:  # Spark alone knows whether their expressions will do
+            self._start_engine(task_count(settings.spark.tasks, MOST_TASKS))
+            check_rules(self.context, settings)
+        preparing = partial(prepare, settings, once=self.once, until_caught_up=self.until_caught_up)
+        flow = look_again(partial(preparing, take_over=self.take_over, start_engine=self._start_engine))
+        ensure_compiled()
+        rekeyed = [rule.source for rule in flow.rekeyed]
+        _log.info("flow_prepared", flow=flow.name, partitions=len(flow.assignments), tasks=flow.tasks, rekeyed=rekeyed)
+        _log.info("spark_started", flow=flow.name, master=self.context.master, ui=self.context.uiWebUrl or "off")
+        return flow
+
+    def _start_engine(self, tasks: int) -> None:
+        from mirror.spark.session import open_context
+
+        if self.context is None:
+            settings = self.settings
+            with _clearing_up():
+                self.context = open_context(settings.spark, settings.flow, tasks, evaluates=bool(settings.topics.rules))
+
+    def _mirror(self, flow: Flow) -> RunOutcome | None:
+        """Mirror to the end of the flow, and return how it ended; None where another that stood by was quicker."""
+        from mirror.spark.rekey.queries import queries_for
+        from mirror.spark.session import end_jvm
+        from mirror.spark.supervisor import Supervisor
+
+        def listening() -> None:
+            end_in_time(end_jvm)
+            deliver_held()
+
+        ids = flow.source.cluster_id, flow.target.cluster_id
+        with _Watch(flow.name, Console(stderr=True) if sys.stderr.isatty() else None) as watch:
+            watcher = None
+            if not self.once:
+                watcher = TopicWatcher(Replanner(self.settings.keeping_to(*ids)), lambda: self.load().keeping_to(*ids))
+            queries, begun = queries_for(self.context, flow), partial(notify, "READY=1")
+            supervisor = Supervisor(self.context, flow, watch.show, self.metrics, watcher, queries, listening, begun)
+            try:
+                return asyncio.run(_supervised(supervisor.run()))
+            except FlowRuns:
+                if self.is_bounded:
+                    raise
+                end_on_signals(holds_reloads=True)
+        return None
 
 
 def _log_end(flow: str, outcome: RunOutcome) -> None:
     totals = Totals.of(outcome.figures.values())
-    log = logs.get("mirror.run")
-    log.info(
-        "flow_ended",
-        flow=flow,
-        exit_code=int(outcome.exit_code),
-        **totals.counts,
-        verdicts=dict(totals.verdicts),
-    )
+    code, verdicts = int(outcome.exit_code), dict(totals.verdicts)
+    _log.info("flow_ended", flow=flow, exit_code=code, **totals.counts, verdicts=verdicts)
     if outcome.contended:
-        log.error("flow_taken_over", flow=flow, by=outcome.contended, state="FENCED")
+        _log.error("flow_taken_over", flow=flow, by=outcome.contended, state="FENCED")
     if outcome.refused:
         left_out = {refusal.source: refusal.reason for refusal in outcome.refused}
-        log.error("topics_refused", flow=flow, topics=sorted(left_out), reason=next(iter(left_out.values())))
+        _log.error("topics_refused", flow=flow, topics=sorted(left_out), reason=next(iter(left_out.values())))
     if outcome.incomplete:
-        log.error("flow_incomplete", flow=flow, missing=outcome.incomplete)
+        _log.error("flow_incomplete", flow=flow, missing=outcome.incomplete)
 
 
 async def _supervised(running: Coroutine[Any, Any, T]) -> T:
@@ -342,8 +355,7 @@ class _Watch(AbstractContextManager["_Watch"]):
     """Shows figures as they come: a progress bar on a terminal, a line every ten seconds elsewhere."""
 
     def __init__(self, flow: str, console: Console | None) -> None:
-        self._flow, self._log = flow, logs.get("mirror.run")
-        self._shown_at = clock.monotonic()
+        self._flow, self._shown_at = flow, clock.monotonic()
         self._bar = (
             Progress(
                 TextColumn("[bold]{task.description}"),
@@ -385,7 +397,7 @@ class _Watch(AbstractContextManager["_Watch"]):
             self._bar.update(self._task, completed=done, total=done + (totals.lag_records or 0), rate=rate, note=note)
         elif figures and now - self._shown_at >= LINE_SECONDS:  # tasks report from their first second on
             self._shown_at = now
-            self._log.info(
+            _log.info(
                 "mirroring",
                 flow=self._flow,
                 records=totals.records,
@@ -394,7 +406,3 @@ class _Watch(AbstractContextManager["_Watch"]):
                 mb_per_s=round(rate, 1),
                 states=states,
             )
-
-
-def _watching(flow: str) -> _Watch:
-    return _Watch(flow, Console(stderr=True) if sys.stderr.isatty() else None)

@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -70,8 +71,8 @@ class TopicOrPartition(NamedTuple):
     target: str
     partition: int = -1
 
-    def lacks(self, kind: Lack, first: int, next_offset: int, reason: str) -> Shortfall:
-        """Some of it."""
+    def lacks(self, kind: Lack, reason: str, first: int = -1, next_offset: int = -1) -> Shortfall:
+        """Return what the target lacks of it: all of it, or source offsets from `first` to before `next_offset`."""
         offsets = next_offset - first if first >= 0 else 0
         place = self._asdict()
         return Shortfall(kind=kind, first=first, next_offset=next_offset, offsets=offsets, reason=reason, **place)
@@ -89,11 +90,42 @@ class Means:
     wait: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chosen:
+    """Holds the topics to compare, as both clusters list them."""
+
+    #: All source topics that the flow mirrors.
+    mirrored: Collection[str]
+    #: Those to compare.
+    pairs: Sequence[TopicPair]
+    #: What cannot be compared.
+    refused: Sequence[Shortfall]
+    #: The sources of `pairs`, by name.
+    source_topics: Mapping[str, TopicInfo]
+    #: The target topics of `copied`, by name.
+    target_topics: Mapping[str, TopicInfo]
+
+    @property
+    def copied(self) -> list[TopicPair]:
+        """Return the topics that no rule re-keys."""
+        return [pair for pair in self.pairs if pair.rekeying is None]
+
+    @property
+    def source_ids(self) -> dict[str, UUID | None]:
+        """Return the sources' topic ids by target topic; None where the source has no such topic any more."""
+        topics = {pair.target: self.source_topics.get(pair.source) for pair in self.pairs}
+        return {target: topic.topic_id if topic else None for target, topic in topics.items()}
+
+    def partitions(self, *, own_clock: bool) -> Iterator[Pair]:
+        """Yield the partitions that both sides have."""
+        for pair in self.copied:
+            copy = self.target_topics.get(pair.target)
+            for number in range(min(pair.partitions, len(copy.partitions) if copy else 0)):
+                yield Pair(TopicPartition(pair.source, number), TopicPartition(pair.target, number), own_clock)
+
+
 def verify_flow(
-    settings: Settings,
-    topics: Sequence[str] | None = None,
-    watch: Watch | None = None,
-    means: Means = Means(),
+    settings: Settings, topics: Sequence[str] | None = None, watch: Watch | None = None, means: Means = Means()
 ) -> VerifyReport:
     """Compare the flow's topics, or those of them with the given source names, as they are now. Writes to no cluster.
 
@@ -103,102 +135,52 @@ def verify_flow(
     began = clock.monotonic()
     source, target = Admin(settings.source), Admin(settings.target)
     refuse_same(source, target)  # a copy is equal to itself, which proves nothing
-    every, refused = _pairs(source, target, settings)
-    asked = _selected(every, topics)
-    unseen = target.denied(pair.target for pair in asked)
-    chosen = [pair for pair in asked if pair.target not in unseen]
-    pairs = [pair for pair in chosen if pair.rekeying is None]
-    there = target.describe(pair.target for pair in pairs)
-    here = source.describe(pair.source for pair in chosen)
-    ids = {pair.target: here[pair.source].topic_id for pair in chosen if pair.source in here}
-    recorded = asyncio.run(_recorded(settings, {pair.target: ids.get(pair.target) for pair in chosen}))
-    moves = Moves(settings.flow, recorded.indexes) if settings.topics.offsets == "translate" else None
-    own_clock = settings.topics.append_time == "target"
-    partitions = [
-        Pair(TopicPartition(pair.source, index), TopicPartition(pair.target, index), own_clock)
-        for pair in pairs
-        for index in range(min(pair.partitions, _partitions(there.get(pair.target))))
-    ]
-    rate = settings.limits.bytes_per_second
-    ends = Endpoint.of(settings.source).bounded(rate), Endpoint.of(settings.target).bounded(rate)
-    known = Known(
-        moves=moves,
-        since=recorded.since,
-        losses={
-            partition: tuple((one.first, one.next_offset) for one in lost)
-            for partition, lost in recorded.losses.items()
-        },
-    )
+    chosen = _chosen(settings, source, target, topics)
+    recorded = asyncio.run(_recorded(settings, chosen.source_ids))
+    rate, is_running = settings.limits.bytes_per_second, recorded.status.pulse is Pulse.RUNNING
+    endpoints = Endpoint.of(settings.source).bounded(rate), Endpoint.of(settings.target).bounded(rate)
+    partitions = list(chosen.partitions(own_clock=settings.topics.append_time == "target"))
     waiting = Waiting(means.wait, recorded.copied_now)
-    proof, kept = asyncio.run(plan_proof(*ends, partitions, settings.flow, known, means.file, waiting))
-    spark = _needs_spark(proof, means.spark)
-    computed = {pair.source for pair in chosen if pair.rekeying is not None and means.spark is not False}
-    try:
-        planned = plan_topics(source, target, settings).rekeyed if computed else ()
-        rules = [rule for rule in planned if rule.source in computed]
-        wait = means.wait if recorded.status.pulse is Pulse.RUNNING else 0.0
-        rekeyed = _rekeyed(settings, rules, wait, known.losses)
-        if spark:
+    proof, kept = asyncio.run(plan_proof(*endpoints, partitions, settings.flow, recorded.known, means.file, waiting))
+    is_large = "PYSPARK_GATEWAY_PORT" in os.environ or proof.size >= SPARK_BYTES
+    with closing(kept) if kept else nullcontext():
+        rules = [] if means.spark is False else _rules(settings, source, target, chosen.pairs)
+        rekeyed = _rekeyed(settings, rules, means.wait if is_running else 0.0, recorded.known.losses)
+        if spark := is_large if means.spark is None else means.spark:
             reports, unread = _on_spark(settings, proof, kept, watch)
         else:
             reports, unread = asyncio.run(run_proof(proof, prove, SHARES_AT_ONCE, kept, watch))
-    finally:
-        if kept:
-            kept.close()
-    proved = {rule.source for rule in rules}  # a rule whose topic is refused is none of these
-    mirrored = {pair.source for pair in every}
-    seen = {**recorded.rekeyed, **recorded.seen}
-    gone = {} if topics else gone_topics(settings, source, target, seen, mirrored)
-    hidden = {} if topics else hidden_topics(settings, source, recorded.seen, mirrored, target.topic_names())
-    lacking = [
-        *([] if topics else refused),
-        *(
-            TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, f"the source hides it: {GRANT_READ}")
-            for copy, topic in hidden.items()
-        ),
-        *(
-            TopicOrPartition(pair.source, pair.target).lacks(
-                Lack.NOT_VERIFIED, -1, -1, f"the target hides it: {GRANT_WRITE}"
-            )
-            for pair in asked
-            if pair.target in unseen
-        ),
-        *asyncio.run(_not_compared(settings, [pair for pair in chosen if pair.source not in proved], there)),
-        *asyncio.run(_by_others(settings, chosen)),
-        *(lack for _, lacks in rekeyed for lack in lacks),
+    subject = proof.plan.subject
+    shortfalls = [
+        *chosen.refused,
+        *([] if topics else _hidden(settings, source, target, chosen.mirrored, recorded)),
+        *asyncio.run(_not_compared(settings, chosen, rules)),
+        *asyncio.run(_by_others(settings, chosen.pairs)),
+        *(shortfall for _, lacking in rekeyed for shortfall in lacking),
         *_lost_by_rules(rules, recorded),
         *_stopped_by_rules(rules, recorded),
-        *_of_another(pairs, there, here, recorded, proof.plan.subject.source_id),
+        *_of_another(chosen, recorded, subject.source_id),
         *_shortfalls(proof, reports, unread, recorded),
     ]
+    gone = {} if topics else gone_topics(settings, source, target, recorded.rekeyed | recorded.seen, chosen.mirrored)
     return VerifyReport(
         flow=settings.flow,
         source=settings.source.alias,
         target=settings.target.alias,
         partitions=tuple(reports),
-        misfits=tuple(
-            _misfit(pair, found)
-            for pair in pairs
-            if _partitions(found := there.get(pair.target)) > pair.partitions and found is not None
-        ),
+        misfits=tuple(_misfits(chosen)),
         seconds=clock.monotonic() - began,
-        moved=moves is not None,
-        source_id=proof.plan.subject.source_id,
-        target_id=proof.plan.subject.target_id,
+        moved=recorded.known.moves is not None,
+        source_id=subject.source_id,
+        target_id=subject.target_id,
         begun_ms=proof.plan.begun_ms,
         spark=spark or bool(rules),
         rekeyed=tuple(report for report, _ in rekeyed if report is not None),
         resumed=kept.resumed if kept else 0,
         unread=unread,
         gone=tuple(Gone(topic, copy) for copy, topic in gone.items()),
-        shortfalls=tuple(sorted(lacking, key=lambda one: (one.topic, one.partition, one.first))),
+        shortfalls=tuple(sorted(shortfalls, key=lambda lack: (lack.topic, lack.partition, lack.first))),
     )
-
-
-def _needs_spark(proof: Proof, asked: bool | None) -> bool:
-    if asked is not None:
-        return asked
-    return "PYSPARK_GATEWAY_PORT" in os.environ or proof.size >= SPARK_BYTES
 
 
 def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: Watch | None) -> Proved:
@@ -206,6 +188,13 @@ def _on_spark(settings: Settings, proof: Proof, kept: SavedProof | None, watch: 
 
     with ProofOnSpark(settings.spark, settings.flow, max(1, len(proof.plan.ranges))) as engine:
         return asyncio.run(run_proof(proof, engine.prove, engine.slots, kept, watch))
+
+
+def _rules(settings: Settings, source: Admin, target: Admin, pairs: Iterable[TopicPair]) -> Sequence[Rekeying]:
+    """Return the rules by which topics of these are re-keyed, without those whose topic is refused."""
+    topics = {pair.source for pair in pairs if pair.rekeying is not None}
+    planned = plan_topics(source, target, settings).rekeyed if topics else ()
+    return [rule for rule in planned if rule.source in topics]
 
 
 def _rekeyed(
@@ -226,23 +215,22 @@ def _rekeyed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Recorded:
-    """What the journal says: where offsets moved to, where the flow began and what was lost, by target partition; as
-    what its topics were first seen, by target topic; which source topics are paused; and how the flow stands.
-    """
+    """Holds what the journal says of the flow."""
 
-    indexes: Indexes
-    since: Mapping[TopicPartition, int]
-    seen: Mapping[str, FirstSeen]
-    rekeyed: Mapping[str, FirstSeen]
+    #: What a proof needs of it.
+    known: Known
+    #: As what topics were first seen, by target topic: copies, and those that are re-keyed.
+    seen: dict[str, FirstSeen]
+    rekeyed: dict[str, FirstSeen]
+    #: By target partition.
     losses: Mapping[TopicPartition, Sequence[Lost]]
+    #: Source topics.
     paused: Collection[str]
+    #: By target partition.
     stops: Mapping[TopicPartition, KnownStop]
     status: Status
-
-    @property
-    def figures(self) -> Mapping[TopicPartition, PartitionStatus]:
-        """The newest report of each source partition."""
-        return {TopicPartition(status.topic, status.partition): status for status in self.status.figures}
+    #: The newest report of each source partition.
+    figures: Mapping[TopicPartition, PartitionStatus]
 
     @property
     def copied_now(self) -> Collection[TopicPartition]:
@@ -250,7 +238,7 @@ class _Recorded:
         if self.status.pulse is not Pulse.RUNNING:
             return ()
         return {
-            TopicPartition(status.target_topic, status.partition)
+            status.target
             for status in self.status.figures
             if not status.state.is_stop and status.topic not in self.paused
         }
@@ -264,29 +252,41 @@ async def _recorded(settings: Settings, topics: Mapping[str, UUID | None]) -> _R
         journal = Journal(target, settings.flow)
         await target.refresh([journal.partition.topic, *topics])
         entries = (await journal.read())[0] if journal.partition.topic in target.topics else []
-        known = newest(entries)
-        seen = COPIES.newest(known)
+        values = newest(entries)
+        seen, losses = COPIES.newest(values), losses_in(values)
+        since = {
+            partition: offset
+            for partition, offset in starts_in(values, target).items()
+            if same_id(seen[partition.topic].topic_id, topics.get(partition.topic))
+        }
+        accepted = {copy: tuple((loss.first, loss.next_offset) for loss in lost) for copy, lost in losses.items()}
+        moves = Moves(settings.flow, Indexes(entries)) if settings.topics.offsets == "translate" else None
+        flow = status_of(settings.flow, settings.target.alias, values, clock.now_ms())
         return _Recorded(
-            indexes=Indexes(entries),
-            since={
-                partition: offset
-                for partition, offset in starts_in(known, target).items()
-                if same_id(seen[partition.topic].topic_id, topics.get(partition.topic))
-            },
+            known=Known(moves=moves, since=since, losses=accepted),
             seen=seen,
-            rekeyed=REKEYED.newest(known),
-            losses=losses_in(known),
-            paused=paused_in(known),
-            stops=stops_in(known, {name: target.topic_id(name) for name in topics}),
-            status=status_of(settings.flow, settings.target.alias, known, clock.now_ms()),
+            rekeyed=REKEYED.newest(values),
+            losses=losses,
+            paused=paused_in(values),
+            stops=stops_in(values, {name: target.topic_id(name) for name in topics}),
+            status=flow,
+            figures={status.source: status for status in flow.figures},
         )
+
+
+def _hidden(
+    settings: Settings, source: Admin, target: Admin, mirrored: Collection[str], recorded: _Recorded
+) -> Iterator[Shortfall]:
+    hidden = hidden_topics(settings, source, recorded.seen, mirrored, target.topic_names())
+    for copy, topic in hidden.items():
+        yield TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, f"the source hides it: {GRANT_READ}")
 
 
 def _shortfalls(
     proof: Proof, reports: Iterable[PartitionReport], unread: Iterable[Unread], recorded: _Recorded
 ) -> Iterator[Shortfall]:
     """What the target lacks of the partitions that were compared, as far as both logs and the journal say."""
-    passed = {one.pair for one in unread}
+    passed = {partition.pair for partition in unread}
     lost = {report.pair: report.lost for report in reports}
     by_pair: dict[Pair, list[LogBounds]] = {}
     for part in proof.plan.ranges:
@@ -297,35 +297,28 @@ def _shortfalls(
         place = TopicOrPartition(pair.source.topic, pair.target.topic, pair.source.partition)
         yield from _behind(place, bounds[-1], recorded)
         if (first := bounds[0].left_out_from) >= 0:
-            yield place.lacks(Lack.LEFT_OUT, first, bounds[0].source_start, "the flow began behind them")
+            yield place.lacks(Lack.LEFT_OUT, "the flow began behind them", first, bounds[0].source_start)
         kept_from = bounds[0].target_start  # what the target has deleted since is nobody's loss any more
-        for one in recorded.losses.get(pair.target, ()):
-            first = max(one.first, kept_from)
-            if first < one.next_offset and (
-                (one.first, one.next_offset) in lost.get(pair, ()) or first < bounds[0].begin
-            ):
-                yield place.lacks(Lack.LOST, first, one.next_offset, f"reason {one.reason}, as the journal says")
+        for loss in recorded.losses.get(pair.target, ()):
+            first, until = max(loss.first, kept_from), loss.next_offset
+            if first < until and ((loss.first, until) in lost.get(pair, ()) or first < bounds[0].begin):
+                yield place.lacks(Lack.LOST, f"reason {loss.reason}, as the journal says", first, until)
 
 
-def _of_another(
-    pairs: Iterable[TopicPair],
-    there: Mapping[str, TopicInfo],
-    here: Mapping[str, TopicInfo],
-    recorded: _Recorded,
-    source_id: str,
-) -> Iterator[Shortfall]:
+def _of_another(chosen: _Chosen, recorded: _Recorded, source_id: str) -> Iterator[Shortfall]:
     """Copies of another cluster's topic, or of one that was made anew since, by the journal: they may be equal where
     both logs were read, and are no proof that the target has what that one held.
     """
-    for pair in pairs:
-        seen, copy, ours = recorded.seen.get(pair.target), there.get(pair.target), here.get(pair.source)
-        if seen is None or copy is None or ours is None or not same_id(seen.target_topic_id, copy.topic_id):
+    for pair in chosen.copied:
+        seen = recorded.seen.get(pair.target)
+        topic, copy = chosen.source_topics.get(pair.source), chosen.target_topics.get(pair.target)
+        if seen is None or copy is None or topic is None or not same_id(seen.target_topic_id, copy.topic_id):
             continue
         place = TopicOrPartition(pair.source, pair.target)
         if reason := seen.from_another(source_id):
-            yield place.lacks(Lack.NOT_VERIFIED, -1, -1, reason)
-        elif not same_id(seen.topic_id, ours.topic_id):
-            yield place.lacks(Lack.NOT_VERIFIED, -1, -1, made_anew(seen.topic_id, ours.topic_id))
+            yield place.lacks(Lack.NOT_VERIFIED, reason)
+        elif not same_id(seen.topic_id, topic.topic_id):
+            yield place.lacks(Lack.NOT_VERIFIED, made_anew(seen.topic_id, topic.topic_id))
 
 
 def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
@@ -333,8 +326,8 @@ def _lost_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[S
     for rule in rules:
         for partition, lost in recorded.losses.items():
             place = TopicOrPartition(rule.source, rule.target, partition.partition)
-            for one in lost if partition.topic == rule.target else ():
-                yield place.lacks(Lack.LOST, one.first, one.next_offset, f"reason {one.reason}, as the journal says")
+            for loss in lost if partition.topic == rule.target else ():
+                yield place.lacks(Lack.LOST, f"reason {loss.reason}, as the journal says", loss.first, loss.next_offset)
 
 
 def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterator[Shortfall]:
@@ -347,7 +340,7 @@ def _stopped_by_rules(rules: Iterable[Rekeying], recorded: _Recorded) -> Iterato
         for number in sorted(numbers):
             place = TopicOrPartition(rule.source, rule.target, number)
             if reason := _stop_of(place, recorded):
-                yield place.lacks(Lack.STOPPED, -1, -1, reason)
+                yield place.lacks(Lack.STOPPED, reason)
 
 
 def _stop_of(place: TopicOrPartition, recorded: _Recorded) -> str:
@@ -364,7 +357,7 @@ def _behind(place: TopicOrPartition, bounds: LogBounds, recorded: _Recorded) -> 
     """What is not there yet of one partition, and why, or that it stopped."""
     first = bounds.until - bounds.lag
     if reason := _stop_of(place, recorded):
-        yield place.lacks(Lack.STOPPED, *((first, bounds.until) if bounds.lag else (-1, -1)), reason)
+        yield place.lacks(Lack.STOPPED, reason, *((first, bounds.until) if bounds.lag else ()))
     elif bounds.lag:
         if bounds.open_from is not None:
             reason = held_from(bounds.open_from)
@@ -375,27 +368,30 @@ def _behind(place: TopicOrPartition, bounds: LogBounds, recorded: _Recorded) -> 
             reason = f"the mirror had not copied it yet ({figures.state if figures else 'no report of it'})"
         else:
             reason = f"the mirror: {recorded.status.pulse}"
-        yield place.lacks(Lack.BEHIND, first, bounds.until, reason)
+        yield place.lacks(Lack.BEHIND, reason, first, bounds.until)
 
 
-async def _not_compared(
-    settings: Settings, pairs: Iterable[TopicPair], there: Mapping[str, TopicInfo]
-) -> Sequence[Shortfall]:
-    """Topics and partitions that have no copy to compare, and what the source holds of them. Raises ClusterError."""
+async def _not_compared(settings: Settings, chosen: _Chosen, rules: Iterable[Rekeying]) -> Sequence[Shortfall]:
+    """Return the topics and partitions that have no copy to compare, without those that were proved by `rules`, and
+    what the source holds of them. Raises ClusterError.
+    """
     lacking: list[tuple[Shortfall, list[TopicPartition]]] = []
-    for pair in pairs:
+    proved = {rule.source for rule in rules}
+    for pair in chosen.pairs:
+        if pair.source in proved:
+            continue
         every = [TopicPartition(pair.source, index) for index in range(pair.partitions)]
-        place, found = TopicOrPartition(pair.source, pair.target), there.get(pair.target)
+        place, found = TopicOrPartition(pair.source, pair.target), chosen.target_topics.get(pair.target)
         if pair.rekeying is not None:
             reason = "a rule re-keys its records, and they are computed on Spark (--spark)"
-            lacking.append((place.lacks(Lack.NOT_VERIFIED, -1, -1, reason), every))
+            lacking.append((place.lacks(Lack.NOT_VERIFIED, reason), every))
         elif found is None:
-            lacking.append((place.lacks(Lack.ABSENT, -1, -1, f"no topic {pair.target} on the target"), every))
+            lacking.append((place.lacks(Lack.ABSENT, f"no topic {pair.target} on the target"), every))
         else:
             reason = f"{pair.target} has {count(len(found.partitions), 'partition')} on the target"
             for partition in every[len(found.partitions) :]:
-                one = place._replace(partition=partition.partition)
-                lacking.append((one.lacks(Lack.ABSENT, -1, -1, reason), [partition]))
+                absent = place._replace(partition=partition.partition)
+                lacking.append((absent.lacks(Lack.ABSENT, reason), [partition]))
     if not lacking:
         return ()
     asked = {partition for _, every in lacking for partition in every}
@@ -421,8 +417,7 @@ async def _by_others(settings: Settings, pairs: Iterable[TopicPair]) -> Sequence
                 await cluster.require_all()
         except ClusterError as silence:
             problem = str(silence)
-    silenced = [TopicOrPartition(pair.source, pair.target) for pair in pairs] if problem else []
-    return [place.lacks(Lack.NOT_VERIFIED, -1, -1, problem) for place in silenced]
+    return [TopicOrPartition(pair.source, pair.target).lacks(Lack.NOT_VERIFIED, problem) for pair in pairs if problem]
 
 
 def verify(
@@ -486,25 +481,37 @@ def check_writable(file: Path) -> None:
         raise ConfigError(f"--report {file}: {problem.strerror}") from problem
 
 
+def _chosen(settings: Settings, source: Admin, target: Admin, topics: Sequence[str] | None) -> _Chosen:
+    """Ask both clusters which topics there are to compare. Raises as `verify_flow` does."""
+    mirrored, refused = _pairs(source, target, settings)
+    asked = _selected(mirrored, topics)
+    hidden = target.denied(pair.target for pair in asked)
+    pairs = [pair for pair in asked if pair.target not in hidden]
+    reason = f"the target hides it: {GRANT_WRITE}"
+    places = (TopicOrPartition(pair.source, pair.target) for pair in asked if pair.target in hidden)
+    return _Chosen(
+        mirrored={pair.source for pair in mirrored},
+        pairs=pairs,
+        refused=[*([] if topics else refused), *(place.lacks(Lack.NOT_VERIFIED, reason) for place in places)],
+        target_topics=target.describe(pair.target for pair in pairs if pair.rekeying is None),
+        source_topics=source.describe(pair.source for pair in pairs),
+    )
+
+
 def _pairs(source: Admin, target: Admin, settings: Settings) -> tuple[Sequence[TopicPair], Sequence[Shortfall]]:
     """The topics that the flow mirrors, and those that it would if nothing refused them."""
     selection = select({name: len(info.partitions) for name, info in source.topics().items()}, settings.topics)
-    illegal = {pair.source for pair in selection.illegal} | {
-        one for clash in selection.clashes for one in clash.sources
-    }
+    clashing = [(topic, clash.target) for clash in selection.clashes for topic in clash.sources]
+    illegal = {pair.source for pair in selection.illegal} | {topic for topic, _ in clashing}
     pairs = [pair for pair in selection.pairs if pair.source not in illegal]
     if not pairs:
         plan_topics(source, target, settings).raise_refusals()  # in the words in which `mirror run` refuses it
     refused = [
         *((pair.source, pair.target, f"no legal name on the target: {pair.target}") for pair in selection.illegal),
-        *(
-            (one, clash.target, "several topics would have one copy")
-            for clash in selection.clashes
-            for one in clash.sources
-        ),
+        *((topic, copy, "several topics would have one copy") for topic, copy in clashing),
         *((name, "", "no such topic on the source") for name in selection.missing),
     ]
-    shortfalls = [TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, -1, -1, why) for topic, copy, why in refused]
+    shortfalls = [TopicOrPartition(topic, copy).lacks(Lack.NOT_VERIFIED, why) for topic, copy, why in refused]
     return pairs, shortfalls
 
 
@@ -519,11 +526,9 @@ def _selected(pairs: Sequence[TopicPair], topics: Sequence[str] | None) -> Seque
     return [pair for pair in pairs if pair.source in topics]
 
 
-def _partitions(found: TopicInfo | None) -> int:
-    return len(found.partitions) if found else 0
-
-
-def _misfit(pair: TopicPair, found: TopicInfo) -> Difference:
+def _misfits(chosen: _Chosen) -> Iterator[Difference]:
     """More partitions on the target than on the source: those that it lacks are no difference, but not there yet."""
-    there = count(len(found.partitions), "partition")
-    return Difference(pair.source, -1, -1, DifferenceKind.TOPIC, count(pair.partitions, "partition"), there)
+    for pair in chosen.copied:
+        if (copy := chosen.target_topics.get(pair.target)) is not None and len(copy.partitions) > pair.partitions:
+            sides = (count(partitions, "partition") for partitions in (pair.partitions, len(copy.partitions)))
+            yield Difference(pair.source, -1, -1, DifferenceKind.TOPIC, *sides)

@@ -216,7 +216,7 @@ class _Switchboard:
         """The same attempt that comes again is one whose connection broke without our knowing, or that Spark runs anew:
         the former line is of nobody who should go on.
         """
-        for former in [one for one in self.lines if (one.task, one.attempt) == (line.task, line.attempt)]:
+        for former in [known for known in self.lines if (known.task, known.attempt) == (line.task, line.attempt)]:
             del self.lines[former]
             former.frames.writer.transport.abort()
         self.strangers.pop(line.frames.writer, None)

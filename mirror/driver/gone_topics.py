@@ -64,7 +64,7 @@ class GoneTopics:
         )
         became, new = dict(zip(copies, found, strict=True)), list[PartitionStatus]()
         for figures in left:
-            at, now = TopicPartition(figures.topic, figures.partition), became.get(figures.topic)
+            at, now = figures.source, became.get(figures.topic)
             if now is not None and now.lacks(figures.partition):
                 self.over.append(figures.key())
                 continue

@@ -239,7 +239,7 @@ class JournalState:
         """
         try:
             figures = PartitionStatus.from_json(report)
-            partition = TopicPartition(figures.topic, figures.partition)
+            partition = figures.source
             if partition not in held:
                 raise ValueError(f"{partition} is not mirrored by this task")
         except NOT_OURS as problem:
@@ -255,8 +255,8 @@ class JournalState:
         """Learn a partition's figures from the result of its task, which has ended; the same, dated by our clock.
         `last`: its last acknowledged position, which the journal may lack.
         """
-        partition = TopicPartition(figures.topic, figures.partition)
-        target = TopicPartition(figures.target_topic, figures.partition)
+        partition = figures.source
+        target = figures.target
         self._lasts.pop(target, None)
         if last is not None:
             self._lasts[target] = last
@@ -268,30 +268,27 @@ class JournalState:
         for known in (self.live, self._heard, self._reported):
             known.pop(partition, None)
 
-    def handed(self, one: Assignment) -> Assignment:
+    def handed(self, assignment: Assignment) -> Assignment:
         """An assignment with all that is known of its copy. A stop that does not stand is known by its last report, and
         so is what it waits for.
         """
-        one, live = self.standing.handed(one), self.live.get(one.source)
-        one = replace(one, last=_further(one.last, self._lasts.get(one.target)))
-        if one.stop is None and live is not None and live.state.is_stop and live.target_topic == one.target.topic:
+        assignment, live = self.standing.handed(assignment), self.live.get(assignment.source)
+        assignment = replace(assignment, last=_further(assignment.last, self._lasts.get(assignment.target)))
+        if assignment.stop is not None or live is None:
+            return assignment
+        if live.state.is_stop and live.target_topic == assignment.target.topic:
             met = KnownStop(state=live.state, offset=live.next_offset, detail=live.detail, stands=False)
-            return replace(one, stop=met)
-        if one.stop is None and live is not None and live.state is State.UNAVAILABLE:
-            return replace(one, waits_for=live.detail)
-        return one
+            return replace(assignment, stop=met)
+        return replace(assignment, waits_for=live.detail) if live.state is State.UNAVAILABLE else assignment
 
     def newest(self, results: Mapping[TopicPartition, PartitionStatus]) -> dict[TopicPartition, PartitionStatus]:
         """The newest report of each partition; of a result and a live report of one moment, the result."""
         reports = [*self.live.values(), *results.values()]
-        return {
-            TopicPartition(status.topic, status.partition): status
-            for status in sorted(reports, key=lambda report: report.at_ms)
-        }
+        return {status.source: status for status in sorted(reports, key=lambda report: report.at_ms)}
 
     def with_end(self, figures: PartitionStatus) -> PartitionStatus:
         """The same with the lag of now, where no task sees the source's end."""
-        partition = TopicPartition(figures.topic, figures.partition)
+        partition = figures.source
         if figures.sees_the_end:
             if self.is_fresh(partition):
                 return figures
@@ -368,7 +365,7 @@ class JournalState:
                 self.metrics.keep(self.live)
             elif entry.key.startswith(STATE) and entry.value:
                 figures = PartitionStatus.from_json(entry.value)
-                at = TopicPartition(figures.topic, figures.partition)
+                at = figures.source
                 is_ours = figures.instance == self.instance and self.is_planned(figures)
                 self.standing.learn_report(_by_our_clock(figures) if is_ours else figures)
                 if is_ours and not self._is_older(at, figures):

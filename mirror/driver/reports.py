@@ -130,7 +130,7 @@ class StopLog:
     def log(self, figures: Iterable[PartitionStatus]) -> None:
         """Log what is new in them."""
         for status in figures:
-            at, now = TopicPartition(status.topic, status.partition), (status.state, status.next_offset)
+            at, now = status.source, (status.state, status.next_offset)
             if status.at_ms < self._seen.get(at, 0):
                 continue
             self._seen[at] = status.at_ms

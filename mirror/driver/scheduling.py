@@ -150,11 +150,11 @@ def renewed(
     ]
     ids = {assignment.source.topic: assignment.topic_id for assignment in kept}
     found = {assignment.place: assignment for assignment in kept}
-    for one in planned:
-        if one.place in found:
-            found[one.place] = replace(found[one.place], rules=one.rules)
-        elif ids.get(one.source.topic, one.topic_id) in (None, one.topic_id):
-            found[one.place] = one
+    for wanted in planned:
+        if wanted.place in found:
+            found[wanted.place] = replace(found[wanted.place], rules=wanted.rules)
+        elif ids.get(wanted.source.topic, wanted.topic_id) in (None, wanted.topic_id):
+            found[wanted.place] = wanted
     replaced = {assignment.source: assignment.target for assignment in planned}
     return tuple(
         assignment

@@ -33,16 +33,7 @@ from mirror.errors import (
     PreflightError,
     WireError,
 )
-from mirror.journal.entries import (
-    COPIES,
-    MAKING,
-    REKEYED,
-    STARTS,
-    FirstSeen,
-    PendingStart,
-    same_id,
-    start_offsets,
-)
+from mirror.journal.entries import COPIES, MAKING, REKEYED, STARTS, FirstSeen, PendingStart, same_id, start_offsets
 from mirror.journal.journal import Journal
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import batch_at
@@ -86,8 +77,8 @@ async def recorded(
     no such topic and the journal does not name it, PreflightError where another flow names it by now, or its
     source for a loop. Raises as `Cluster.refresh`, `start_offsets`, `elsewhere` and `Journal.append` do.
     """
-    await _all_known(source, {one.source.topic for one in assignments})
-    await _all_known(journal.cluster, {one.target.topic for one in assignments})
+    await _all_known(source, {assignment.source.topic for assignment in assignments})
+    await _all_known(journal.cluster, {assignment.target.topic for assignment in assignments})
     has_begun = any(not seen.compared for seen in COPIES.newest(known).values())
     since = {} if has_begun else await _begun(source, journal, assignments, start)
     changed: dict[bytes, bytes] = {}
@@ -96,16 +87,9 @@ async def recorded(
     for assignment in assignments:
         topic, copy = assignment.source.topic, assignment.target.topic
         key = COPIES.key(copy)
-        now = FirstSeen(
-            source_topic=topic,
-            topic_id=source.topic_id(topic) or assignment.topic_id,
-            target_topic_id=journal.cluster.topic_id(copy),
-            cluster_id=source.cluster_id,
-            made=copy in made,
-            since=since.get(topic, ()),
-            adopted=copy not in made,
-            origins=_chain(source, origins.get(topic, ())),
-        )
+        now = _seen_now(source, journal.cluster, topic, copy, origins.get(topic, ()))
+        now = replace(now, topic_id=now.topic_id or assignment.topic_id, since=since.get(topic, ()))
+        now = replace(now, made=copy in made, adopted=copy not in made)
         before = _seen(journal.flow, known.get(key))
         stands = now if before is None else before.learned(now)
         if stands is now:
@@ -121,20 +105,14 @@ async def recorded(
         begins = now.begins(assignment.source.partition)
         found.append(replace(named, since=begins, caught_up_ms=now.compared_ms))
     if changed:
-        over = [*former, *map(MAKING.key, fresh)]
-        entries = [*changed.items(), *((key, None) for key in over)]
-        if since:  # all topics begin later, or none does: one batch
-            await journal.append(entries)
-        else:
-            await journal.append_all(entries)
-        known.update(changed)
-        for key in over:
-            known.pop(key, None)
+        over = dict.fromkeys([*former, *map(MAKING.key, fresh)])
+        # all topics begin later, or none does
+        await _change(journal, known, {**changed, **over}, in_one_batch=bool(since))
         if fresh:
             failures |= await _rivals(journal, known, fresh, elsewhere)
         for topic, offsets in since.items():
             _log.info("topic_begins_later", flow=journal.flow, topic=topic, offsets=offsets)
-    return [one for one in found if one.target.topic not in failures]
+    return [assignment for assignment in found if assignment.target.topic not in failures]
 
 
 async def _rivals(
@@ -151,7 +129,7 @@ async def _rivals(
             failed[copy] = PreflightError(str(claimed(topic, copy, claim.flow)))
         elif (loop := loop_finding(topic, alias, history)) is not None:
             failed[copy] = PreflightError(str(loop))
-    await _take_back(journal, map(COPIES.key, failed), known)
+    await _change(journal, known, dict.fromkeys(map(COPIES.key, failed)))
     return failed
 
 
@@ -223,15 +201,7 @@ async def record_rekeyed(
     await _all_known(target, rule.record_topics)
     if rule.target not in target.topics:
         raise _missing(target, rule.target)
-    named = {
-        rule.target: FirstSeen(
-            source_topic=rule.source,
-            topic_id=source.topic_id(rule.source),
-            target_topic_id=target.topic_id(rule.target),
-            cluster_id=source.cluster_id,
-            origins=_chain(source, origins),
-        )
-    }
+    named = {rule.target: _seen_now(source, target, rule.source, rule.target, origins)}
     if (letters := rule.dead_letter) in target.topics:  # one that is gone is missed by the first record for it
         letters_id = target.topic_id(letters)
         named[letters] = FirstSeen(source_topic="", topic_id=None, target_topic_id=letters_id, cluster_id=None)
@@ -249,12 +219,19 @@ async def record_rekeyed(
     loop = loop_finding(rule.source, target.endpoint.alias, history)
     found = [*claimed_of(rule, history, partial(_is_claimed, target)), *([loop] if loop is not None else [])]
     if found:
-        await _take_back(journal, fresh, known)
+        await _change(journal, known, dict.fromkeys(sorted(fresh)))
         raise PreflightError("; ".join(map(str, found)))
 
 
-def _chain(source: Cluster, origins: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins)))
+def _seen_now(source: Cluster, target: Cluster, topic: str, copy: str, origins: Sequence[str]) -> FirstSeen:
+    """Return as what a topic and its copy are seen now."""
+    return FirstSeen(
+        source_topic=topic,
+        topic_id=source.topic_id(topic),
+        target_topic_id=target.topic_id(copy),
+        cluster_id=source.cluster_id,
+        origins=tuple(dict.fromkeys((*filter(None, [source.cluster_id]), *origins))),
+    )
 
 
 def _missing(target: Cluster, topic: str) -> ClusterUnreachable:
@@ -272,16 +249,25 @@ async def _asked(
     try:
         return await in_background(elsewhere)
     except (ClusterError, MalformedBatch):
-        await _take_back(journal, keys, known)
+        await _change(journal, known, dict.fromkeys(sorted(keys)))
         raise
 
 
-async def _take_back(journal: Journal, keys: Iterable[bytes], known: MutableMapping[bytes, bytes]) -> None:
-    """Have the journal, and what is `known` of it, name these no more."""
-    if gone := sorted(keys):
-        await journal.append([(key, None) for key in gone])
-    for key in gone:
-        known.pop(key, None)
+async def _change(
+    journal: Journal,
+    known: MutableMapping[bytes, bytes],
+    changes: Mapping[bytes, bytes | None],
+    *,
+    in_one_batch: bool = True,
+) -> None:
+    """Change the journal, and what is `known` of it; None deletes an entry."""
+    if changes:
+        await (journal.append if in_one_batch else journal.append_all)([*changes.items()])
+    for key, value in changes.items():
+        if value is None:
+            known.pop(key, None)
+        else:
+            known[key] = value
 
 
 async def _all_known(cluster: Cluster, topics: Collection[str]) -> None:
@@ -325,7 +311,7 @@ async def bounded(
     """
     began_ms, written = clock.now_ms(), dict[TopicPartition, int]()
     with contextlib.suppress(ClusterError, WireError):
-        written = await listed(source, [one.source for one in assignments], LATEST)
+        written = await listed(source, [assignment.source for assignment in assignments], LATEST)
 
     async def end_of(assignment: Assignment) -> int:
         if other_topic(source, assignment.source.topic, assignment.topic_id):
@@ -343,8 +329,12 @@ async def bounded(
             raise end
         else:
             found.append(replace(assignment, until=end, until_ms=began_ms))
-    asked_of = (one for one in found if not other_topic(source, one.source.topic, one.topic_id))
-    warn_of_open(flow, {one.source: one.until or 0 for one in asked_of}, written)
+    stable = {
+        assignment.source: assignment.until or 0
+        for assignment in found
+        if not other_topic(source, assignment.source.topic, assignment.topic_id)
+    }
+    warn_of_open(flow, stable, written)
     return found, left_out
 
 

@@ -40,19 +40,10 @@ from mirror import clock
 from mirror.background import in_background
 from mirror.config import Settings
 from mirror.config.reading import reloaded
-from mirror.driver.flow import (
-    log_advice,
-)
+from mirror.driver.flow import log_advice
 from mirror.driver.reconciler import CarriedOut, Reconciler, Refusal, assignments_of, refused_by
 from mirror.driver.scheduling import renewed
-from mirror.errors import (
-    ClusterError,
-    ConfigError,
-    MalformedBatch,
-    MirrorError,
-    PreflightError,
-    Throttled,
-)
+from mirror.errors import ClusterError, ConfigError, MalformedBatch, MirrorError, PreflightError, Throttled
 from mirror.journal.entries import COPIES, FirstSeen, same_id
 from mirror.journal.journal import OWNER, Journal
 from mirror.journal.ownership import FailedOver, Owner, OwnershipCheck
@@ -424,11 +415,7 @@ class Replanner:
         return found
 
     def _new_plan(
-        self,
-        whole: TopicPlan,
-        done: CarriedOut,
-        current: Sequence[Assignment],
-        anew: frozenset[str],
+        self, whole: TopicPlan, done: CarriedOut, current: Sequence[Assignment], anew: frozenset[str]
     ) -> NewPlan:
         """Return what is to be mirrored once a plan was carried out."""
         planned, topics = assignments_of(self._target, done.plan, self.settings), self.settings.topics
@@ -553,8 +540,8 @@ class Replanner:
         which may be a copy, or a journal on the target.
         """
         source, target = frozenset(self._source.topics()), frozenset(self._target.topics())
-        own = {one for one in target if one.startswith(OWN_PREFIX)}
-        names = frozenset((*((0, one) for one in source), *((1, one) for one in own)))
+        own = {name for name in target if name.startswith(OWN_PREFIX)}
+        names = frozenset((*((0, name) for name in source), *((1, name) for name in own)))
         if names - self._names:
             self._read_elsewhere()
         self._names = names
@@ -589,7 +576,7 @@ class Replanner:
         settings, alias = self.settings, self._target.settings.alias
         if acls.missing:  # on record before it is given: who dies in between may take back what was never there
             self._given |= set(acls.missing)
-            asyncio.run(record_given(settings, self._given, {one.resource for one in acls.missing}))
+            asyncio.run(record_given(settings, self._given, {acl.resource for acl in acls.missing}))
         create_acls(self._target, acls.missing, failures)
         for acl in acls.missing:
             if acl.name not in failures:
@@ -597,7 +584,7 @@ class Replanner:
         if acls.revoked:
             delete_acls(self._target, acls.revoked)
             self._given -= set(acls.revoked)
-            asyncio.run(record_given(settings, self._given, {one.resource for one in acls.revoked}))
+            asyncio.run(record_given(settings, self._given, {acl.resource for acl in acls.revoked}))
             for acl in acls.revoked:
                 _log.info("acl_deleted", cluster=alias, acl=str(acl), reason="the source has it no more")
 

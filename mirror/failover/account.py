@@ -86,7 +86,7 @@ async def doubts_of(
     async def of(status: PartitionStatus) -> Doubt | None:
         if status.state in UNLIKE:
             return Doubt(UNLIKE[status.state], status.state)
-        there = TopicPartition(status.target_topic, status.partition)
+        there = status.target
         stop = standing.stops.get(there)
         if stop is not None and stop.concerns(target.topic_id(there.topic)):
             return Doubt(stop.detail, stop.state)
@@ -99,7 +99,7 @@ async def doubts_of(
             return doubt
         async with turns:
             try:
-                await _require_leader(source, _source_of(status))
+                await _require_leader(source, status.source)
             except ClusterError as problem:
                 return None if is_verified(status) else Doubt(f"both logs could not be compared: {problem}")
             ids = source.topic_id(status.topic), topic_id
@@ -147,7 +147,7 @@ async def _compared(
     of the moment, as where records were deleted meanwhile, is looked for again.
     """
     target = known.journal.cluster
-    at, there = TopicPartition(status.topic, status.partition), TopicPartition(status.target_topic, status.partition)
+    at, there = status.source, status.target
     if last is not None and not last.is_of(source.topic_id(at.topic), target.topic_id(there.topic)):
         last = None
     observer = Observer(settings.flow, source, at, target, there, _ANY_LOSS, since, last, losses)
@@ -181,7 +181,7 @@ def group_sync(
         for partition, status in known.figures.items()
         if not is_rekeyed(partition.topic, settings.topics)
     }
-    pairs = {partition: TopicPartition(status.target_topic, status.partition) for partition, status in figures.items()}
+    pairs = {partition: status.target for partition, status in figures.items()}
     seen, origins, copies = COPIES.newest(known.newest), {}, {}
     for one in figures.values():
         known_as = seen.get(one.target_topic)
@@ -209,20 +209,20 @@ async def exposures_of(settings: Settings, source: Cluster | None, known: Journa
     The target is asked before the source: while records still come, a copy must not look longer than its source.
     """
     last = standing_in(known.newest).positions
-    statuses = [_placed(status, last.get(_target_of(status))) for status in known.figures.values()]
+    statuses = [_placed(status, last.get(status.target)) for status in known.figures.values()]
     lost = losses_in(known.newest)
     asked_there = (_position(settings, known, status) for status in statuses)
     positions = await asyncio.gather(*asked_there, return_exceptions=True)
     ends, stable = dict[TopicPartition, int](), dict[TopicPartition, int]()
     if source is not None:
-        every = [_source_of(status) for status in statuses]
+        every = [status.source for status in statuses]
         ends = await ends_of(source, every, READ_UNCOMMITTED)  # first: a log that grows has no open transaction for it
         stable = await ends_of(source, every)
     asked = (
-        _exposure(source, ends.get(_source_of(status)), stable.get(_source_of(status)), known, status, position)
+        _exposure(source, ends.get(status.source), stable.get(status.source), known, status, position)
         for status, position in zip(statuses, positions, strict=True)
     )
-    spanned = (_spanned(settings, known, status, lost.get(_target_of(status), ())) for status in statuses)
+    spanned = (_spanned(settings, known, status, lost.get(status.target, ())) for status in statuses)
     exposures, losses = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*spanned))
     return [replace(rpo, losses=missing) for rpo, missing in zip(exposures, losses, strict=True)]
 
@@ -305,14 +305,6 @@ def _placed(figures: PartitionStatus, last: LastPosition | None) -> PartitionSta
     return figures if figures.next_offset >= 0 else replace(figures, next_offset=last.source_next if last else 0)
 
 
-def _source_of(figures: PartitionStatus) -> TopicPartition:
-    return TopicPartition(figures.topic, figures.partition)
-
-
-def _target_of(figures: PartitionStatus) -> TopicPartition:
-    return TopicPartition(figures.target_topic, figures.partition)
-
-
 async def _spanned(
     settings: Settings, known: JournalSnapshot, figures: PartitionStatus, lost: Sequence[Lost]
 ) -> tuple[AcceptedLoss, ...]:
@@ -334,7 +326,7 @@ async def _kept_from(settings: Settings, known: JournalSnapshot, figures: Partit
     """The source offset from which on the target holds records; 0 where nobody knows. Raises ClusterError."""
     if is_rekeyed(figures.topic, settings.topics):
         return 0
-    there = _target_of(figures)
+    there = figures.target
     await known.journal.cluster.require(there)
     start = await list_offset(known.journal.cluster, there, EARLIEST)
     if start and settings.topics.offsets == "translate":
@@ -424,7 +416,7 @@ async def _deleted(
     """Source partition and target topic, the source offsets from and to before which the target has no records any
     more, and the age in ms of the last of them. `seen`: what the journal says of the copy.
     """
-    at, target = _source_of(figures), known.journal.cluster
+    at, target = figures.source, known.journal.cluster
     try:
         until = await _kept_from(settings, known, figures)
         if not until:
@@ -448,7 +440,7 @@ async def _position(settings: Settings, known: JournalSnapshot, figures: Partiti
     """The source offset up to which the target holds everything, as far as its log and the journal say."""
     if is_rekeyed(figures.topic, settings.topics):
         return figures.next_offset
-    there, target = _target_of(figures), known.journal.cluster
+    there, target = figures.target, known.journal.cluster
     await target.require(there)
     end = await list_offset(target, there, LATEST)
     return _moved(known, there, figures, end) if settings.topics.offsets == "translate" else end
@@ -483,7 +475,7 @@ async def _exposure(
 ) -> PartitionRpo:
     if isinstance(answer, BaseException) and not isinstance(answer, ClusterError):
         raise answer
-    at, position = _source_of(figures), answer if isinstance(answer, int) else None
+    at, position = figures.source, answer if isinstance(answer, int) else None
     reached = figures.next_offset if position is None else position
     now, contact = clock.now_ms(), known.contact.get(at)
     lost_from = None

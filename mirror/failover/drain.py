@@ -128,7 +128,7 @@ async def _stretches(
             so_far={partition: result.counters for partition, result in results.items()},
         )
         for task_result in await run_task(task):
-            results[TopicPartition(task_result.figures.topic, task_result.figures.partition)] = task_result
+            results[task_result.figures.source] = task_result
         moves = headway.made({partition: result.figures for partition, result in results.items()})
         left = tuple(
             a for a in left if a.source not in results or not _is_over(results[a.source].figures, a.until or 0)

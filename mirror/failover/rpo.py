@@ -210,7 +210,7 @@ class JournalSnapshot:
             except NOT_OURS:
                 return  # `status` names it
             if figures.contact is not None and self._is_of_now(figures):
-                self.contact[TopicPartition(figures.topic, figures.partition)] = figures
+                self.contact[figures.source] = figures
 
     def status(self, settings: Settings) -> Status:
         """The flow as of now."""
@@ -257,11 +257,7 @@ class JournalSnapshot:
             for topic, there in self._named_rekeyed().items()
             for number, offset in self.reached.get(topic, {}).items()
         ]
-        return {
-            TopicPartition(status.topic, status.partition): status
-            for status in (*begun, *reported)
-            if self._is_of_now(status)
-        }
+        return {status.source: status for status in (*begun, *reported) if self._is_of_now(status)}
 
     @property
     def rekeyed(self) -> dict[str, str]:

@@ -131,7 +131,7 @@ class Standing:
     def learn_report(self, reported: PartitionStatus) -> None:
         """What a task's report says of when its copy had all, and when the source was there."""
         since = reported.at_ms if reported.state is State.CAUGHT_UP else 0  # version 0.1.0 wrote no more
-        target = TopicPartition(reported.target_topic, reported.partition)
+        target = reported.target
         self.caught_up[target] = reported.caught_up_ms or since
         self.tombstones_ms[target] = reported.tombstones_ms
         if (contact := reported.contact) is not None:

@@ -187,17 +187,13 @@ class Follower:
         if self.source is None or not blind:
             return found
         if clock.monotonic() - self._asked > ASK_PAUSE:
-            places = {TopicPartition(status.topic, status.partition) for status in blind}
+            places = {status.source for status in blind}
             seen = REKEYED.newest(self._kept) | COPIES.newest(self._kept)
             ids = {status.topic: seen[status.target_topic].topic_id for status in blind if status.target_topic in seen}
             self._ends = await self._ask(self.source, places, found.source_id, ids)
             self._asked = clock.monotonic()
         ends = self._ends
-        known = {
-            status.key(): ends[partition]
-            for status in blind
-            if (partition := TopicPartition(status.topic, status.partition)) in ends
-        }
+        known = {status.key(): ends[status.source] for status in blind if status.source in ends}
         return replace(
             found,
             figures=tuple(
@@ -253,7 +249,7 @@ def status_of(
                     source_id = FirstSeen.from_json(value).cluster_id or source_id
         except NOT_OURS as problem:
             unread.append(f"{key.decode(errors='replace')}: {problem!r}")
-    figures = [_stopped(one, stops.get(TopicPartition(one.target_topic, one.partition))) for one in figures]
+    figures = [_stopped(one, stops.get(one.target)) for one in figures]
     figures.sort(key=lambda one: (one.target_topic, one.partition))
     status = Status(
         flow=flow,
@@ -284,11 +280,6 @@ def _stopped(status: PartitionStatus, stop: KnownStop | None) -> PartitionStatus
     return replace(status, state=stop.state, detail=stop.text, lag_records=None)
 
 
-def is_lag_known(figures: PartitionStatus) -> bool:
-    """Whether the lag is one of now."""
-    return figures.lag_records is not None
-
-
 def is_latency_known(figures: PartitionStatus) -> bool:
     """Whether the latency is one of now: of a partition that stopped it is that of its last batch."""
-    return is_lag_known(figures) and not figures.state.is_stop
+    return figures.lag_records is not None and not figures.state.is_stop

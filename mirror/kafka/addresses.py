@@ -171,9 +171,9 @@ def served(host: str, at: str, *, well: bool) -> None:
         return
     with name.lock:
         name.found_at = name.found_at if well else float("-inf")
-        ours = [one for one in name.known if one[1][0] == at]
-        others = [one for one in name.known if one[1][0] != at]
-        name.known = tuple((*ours, *others) if well else (*others, *ours))
+        own = [address for address in name.known if address[1][0] == at]
+        others = [address for address in name.known if address[1][0] != at]
+        name.known = tuple((*own, *others) if well else (*others, *own))
 
 
 async def connected(addresses: Iterable[Address], port: int) -> socket.socket:
@@ -230,17 +230,17 @@ async def in_turns(
             if under_way := [task for task in begun if not task.done()]:
                 waits = stagger if untried else None
                 await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED, timeout=waits)
-            for one in begun:
-                if one.done() and not isinstance(one.exception(), retriable):
-                    taken = one
-                    return one.result()
+            for attempt in begun:
+                if attempt.done() and not isinstance(attempt.exception(), retriable):
+                    taken = attempt
+                    return attempt.result()
             if not untried and all(task.done() for task in begun):
                 raise AllFailed([problem for task in begun if isinstance(problem := task.exception(), Exception)])
     finally:
         late = [task for task in begun if task is not taken]
-        for one in late:
-            one.add_done_callback(drop)  # also where whoever waits here is cancelled once more
-            one.cancel()
+        for attempt in late:
+            attempt.add_done_callback(drop)  # also where whoever waits here is cancelled once more
+            attempt.cancel()
         try:
             if late:
                 await asyncio.wait(late)

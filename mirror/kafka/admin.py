@@ -56,15 +56,7 @@ from mirror.errors import (
     PreflightError,
     Suspended,
 )
-from mirror.kafka.cluster import (
-    Cluster,
-    Described,
-    TopicPartition,
-    cluster_rights,
-    denied,
-    described,
-    partition_counts,
-)
+from mirror.kafka.cluster import Cluster, Described, TopicPartition, cluster_rights, denied, described, partition_counts
 from mirror.kafka.protocol import INIT_PRODUCER_ID
 from mirror.kafka.queries import EARLIEST, LATEST, every_listed, newest_version
 from mirror.kafka.topic_configs import (
@@ -348,7 +340,7 @@ class Admin:
             raise
         except AccessDenied as denied:
             raise AccessDenied(f"{denied} Grant {_RIGHTS['describe topic']}, or check the credentials") from denied
-        return {one.name: topic_info(one) for one in found}
+        return {described.name: topic_info(described) for described in found}
 
     def denied(self, names: Iterable[str]) -> frozenset[str]:
         """Those of these topics that we may not DESCRIBE: they look as if they were not there."""
@@ -376,7 +368,7 @@ class Admin:
         for some in portions(names, lambda _: 1, AT_ONCE):
             asked = partial(topic_configs_by_all, topics=some, timeout=_EACH_S)
             found = self._wire.ask("describe topic configs", DEADLINE_S, asked)
-            answers = [read_configs(one, self._wire.endpoint, {}) for one in found]
+            answers = [read_configs(answer, self._wire.endpoint, {}) for answer in found]
             known |= {name: of for name in some if (of := agreed(answer[name] for answer in answers if name in answer))}
         return known
 
@@ -422,7 +414,7 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> None:
-        for some in portions(creations, lambda one: 1 + one.partitions + len(one.configs)):
+        for some in portions(creations, lambda creation: 1 + creation.partitions + len(creation.configs)):
             self.keep_to_quota()
             for name, future in self._creating(some, validate_only=validate_only).items():
                 with _one(failed, name):
@@ -457,11 +449,11 @@ class Admin:
     ) -> None:
         """Let topics have more partitions. `ids` as in `alter_configs`."""
         with _each(failures) as failed, beating() as detector:
-            for some in portions(growths, lambda one: one.partitions):
+            for some in portions(growths, lambda growth: growth.partitions):
                 self.keep_to_quota()
                 has_run = detector.since()
-                others = self._others({one.topic for one in some}, ids, failed)
-                wanted = [NewPartitions(one.topic, one.partitions) for one in some if one.topic not in others]
+                others = self._others({growth.topic for growth in some}, ids, failed)
+                wanted = [NewPartitions(grown.topic, grown.partitions) for grown in some if grown.topic not in others]
                 if not wanted:
                     continue
                 with self._doing("create partitions"):
@@ -493,11 +485,11 @@ class Admin:
         validate_only: bool = False,
     ) -> None:
         with beating() as detector:
-            for some in portions(changes, lambda one: len(one[1])):
+            for some in portions(changes, lambda changed_topic: len(changed_topic[1])):
                 has_run = detector.since()
                 others = self._others({topic for topic, _ in some}, ids, failed)
                 wanted = [
-                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[_entry(one) for one in changed])
+                    ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[*map(_entry, changed)])
                     for topic, changed in some
                     if topic not in others
                 ]
@@ -507,7 +499,7 @@ class Admin:
                     asked = self._requested(
                         self._client.incremental_alter_configs, wanted, has_run=has_run, validate_only=validate_only
                     )
-                names = {topic: ", ".join(one.name for one in changed) for topic, changed in some}
+                names = {topic: ", ".join(change.name for change in changed) for topic, changed in some}
                 for resource, future in asked.items():
                     what = f"change configs of topic {resource.name}"
                     with _one(failed, resource.name), self._doing(f"{what} ({names[resource.name]})"):
@@ -519,7 +511,7 @@ class Admin:
         """Those of these topics that have other ids than they should by now, which `failed` learns."""
         wanted = {name: topic_id for name in names if (topic_id := ids.get(name)) is not None}
         now = self.describe(wanted)
-        others = frozenset(name for name, one in wanted.items() if name not in now or now[name].topic_id != one)
+        others = frozenset(name for name, known in wanted.items() if name not in now or now[name].topic_id != known)
         for name in others:
             failed[name] = PreflightError(
                 f"{self._wire.endpoint}: topic {name} was deleted{' and made anew' if name in now else ''} since it was"
@@ -575,7 +567,7 @@ class Admin:
         """Every consumer group that we may see."""
         with self._doing("list consumer groups"):
             found = self._asked(self._client.list_consumer_groups).result()
-        return frozenset(one.group_id for one in found.valid)
+        return frozenset(group.group_id for group in found.valid)
 
     def has_authorizer(self) -> bool:
         """Whether the cluster keeps ACLs at all. librdkafka does not say: its answer is then an empty list."""
@@ -635,7 +627,7 @@ class Admin:
     ) -> Asked:
         for _ in range(_ASKS - 1):
             asked = call(*args, request_timeout=DEADLINE_S, **options)
-            errors = [one.exception() for one in (asked.values() if isinstance(asked, Mapping) else (asked,))]
+            errors = [future.exception() for future in (asked.values() if isinstance(asked, Mapping) else (asked,))]
             if not any(isinstance(error, KafkaException) and is_to_repeat(error.args[0]) for error in errors):
                 return asked
             self._client.list_topics(timeout=DEADLINE_S)  # brings the controller that is named now

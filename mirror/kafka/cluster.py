@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from mirror import __version__, clock
 from mirror.config import ClusterSettings
@@ -65,6 +65,7 @@ from mirror.kafka.protocol import (
 )
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
+from mirror.names import TopicPartition as TopicPartition  # noqa: PLC0414 -- who asks clusters gets it here
 from mirror.names import first_of
 from mirror.observability import logs
 
@@ -113,16 +114,6 @@ def refusal(code: Any, doing: str) -> AccessDenied | BrokerError:
 
 class _NoAnswer(Exception):
     """A broker says that it cannot say yet."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name, as people write it."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +410,7 @@ class Cluster:
                 problem = problem or silence  # what is known says more
             except AllFailed as failed:
                 problem = failed.problems[-1]
-                if all(isinstance(one, TlsRefused | OtherCluster | UnsupportedVersion) for one in failed.problems):
+                if all(isinstance(error, TlsRefused | OtherCluster | UnsupportedVersion) for error in failed.problems):
                     raise ClusterUnreachable(f"{self}: {problem}") from problem
             if clock.monotonic() > deadline:
                 raise ClusterUnreachable(
@@ -638,7 +629,7 @@ def _metadata_request(connection: Connection, topics: Iterable[str]) -> Any:
 
 
 def _topic(topic: Any) -> Topic:
-    leaders = {one.partition_index: Leader(one.leader_id, one.leader_epoch) for one in topic.partitions}
+    leaders = {info.partition_index: Leader(info.leader_id, info.leader_epoch) for info in topic.partitions}
     return Topic(topic.name, topic.topic_id, leaders)
 
 
@@ -764,11 +755,11 @@ async def _topic_metadata(
 def _described(cluster: Cluster, topic: Any) -> Described:
     if topic.error_code in AUTHORIZATION_ERRORS or (topic.error_code and not topic.partitions):
         raise refusal(topic.error_code, f"{cluster}: topic {topic.name}")
-    partitions = (Replicas(one.partition_index, one.leader_id, tuple(one.replica_nodes)) for one in topic.partitions)
+    replicas = (Replicas(info.partition_index, info.leader_id, tuple(info.replica_nodes)) for info in topic.partitions)
     return Described(
         name=topic.name,
         topic_id=topic.topic_id,
-        partitions=tuple(sorted(partitions, key=lambda one: one.partition)),
+        partitions=tuple(sorted(replicas, key=lambda placed: placed.partition)),
         rights=_rights(topic.topic_authorized_operations),
     )
 

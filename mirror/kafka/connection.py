@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         ends = [(max(due.at, self._muted_until + due.timeout), due) for due in self._due]
         if not ends:
             return
-        end, first = min(ends, key=lambda one: one[0])
+        end, first = min(ends, key=lambda ending: ending[0])
         if asyncio.get_running_loop().time() < end:
             self._set_alarm(end)
         else:
@@ -490,7 +490,7 @@ class Connection(asyncio.BufferedProtocol):
         waiting = [*self._in_flight, *(self._held or ())]
         self._in_flight.clear()
         self._held = None
-        for future in (one.future for one in waiting):
+        for future in (request.future for request in waiting):
             if not future.done():
                 future.set_exception(self._lost)
                 with contextlib.suppress(asyncio.CancelledError):

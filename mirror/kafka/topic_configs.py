@@ -67,9 +67,11 @@ async def topic_configs_by_all(
             return await _topic_configs(cluster, await cluster.connection(node), names, timeout)
 
     answers = await asyncio.gather(*map(asked, sorted(cluster.nodes)), return_exceptions=True)
-    for one in answers:
-        if isinstance(one, BaseException) and not isinstance(one, (ConnectionLost, ClusterUnreachable, TimeoutError)):
-            raise one
+    for error in answers:
+        if isinstance(error, BaseException) and not isinstance(
+            error, (ConnectionLost, ClusterUnreachable, TimeoutError)
+        ):
+            raise error
     if found := [answer for answer in answers if not isinstance(answer, BaseException)]:
         return found
     raise ClusterUnreachable(f"{cluster}: no broker says how its topics are configured: {answers}")
@@ -94,7 +96,7 @@ async def _topic_configs(
         or tuple(Config(config.name, config.value, int(config.config_source)) for config in result.configs)
         for result in answer.results
     }
-    limits = [one for (kind, _), of in found.items() if kind == _BROKER and isinstance(of, tuple) for one in of]
+    limits = [limit for (kind, _), of in found.items() if kind == _BROKER and isinstance(of, tuple) for limit in of]
     return {
         name: (*of, *limits) if isinstance(of, tuple) else of for (kind, name), of in found.items() if kind == _TOPIC
     }
@@ -146,7 +148,7 @@ def agreed(answers: Iterable[Mapping[str, ConfigValue]]) -> dict[str, ConfigValu
 def _agreed(name: str, found: Sequence[ConfigValue]) -> ConfigValue:
     if all(config.value == found[0].value for config in found):
         return found[0]
-    keeps_most = found[0] if name not in _BOUNDS else max(found, key=lambda one: _bound(one.value))
+    keeps_most = found[0] if name not in _BOUNDS else max(found, key=lambda config: _bound(config.value))
     return replace(keeps_most, is_disputed=True)
 
 
@@ -171,7 +173,7 @@ def read_configs(
     known: dict[str, dict[str, ConfigValue]] = {}
     for name, listed in found.items():
         if isinstance(listed, tuple):
-            known[name] = configs({one.name: one for one in listed}, _OF_TOPIC)
+            known[name] = configs({config.name: config for config in listed}, _OF_TOPIC)
         elif listed != _UNKNOWN_TOPIC:  # deleted since it was listed, or never there: absence is the answer
             problem: MirrorError = refusal(listed, f"{where}: cannot describe configs of topic {name}")
             if isinstance(problem, AccessDenied):

@@ -94,8 +94,8 @@ async def delete_topic(cluster: Cluster, name: str, topic_id: uuid.UUID, may_go:
         try:
             connection = await cluster.connection(node)
             schema = DELETE_TOPICS.schema(connection.version(DELETE_TOPICS), "request")
-            one = schema.DeleteTopicState(name=None, topic_id=topic_id)
-            request = schema.DeleteTopicsRequest(topics=(one,), timeout=timedelta(seconds=DEADLINE_S))
+            topic = schema.DeleteTopicState(name=None, topic_id=topic_id)
+            request = schema.DeleteTopicsRequest(topics=(topic,), timeout=timedelta(seconds=DEADLINE_S))
             answered = await connection.call(DELETE_TOPICS, request, DEADLINE_S, may_go)
             (answer,) = answered.responses
         except WireError as lost:

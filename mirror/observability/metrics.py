@@ -182,18 +182,16 @@ class Metrics(Collector):
             restarts.add_metric((self._flow, what), many)
         yield restarts
         now = self._clock()
+        oldest = min((status.at_ms / 1000 for status in self._newest.values()), default=None)
         ages: Mapping[str, tuple[str, float | None]] = {
             "mirror_group_sync_age_seconds": ("Since nothing kept consumer groups from following", self._groups_at),
-            "mirror_report_age_seconds": ("Since the partition that is silent longest reported", self._oldest()),
+            "mirror_report_age_seconds": ("Since the partition that is silent longest reported", oldest),
         }
         for name, (text, since) in ages.items():
             age = GaugeMetricFamily(name, text, labels=("flow",))
             if since is not None:
                 age.add_metric((self._flow,), max(0.0, now - since))
             yield age
-
-    def _oldest(self) -> float | None:
-        return min((status.at_ms / 1000 for status in self._newest.values()), default=None)
 
 
 def _grown(now: int, before: int) -> int:

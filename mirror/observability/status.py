@@ -16,6 +16,7 @@ from typing import Annotated, Final, NamedTuple, Self
 from pydantic import Field
 
 from mirror import clock
+from mirror.names import TopicPartition
 from mirror.observability.json_record import Int64, JsonRecord, Offset
 from mirror.states import State
 
@@ -144,6 +145,16 @@ class PartitionStatus(JsonRecord):
     verified: bool = False
     #: The state is a stop that was known before, and the task has not looked at the partition yet.
     presumed: bool = False
+
+    @property
+    def source(self) -> TopicPartition:
+        """Return the partition that is copied."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """Return its copy."""
+        return TopicPartition(self.target_topic, self.partition)
 
     @property
     def lag_bytes(self) -> int | None:

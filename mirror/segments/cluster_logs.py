@@ -159,8 +159,8 @@ class ClusterTopics:
                 self._pending = []
             case EndTransactionRecord() | AbortTransactionRecord():
                 pending, self._pending = self._pending or [], None
-                for one in pending if isinstance(message, EndTransactionRecord) else ():
-                    self._apply(one)
+                for record in pending if isinstance(message, EndTransactionRecord) else ():
+                    self._apply(record)
             case _ if self._pending is not None:
                 self._pending.append(message)
             case _:

@@ -82,7 +82,7 @@ def segments_of(path: Path) -> Sequence[Path]:
     if swaps := _swaps_in(path):
         begin, end = offset_of(swaps[0]) or 0, _end_of(swaps[-1])
         replaced = {offset_of(swap) for swap in swaps}  # one may be empty, for all of it was cleaned away
-        kept = [one for one in found if (base := offset_of(one)) not in replaced and not begin <= (base or 0) < end]
+        kept = [path for path in found if (base := offset_of(path)) not in replaced and not begin <= (base or 0) < end]
         found = sorted([*kept, *swaps])
     return found
 
@@ -272,7 +272,7 @@ def voters_of(folder: Path) -> tuple[int, frozenset[int]]:
     """
     try:
         state = json.loads(b"".join(_lines(folder / "quorum-state", _OF_ONE)))
-        return int(state["leaderEpoch"]), frozenset(int(one["voterId"]) for one in state["currentVoters"])
+        return int(state["leaderEpoch"]), frozenset(int(voter["voterId"]) for voter in state["currentVoters"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return -1, frozenset()
 
@@ -293,7 +293,7 @@ def history_of(folder: Path) -> list[tuple[int, int]]:
         found = [(_number(epoch, _LAST_EPOCH), _number(offset, LAST_OFFSET)) for epoch, offset in entries]
     except (OSError, ValueError):
         return []
-    rising = all(one[0] < other[0] and one[1] <= other[1] for one, other in pairwise(found))
+    rising = all(entry[0] < later[0] and entry[1] <= later[1] for entry, later in pairwise(found))
     return found if rising else []
 
 

@@ -36,7 +36,7 @@ def partitions_in(folders: Iterable[Path]) -> dict[TopicPartition, tuple[Path, .
             raise ConfigError(f"{folder}: no such folder")
         some = False
         inside = list(_folders_in(folder))
-        for path in (folder, *inside, *(one for each in inside for one in _folders_in(each))):
+        for path in (folder, *inside, *(path for log_dir in inside for path in _folders_in(log_dir))):
             # by the name it goes by, since one that was moved to another disk is linked to; `.` has none
             for place in (path.absolute(), path.resolve()):
                 if (named := PARTITION_FOLDER.fullmatch(place.name)) and _has_segments(place):

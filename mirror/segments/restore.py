@@ -328,9 +328,9 @@ def found_groups(
     former = 0
     for group in filter(is_included, sorted(stored.groups)):
         for topic_partition, commit in sorted(stored.groups[group].items()):
-            if (one := by_source.get(topic_partition)) is None:
+            if (restored := by_source.get(topic_partition)) is None:
                 continue
-            if same_id(commit.topic_id, one.assignment.topic_id):
+            if same_id(commit.topic_id, restored.assignment.topic_id):
                 offsets.setdefault(group, {})[topic_partition] = commit.committed
             else:
                 former += 1

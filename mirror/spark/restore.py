@@ -181,7 +181,7 @@ async def _compared(portion: Portion, log: Replica, found: Restored, source: Fil
     return replace(
         found,
         assignment=mine,
-        notes=(*found.notes, *(_lacks(*one) for one in lacking)),
+        notes=(*found.notes, *(_lacks(*offsets) for offsets in lacking)),
         at_risk=found.at_risk or bool(lacking),
     )
 
@@ -213,8 +213,8 @@ async def _compared_in_time(
 
 
 async def _copied(portion: Portion, log: Replica, found: Restored) -> Restored:
-    at = found.assignment
-    async with FileCluster(portion.alias, {at.source: log}) as source, Cluster(portion.target) as target:
+    logs = {found.assignment.source: log}
+    async with FileCluster(portion.alias, logs) as source, Cluster(portion.target) as target:
         journal = Journal(target, portion.flow)
         ownership = OwnershipCheck.of(portion.owner)
         if taken := await taken_over(ownership, journal):
@@ -259,8 +259,7 @@ async def _copied(portion: Portion, log: Replica, found: Restored) -> Restored:
         try:
             await offset_maps.record()
         except (ClusterError, WireError) as lost:
-            text = f"where offsets moved to is not recorded: {lost}"
-            problem = f"{problem}; {text}" if problem else text
+            problem = _also(problem, f"where offsets moved to is not recorded: {lost}")
         (figures,) = pipeline.figures("restore")
         if any(loss.reason == TOMBSTONES for loss in missed):
             text = "keys that were deleted on the source may live on in the copy: it was behind for so long that these"
@@ -268,17 +267,25 @@ async def _copied(portion: Portion, log: Replica, found: Restored) -> Restored:
         begins = await _log_start(target, mine.target)
     if not mine.rules.translates:  # a new copy is made to begin where its files do
         began = max(began, min(log.start, log.stable))
+    found = replace(found, figures=figures, problem=problem)
     if figures.next_offset <= began:  # nothing was copied that could be gone
-        begins = began
-    elif begins < 0:
+        return found
+    return _with_expired(found, began, begins)
+
+
+def _with_expired(found: Restored, began: int, begins: int) -> Restored:
+    """Add what the target has deleted since: its log began at offset `began`, and `begins` now (-1 if unknown)."""
+    if begins < 0:
         unknown = "where the target's log begins is not known, so records may have been deleted since"
-        problem = f"{problem}; {unknown}" if problem else unknown
-        return replace(found, at_risk=True, figures=figures, problem=problem)
-    expired = max(0, begins - began) if began >= 0 else 0
-    if expired:
-        gone = f"the target has deleted offsets {began} to {begins - 1} since; they cannot be put back at these offsets"
-        problem = f"{problem}; {gone}" if problem else gone
-    return replace(found, at_risk=found.at_risk or bool(expired), expired=expired, figures=figures, problem=problem)
+        return replace(found, at_risk=True, problem=_also(found.problem, unknown))
+    if not 0 <= began < begins:
+        return found
+    gone = f"the target has deleted offsets {began} to {begins - 1} since; they cannot be put back at these offsets"
+    return replace(found, at_risk=True, expired=begins - began, problem=_also(found.problem, gone))
+
+
+def _also(problem: str, text: str) -> str:
+    return f"{problem}; {text}" if problem else text
 
 
 async def _log_start(cluster: Cluster, partition: TopicPartition) -> int:

@@ -18,7 +18,7 @@ import contextlib
 import os
 import signal
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -58,7 +58,7 @@ from mirror.groups.follower import GroupFollower
 from mirror.groups.sync import sync_of
 from mirror.groups.terms import terms_of
 from mirror.journal import ownership
-from mirror.journal.entries import COPIES, REKEYED, Accepted, FirstSeen, same_id
+from mirror.journal.entries import COPIES, REKEYED, Accepted, FirstSeen, PendingStart, same_id
 from mirror.journal.heartbeats import Heart
 from mirror.journal.journal import Journal
 from mirror.journal.offset_maps import forget_expired
@@ -78,10 +78,12 @@ from mirror.spark.rekey.queries import Queries
 from mirror.spark.task import TaskResult
 from mirror.states import State
 
+_log = logs.get("mirror.supervisor")
+
 # --- Work that a mirror which is to end does not wait for -------------------------------------------------------------
 
 
-async def unless(stopping: asyncio.Event, work: Coroutine[object, object, None]) -> None:
+async def unless(stopping: asyncio.Event, work: Coroutine[object, object, object]) -> None:
     """Do it, unless `stopping` is set before it is done: then it is cancelled, and nothing is said. Raises what it
     raises.
     """
@@ -142,13 +144,11 @@ class Supervisor:
         self._source, self._target = Cluster(flow.source), Cluster(flow.target)
         self._journal = Journal(self._target, flow.name)
         self._instance = uuid.uuid4().hex[:12]
+        self._reporter = flow.name, self._instance  # as reports name it
         self._all_counters: dict[TopicPartition, PartitionCounters] = {}
         self._number = 0  # of the epoch under way
         self._planned: dict[TopicPartition, int] = {}
-        self._headway = Headway()
         self._left_out: dict[TopicPartition, str] = {}
-        self._assignments: list[Assignment] = []
-        self._places: dict[TopicPartition, TopicPartition] = {}
         self._plan(flow.assignments)
         self._topic_watcher = topic_watcher
         self._next: NewPlan | None = None
@@ -164,7 +164,7 @@ class Supervisor:
         self._sound: set[TopicPartition] = set()  # by source, found to be so by a task of this process
         self._stopping = asyncio.Event()
         self._early = asyncio.Event()  # the epoch under way is to end: another plan, or the end of all
-        self._stops, self._outcome = StopLog(), RunOutcome()
+        self._stops, self._headway, self._outcome = StopLog(), Headway(), RunOutcome()
         self._journal_state = JournalState(
             flow.name,
             self._instance,
@@ -185,7 +185,6 @@ class Supervisor:
             goes_on=self._goes_on,
             is_bounded=flow.once,
         )
-        self._log = logs.get("mirror.supervisor")
 
     async def run(self) -> RunOutcome:
         """Epoch after epoch. Raises ClusterUnreachable and AccessDenied where a cluster cannot be used at the start,
@@ -194,43 +193,16 @@ class Supervisor:
         """
         self._listen()
         async with self._source as source, self._target as target:
-            journal = self._journal
             # before the claim: whoever cannot use a cluster leaves the flow to others
-            await source.refresh({a.source.topic for a in self._flow.assignments})
-            await target.refresh({a.target.topic for a in self._flow.assignments})
-            taken = await ownership.take(journal, self._instance, self._stopping, take_over=self._flow.take_over)
+            await source.refresh(_source_topics(self._assignments))
+            await target.refresh({copy.topic for copy in self._places.values()})
+            taken = await ownership.take(self._journal, self._instance, self._stopping, take_over=self._flow.take_over)
             if taken is None:
                 self._conclude()
                 return self._outcome
-            self._begin(taken)
-            known = taken.seen.values
-            is_first = not has_reports(known)
-            made = (one.target for one in self._assignments if one.target.topic in self._flow.made)
-            anew = {PartitionStatus.key_of(*at) for at in made}
-            self._reports_before = {key: known[key] for key in known if key.startswith(STATE) and key not in anew}
-            flow, start = self._flow, self._flow.start if is_first else EARLIEST
-            await self._name_all(start)
-            starts = await record_starts(source, journal, flow.rekeyed, known, start, flow.follows)
-            await self._mend_reports(known)  # where it begins is on record before any report
-            if self._flow.once:
-                found, self._left_out = await bounded(source, self._flow.name, self._assignments)
-                self._plan(found)
-            reports = self._journal_state.live, self._outcome.figures
-            self._groups = groups = GroupFollower(
-                sync_of(source, target, flow.groups, self._assignments, reports, self._journal_state.runs),
-                journal,
-                self._instance,
-                flow.groups_seconds,
-                self._metrics.groups_followed,
-                partial(self._journal_state.may_go_on, journal),
-            )
-            # an engine that hangs is no less lost while no epoch runs: re-key queries wait for it
-            works = [self._watch_journal(), groups.run(), self._watch_ends(), self._jobs.engine.watch()]
-            if self._topic_watcher is not None:
-                works.append(self._topic_watcher.run(self))
-            if flow.heartbeats:
-                works.append(Heart(target, flow.name, self._instance, self._newest).run())
-            beside = [asyncio.create_task(work) for work in works]
+            starts = await self._begin(taken)
+            self._groups = groups = self._followed_groups()
+            beside = [asyncio.create_task(work) for work in self._works(groups)]
             for task in beside:  # one that ends by itself failed, which is raised when the mirror has ended
                 task.add_done_callback(lambda _: self._stop())
             self._queries.start(
@@ -244,7 +216,7 @@ class Supervisor:
                 if not self._outcome.contended:
                     with contextlib.suppress(TimeoutError):  # where the last records went; groups show what hinders
                         async with asyncio.timeout(WATCH_SECONDS):
-                            await self._journal_state.read(journal)
+                            await self._journal_state.read(self._journal)
                     self._groups_left = await groups.finish(self._haste())
             finally:
                 await self._queries.cancel()
@@ -252,7 +224,7 @@ class Supervisor:
             await self._ask_ends_last()
             # who reads it believes that no task writes any more
             if not (self._jobs.may_run_on or self._journal_state.is_followed):
-                await ownership.sign_off(journal, self._instance)
+                await ownership.sign_off(self._journal, self._instance)
         self._conclude()
         return self._outcome
 
@@ -260,10 +232,46 @@ class Supervisor:
         """What cuts the last round of groups short: a copy that has caught up is in no haste, unless asked to end."""
         return asyncio.Event() if self._caught_up and not self._outcome.interrupted else self._stopping
 
-    def _begin(self, taken: Taken) -> None:
+    async def _begin(self, taken: Taken) -> Mapping[str, PendingStart]:
+        """Settle what to mirror, have the journal name it, and return where re-keyed topics without a plan begin."""
         self._journal_state.begin(taken)
         self._journal.clearance = self._journal_state.clearance(self._journal)
         self._begun()
+        flow, known = self._flow, taken.seen.values
+        made = (assignment.target for assignment in self._assignments if assignment.target.topic in flow.made)
+        anew = {PartitionStatus.key_of(*partition) for partition in made}
+        start = EARLIEST if has_reports(known) else flow.start
+        self._reports_before = {key: known[key] for key in known if key.startswith(STATE) and key not in anew}
+        await self._name_all(start)
+        starts = await record_starts(self._source, self._journal, flow.rekeyed, known, start, flow.follows)
+        # where it begins is on record before any report
+        await self._forget_others(known)
+        await self._report_gone(known)
+        if flow.once:
+            bounded_assignments, self._left_out = await bounded(self._source, flow.name, self._assignments)
+            self._plan(bounded_assignments)
+        return starts
+
+    def _followed_groups(self) -> GroupFollower:
+        reports = self._journal_state.live, self._outcome.figures
+        groups, runs = self._flow.groups, self._journal_state.runs
+        return GroupFollower(
+            sync_of(self._source, self._target, groups, self._assignments, reports, runs),
+            self._journal,
+            self._instance,
+            self._flow.groups_seconds,
+            self._metrics.groups_followed,
+            partial(self._journal_state.may_go_on, self._journal),
+        )
+
+    def _works(self, groups: GroupFollower) -> Iterator[Coroutine[object, object, None]]:
+        """Yield what goes on beside the epochs."""
+        yield from (self._watch_journal(), groups.run(), self._watch_ends())
+        yield self._jobs.engine.watch()  # one that hangs is no less lost where re-key queries alone wait for it
+        if self._topic_watcher is not None:
+            yield self._topic_watcher.run(self)
+        if self._flow.heartbeats:
+            yield Heart(self._target, self._flow.name, self._instance, self._newest).run()
 
     async def _name_all(self, start: int) -> None:
         """Have the journal name all that is mirrored. Raises as `recorded` does, where nothing is left to mirror."""
@@ -299,30 +307,31 @@ class Supervisor:
             try:
                 await self._journal_state.rewrite(self._journal)
             except ClusterError as problem:
-                self._log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
+                _log.warning("journal_not_rewritten", flow=self._flow.name, reason=str(problem))
             await self._report_paused()
             if not (left := self._unfinished()) and self._flow.once:
                 return  # what is left to do, if anything, the queries do
             began = clock.monotonic()
-            if not (active := [one for one in left if one.source.topic not in self._paused]):
+            if not (active := [assignment for assignment in left if assignment.source.topic not in self._paused]):
                 if self._flow.once:
                     return
                 await self._pause(self._flow.epoch_seconds)
                 continue
-            results, unseen = await self._epoch(self._number, active), {one.source for one in active}
+            results, unseen = await self._epoch(self._number, active), {assignment.source for assignment in active}
+            figures = self._outcome.figures
             for result in results:
-                at = TopicPartition(result.figures.topic, result.figures.partition)
-                unseen.discard(at)
-                self._outcome.figures[at] = self._journal_state.receive(result.figures, result.last)
-                self._all_counters[at] = result.counters
-            self._judge(self._outcome.figures.values())
-            self._metrics.learn(self._outcome.figures.values())
-            self._watch(self._outcome.figures)
-            now = [one.with_end(None) if at in unseen else one for at, one in self._outcome.figures.items()]
-            log_epoch(self._flow.name, self._number, clock.monotonic() - began, now)
-            self._stops.log(self._outcome.figures.values())
+                partition = result.figures.source
+                unseen.discard(partition)
+                figures[partition] = self._journal_state.receive(result.figures, result.last)
+                self._all_counters[partition] = result.counters
+            self._judge(figures.values())
+            self._metrics.learn(figures.values())
+            self._watch(figures)
+            blind = {partition: figures[partition].with_end(None) for partition in unseen & figures.keys()}
+            log_epoch(self._flow.name, self._number, clock.monotonic() - began, (figures | blind).values())
+            self._stops.log(figures.values())
             if results:  # an epoch that failed as a whole says nothing about what hinders tasks
-                idle = 0 if self._headway.made(self._outcome.figures) else idle + 1
+                idle = 0 if self._headway.made(figures) else idle + 1
                 is_written = all(result.is_written for result in results)
                 self._warn_of_no_headway(idle)
             if self._flow.once and idle >= IDLE_EPOCHS:
@@ -339,7 +348,7 @@ class Supervisor:
 
     def _plan(self, assignments: Iterable[Assignment]) -> None:
         self._assignments = list(assignments)
-        self._places = {one.source: one.target for one in self._assignments}
+        self._places = {assignment.source: assignment.target for assignment in self._assignments}
 
     @property
     def assignments(self) -> Sequence[Assignment] | None:
@@ -361,79 +370,81 @@ class Supervisor:
         """The target topics whose every partition a task of this process found to be its source's, or copied to, and
         that no task stopped for since; a source that is gone aside. No task looks at one that is paused.
         """
-        return {one.target.topic for one in self._assignments} - {
-            one.target.topic
-            for one in self._assignments
-            if one.source not in self._sound or one.source.topic in self._journal_state.paused
+        return {assignment.target.topic for assignment in self._assignments} - {
+            assignment.target.topic
+            for assignment in self._assignments
+            if assignment.source not in self._sound or assignment.source.topic in self._journal_state.paused
         }
 
     async def refuse(self, refused: Sequence[Refusal]) -> None:
         """These topics are left out for now; those that were, and are neither mirrored nor refused any more, are
         forgotten.
         """
-        before, now = (  # of what is re-keyed by now its query reports
-            tuple(one for one in some if not self._queries.rekeys(one.source)) for some in (self._refused, refused)
-        )
-        now = self._with_places(now)
+        rekeys = self._queries.rekeys  # of what is re-keyed by now its query reports
+        before = [refusal for refusal in self._refused if not rekeys(refusal.source)]
+        now = self._with_places(refusal for refusal in refused if not rekeys(refusal.source))
         if now == self._refused:
             return
         self._refused = now
-        copies = {one.target for one in self._assignments}
-        places = {place for one in before for place in one.places}
-        places -= {place for one in now for place in one.places}
+        copies = {assignment.target for assignment in self._assignments}
+        places = {place for refusal in before for place in refusal.places}
+        places -= {place for refusal in now for place in refusal.places}
         try:
-            await self._journal.append_all((PartitionStatus.key_of(*at), None) for at in sorted(places - copies))
+            await self._journal.append_all((PartitionStatus.key_of(*place), None) for place in sorted(places - copies))
         except ClusterError as problem:  # `status` shows them until the next start
-            self._log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
+            _log.warning("refusals_not_forgotten", flow=self._flow.name, reason=str(problem))
         await self._report_refusals()
 
     def _with_places(self, refused: Iterable[Refusal]) -> tuple[Refusal, ...]:
         """Those of topics that no plan sees, with the partitions that were mirrored before; not of what is reported
         otherwise: mirrored, or gone.
         """
-        otherwise = {at.topic for at in (*self._places, *self._gone.figures)}
-        left = (one for one in reports_in(self._reports_before) if one.topic not in otherwise)
-        return with_places(refused, (one for one in left if self._flow.follows(one.topic, one.target_topic)))
+        otherwise = {partition.topic for partition in (*self._places, *self._gone.figures)}
+        left = (status for status in reports_in(self._reports_before) if self._follows(status))
+        return with_places(refused, (status for status in left if status.topic not in otherwise))
+
+    def _follows(self, status: PartitionStatus) -> bool:
+        return self._flow.follows(status.topic, status.target_topic)
 
     def _left_out_now(self) -> list[PartitionStatus]:
         known = self._reports_before
-        found = [figures for one in self._refused for figures in left_out(one, known, self._flow.name, self._instance)]
+        found = [status for refusal in self._refused for status in left_out(refusal, known, *self._reporter)]
         return [*found, *self._gone_now().values()]
 
     def _gone_now(self) -> dict[TopicPartition, PartitionStatus]:
         """What went, unless it is mirrored by now."""
-        gone = self._gone.figures.items()
-        return {at: one for at, one in gone if at not in self._places and not self._queries.rekeys(at.topic)}
+        gone, rekeys = self._gone.figures.items(), self._queries.rekeys
+        return {place: status for place, status in gone if place not in self._places and not rekeys(place.topic)}
 
     def _newest(self) -> Iterable[PartitionStatus]:
         """The newest report of all that is mirrored or left out; one without a lag, where there is none yet."""
-        planned = {one.source: unreported(one, self._flow.name, self._instance) for one in self._assignments}
-        planned |= {at: one.with_end(None) for at, one in self._queries.figures.items()}
-        left = {TopicPartition(one.topic, one.partition): one for one in self._left_out_now()}
+        planned = {assignment.source: unreported(assignment, *self._reporter) for assignment in self._assignments}
+        planned |= {partition: status.with_end(None) for partition, status in self._queries.figures.items()}
+        left = {status.source: status for status in self._left_out_now()}
         return (planned | self._journal_state.live | left).values()
 
     async def _report_refusals(self) -> None:
         """Report what is left out: it must not look as if it were mirrored."""
-        refused = {one.source for one in self._refused if one.partitions}
-        left = {at for at in self._gone_now() if at.topic not in refused}
+        refused = {refusal.source for refusal in self._refused if refusal.partitions}
+        left = {partition for partition in self._gone_now() if partition.topic not in refused}
         forgotten = [(key, None) for key in await self._gone.forget(left, self._flow.follows)]
         for key, _ in forgotten:
             self._reports_before.pop(key, None)
         found = self._left_out_now()
         self._metrics.learn(found)
         try:
-            await self._journal.append_all([*forgotten, *((one.key(), one.to_json()) for one in found)])
+            await self._journal.append_all([*forgotten, *((status.key(), status.to_json()) for status in found)])
         except ClusterError as problem:  # reported again soon
-            self._log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
+            _log.warning("refusals_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _judge(self, figures: Iterable[PartitionStatus]) -> None:
         """Learn from tasks' reports which copies were found to be their sources'."""
-        for one in figures:
-            at = TopicPartition(one.topic, one.partition)
-            if one.state in (State.MIRRORING, State.CAUGHT_UP):
-                self._sound.add(at)
-            elif one.state.is_stop and one.state is not State.RECREATED:
-                self._sound.discard(at)
+        for status in figures:
+            partition = status.source
+            if status.state in (State.MIRRORING, State.CAUGHT_UP):
+                self._sound.add(partition)
+            elif status.state.is_stop and status.state is not State.RECREATED:
+                self._sound.discard(partition)
 
     async def found(self, new_plan: NewPlan) -> None:
         """There is something else to mirror. What is only added joins the epoch under way, so that the others go on
@@ -470,43 +481,47 @@ class Supervisor:
 
     async def _take_over(self, new_plan: NewPlan) -> None:
         source, journal, failures = self._source, self._journal, dict[str, MirrorError]()
-        before = {one.place for one in self._assignments}
-        new = [one for one in new_plan.assignments if one.place not in before or one.target.topic in new_plan.anew]
+        before = {assignment.place for assignment in self._assignments}
+        new = [
+            assignment
+            for assignment in new_plan.assignments
+            if assignment.place not in before or assignment.target.topic in new_plan.anew
+        ]
         try:
             if not await self._journal_state.read(journal):  # a topic that grew may have begun a moment ago
                 return
             origins = {**self._flow.origins, **new_plan.origins}
             topics, begins = self._journal_state.topics, (new_plan.made, EARLIEST, origins, self._flow.elsewhere)
             found = await recorded(source, journal, new, topics, failures, *begins)
-            planned = [one for one in new_plan.assignments if one.target.topic not in failures]
-            new = [one for one in new if one.target.topic not in failures]
-            after = {one.place for one in planned}
-            gone = [one for one in self._assignments if one.place not in after]
-            reported = {place for one in self._refused for place in one.places}
-            await forget(journal, [one for one in gone if one.target not in reported])
+            planned = [assignment for assignment in new_plan.assignments if assignment.target.topic not in failures]
+            new = [assignment for assignment in new if assignment.target.topic not in failures]
+            after = {assignment.place for assignment in planned}
+            gone = [assignment for assignment in self._assignments if assignment.place not in after]
+            reported = {place for refusal in self._refused for place in refusal.places}
+            await forget(journal, [assignment for assignment in gone if assignment.target not in reported])
         except (ClusterError, PreflightError, MalformedBatch) as problem:
-            self._log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
+            _log.warning("plan_not_adopted", flow=self._flow.name, reason=str(problem))
             return
-        known = {one.place: one for one in found}
-        self._plan(known.get(one.place, one) for one in planned)
+        known = {assignment.place: assignment for assignment in found}
+        self._plan(known.get(assignment.place, assignment) for assignment in planned)
         await self.refuse((*self._refused, *not_begun(self._flow.name, new_plan.assignments, failures)))
-        for one in new:
-            self._sound.discard(one.source)
-        for one in (
+        for assignment in new:
+            self._sound.discard(assignment.source)
+        for assignment in (
             *gone,
-            *(one for one in new if one.target.topic in new_plan.anew),
+            *(assignment for assignment in new if assignment.target.topic in new_plan.anew),
         ):  # what was counted of them is reported; should they come back, they count from nothing
-            self._outcome.figures.pop(one.source, None)
-            self._all_counters.pop(one.source, None)
-            self._planned.pop(one.source, None)
-            self._sound.discard(one.source)
-            self._journal_state.forget(one.source)
-            self._reports_before.pop(PartitionStatus.key_of(*one.target), None)
+            self._outcome.figures.pop(assignment.source, None)
+            self._all_counters.pop(assignment.source, None)
+            self._planned.pop(assignment.source, None)
+            self._sound.discard(assignment.source)
+            self._journal_state.forget(assignment.source)
+            self._reports_before.pop(PartitionStatus.key_of(*assignment.target), None)
         if self._groups is not None:
             self._groups.sync.terms = terms_of(self._assignments, self._journal_state.runs)
-        self._source.forget({one.source.topic for one in gone} - {one.source.topic for one in planned})
-        added, ended = sorted({one.source.topic for one in new}), sorted({one.source.topic for one in gone})
-        self._log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(planned))
+        self._source.forget(_source_topics(gone) - _source_topics(planned))
+        added, ended = sorted(_source_topics(new)), sorted(_source_topics(gone))
+        _log.info("plan_changed", flow=self._flow.name, added=added, ended=ended, partitions=len(planned))
 
     async def _joined(self, added: Sequence[Assignment]) -> bool:
         """Whether the epoch under way mirrors these now. One that was mirrored before, at other offsets, does not join:
@@ -514,51 +529,47 @@ class Supervisor:
         """
         journal_state = self._journal_state
         moved = journal_state.runs.last()
-        if any(one.target in moved for one in added):
+        if any(assignment.target in moved for assignment in added):
             return False
-        awake = [one for one in added if one.source.topic not in journal_state.paused]
-        return await self._jobs.join([journal_state.handed(one) for one in awake])
+        awake = [assignment for assignment in added if assignment.source.topic not in journal_state.paused]
+        return await self._jobs.join([journal_state.handed(assignment) for assignment in awake])
 
     async def _report_paused(self) -> None:
         """Report the partitions of paused topics."""
         self._paused = frozenset(self._journal_state.paused)
-        if not (paused := [one for one in self._assignments if one.source.topic in self._paused]):
+        if not (paused := [assignment for assignment in self._assignments if assignment.source.topic in self._paused]):
             return
         before = self._journal_state.newest(self._outcome.figures)
-        figures = {
-            one.source: self._journal_state.with_end(
-                paused_report(one, before.get(one.source), self._flow.name, self._instance)
-            )
-            for one in (stopped_before(self._journal_state.handed(one), self._reports_before) for one in paused)
-        }
+        figures = dict[TopicPartition, PartitionStatus]()
+        for assignment in paused:
+            stopped = stopped_before(self._journal_state.handed(assignment), self._reports_before)
+            report = paused_report(stopped, before.get(stopped.source), *self._reporter)
+            figures[stopped.source] = self._journal_state.with_end(report)
         self._outcome.figures |= figures
         try:
-            await self._journal.append_all((one.key(), one.to_json()) for one in figures.values())
+            await self._journal.append_all((status.key(), status.to_json()) for status in figures.values())
         except ClusterError as problem:  # reported again soon
-            self._log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
+            _log.warning("pause_not_reported", flow=self._flow.name, reason=str(problem))
 
     def _conclude(self) -> None:
         """What the results do not say, since a task was cut short, its last live figures do; and what is missing
         is said.
         """
-        mirrored = self._outcome.figures.keys() | {one.source for one in self._assignments}
-        newest = self._journal_state.newest(self._outcome.figures)
-        rekeyed = {at: self._journal_state.with_end(one) for at, one in self._queries.figures.items()}
-        self._outcome.figures |= (
-            {at: self._journal_state.with_end(one) for at, one in newest.items() if at in mirrored}
-            | rekeyed
-            | self._gone_now()
-        )
+        mirrored = self._outcome.figures.keys() | {assignment.source for assignment in self._assignments}
+        newest, with_end = self._journal_state.newest(self._outcome.figures), self._journal_state.with_end
+        rekeyed = {partition: with_end(status) for partition, status in self._queries.figures.items()}
+        copied = {partition: with_end(status) for partition, status in newest.items() if partition in mirrored}
+        self._outcome.figures |= copied | rekeyed | self._gone_now()
         self._stops.log(rekeyed.values())
         self._outcome.refused = self._refused
-        missing = [*(f"{at}: {why}" for at, why in self._left_out.items()), *self._queries.unfinished]
+        missing = [*(f"{partition}: {why}" for partition, why in self._left_out.items()), *self._queries.unfinished]
         missing += self._unheard
         if self._groups_left and (self._flow.once or self._flow.until_caught_up):
             missing.append(self._groups_left)
         if self._flow.once:
             missing += [*unfinished_of(self._unfinished(), self._outcome.figures), *paused_of(rekeyed.values())]
         if self._flow.until_caught_up:
-            statuses = [self._outcome.figures[at] for at in sorted(self._outcome.figures)]
+            statuses = [self._outcome.figures[partition] for partition in sorted(self._outcome.figures)]
             missing += [*paused_of(statuses), *([] if self._caught_up else ["not caught up"])]
         self._outcome.incomplete = first_of(missing, most=3, separator="; ")
 
@@ -582,15 +593,16 @@ class Supervisor:
         flow, journal_state = self._flow, self._journal_state
         with contextlib.suppress(TimeoutError):  # what the tasks of the epoch before said last
             async with asyncio.timeout(WATCH_SECONDS):
-                await unless(self._stopping, self._hear_journal())
+                await unless(self._stopping, self._journal_state.read(self._journal))
         self._obeyed = self._acts()
-        assignments = [journal_state.handed(one) for one in assignments]
-        leaders = {one.source: self._source.leader(one.source) for one in assignments}
+        assignments = [journal_state.handed(assignment) for assignment in assignments]
+        leaders = {assignment.source: self._source.leader(assignment.source) for assignment in assignments}
         slots = await self._jobs.slots(flow.tasks, is_shared=self._queries.count > 0)
         packed = tasks_of(assignments, leaders, self._all_counters, slots)
-        moved = {at: counters.bytes - self._planned.get(at, 0) for at, counters in self._all_counters.items()}
+        copied = {partition: counters.bytes for partition, counters in self._all_counters.items()}
+        moved = {partition: size - self._planned.get(partition, 0) for partition, size in copied.items()}
         rates = rates_of(self._rates[0], packed, self._outcome.figures, moved)
-        self._planned = {at: counters.bytes for at, counters in self._all_counters.items()}
+        self._planned = copied
         # a broker that `bootstrap.servers` names may be gone by now
         flow = replace(flow, source=self._source.met, target=self._target.met)
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
@@ -616,8 +628,8 @@ class Supervisor:
     @property
     def _rates(self) -> tuple[float | None, float | None]:
         """What of the bound all tasks share, and what each re-keyed topic gets."""
-        topics = {one.source.topic for one in self._assignments}
-        return split_rate(self._flow.bytes_per_second, len(topics), self._queries.count)
+        topics = len(_source_topics(self._assignments))
+        return split_rate(self._flow.bytes_per_second, topics, self._queries.count)
 
     def _rekey_limits(self) -> Limits:
         return Limits(self._rates[1], self._flow.memory_bytes)
@@ -629,9 +641,9 @@ class Supervisor:
         """Epoch after epoch nothing moves though there is something to copy, and no state says why."""
         if idle % IDLE_WARNING or not idle:
             return
-        waiting = [one for one in self._outcome.figures.values() if is_under_way(one)]
+        waiting = [status for status in self._outcome.figures.values() if is_under_way(status)]
         if waiting:
-            self._log.warning(
+            _log.warning(
                 "no_headway",
                 flow=self._flow.name,
                 epochs=idle,
@@ -641,41 +653,30 @@ class Supervisor:
 
     def _is_planned(self, figures: PartitionStatus) -> bool:
         """They are of a partition that this mirror copies: anybody may write to the journal."""
-        at = TopicPartition(figures.topic, figures.partition)
-        target = self._places.get(at)
+        partition = figures.source
+        target = self._places.get(partition)
         return target.topic == figures.target_topic if target is not None else self._queries.rekeys(figures.topic)
-
-    async def _mend_reports(self, known: Mapping[bytes, bytes]) -> None:
-        """What a mirror before reported of topics that none of this one's tasks will report on."""
-        await self._forget_others(known)
-        await self._report_gone(known)
 
     async def _forget_others(self, known: Mapping[bytes, bytes]) -> None:
         """Delete the reports of topics that the flow does not mirror any more, or under another name: nobody brings
         them up to date, and a failover would count on them.
         """
-        follows = self._flow.follows
-        others = [one for one in reports_in(known) if not follows(one.topic, one.target_topic)]
+        others = [status for status in reports_in(known) if not self._follows(status)]
         if not others:
             return
-        topics = sorted({one.topic for one in others})
-        self._log.info("reports_forgotten", flow=self._flow.name, topics=topics, partitions=len(others))
-        await self._journal.append_all((one.key(), None) for one in others)
+        topics = sorted({status.topic for status in others})
+        _log.info("reports_forgotten", flow=self._flow.name, topics=topics, partitions=len(others))
+        await self._journal.append_all((status.key(), None) for status in others)
 
     async def _report_gone(self, known: Mapping[bytes, bytes]) -> None:
         """Report topics and partitions that went while no mirror ran, and whose copies stay as they are: nobody mirrors
         them, and what was reported of them last would be that they have caught up. Forget what no cluster has.
         """
-        flow = self._flow
-        elsewhere = {one.source for one in flow.rekeyed} | {one.source for one in self._refused if one.partitions}
-        left = [
-            one
-            for one in reports_in(known)
-            if TopicPartition(one.topic, one.partition) not in self._places
-            and one.topic not in elsewhere
-            and flow.follows(one.topic, one.target_topic)
-        ]
-        rekeyed, mirrored = REKEYED.newest(known), {at.topic for at in self._places}
+        elsewhere = {rule.source for rule in self._flow.rekeyed}
+        elsewhere |= {refusal.source for refusal in self._refused if refusal.partitions}
+        left = [status for status in reports_in(known) if status.topic not in elsewhere and self._follows(status)]
+        left = [status for status in left if status.source not in self._places]
+        rekeyed, mirrored = REKEYED.newest(known), {partition.topic for partition in self._places}
         new = await self._gone.find(left, {**rekeyed, **self.seen}, rekeyed.keys() - self.seen.keys(), mirrored)
         for key in self._gone.over:
             self._reports_before.pop(key, None)
@@ -685,7 +686,7 @@ class Supervisor:
 
     def _all_stopped(self) -> bool:
         figures = self._outcome.figures.values()
-        return bool(figures) and all(one.is_stopped for one in figures)
+        return bool(figures) and all(status.is_stopped for status in figures)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -697,10 +698,10 @@ class Supervisor:
         try:
             await self._source.refresh()
         except ClusterError as problem:
-            self._log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
+            _log.warning("source_not_reached", flow=self._flow.name, reason=str(problem))
 
     async def _watch_journal(self) -> None:
-        """Live figures for whoever watches, and the name of a younger owner, as long as the mirror runs."""
+        """Follow live figures for whoever watches, and what people did, as long as the mirror runs."""
         await self._report_refusals()
         live = self._journal_state.live
         for rounds in count(1):
@@ -723,18 +724,15 @@ class Supervisor:
     def _have_all_caught_up(self) -> bool:
         """Of a partition whose task reports no more nobody knows what its source has by now."""
         state = self._journal_state
-        caught_up = {at for at, one in state.live.items() if has_caught_up(one)}
-        unseen = {at for at in state.blind if state.live[at].sees_the_end}
-        wanted = {*(one.source for one in self._assignments), *self._queries.figures}
+        caught_up = {partition for partition, status in state.live.items() if has_caught_up(status)}
+        unseen = {partition for partition in state.blind if state.live[partition].sees_the_end}
+        wanted = {*(assignment.source for assignment in self._assignments), *self._queries.figures}
         return self._queries.have_refreshed and wanted <= caught_up - unseen
-
-    async def _hear_journal(self) -> None:
-        await self._journal_state.read(self._journal)
 
     def _acts(self) -> Acts:
         """What people did, as the journal has it."""
         known = self._journal_state.standing
-        confirmed = {at: one for at, one in known.positions.items() if one.was_accepted}
+        confirmed = {partition: position for partition, position in known.positions.items() if position.was_accepted}
         possible = {key for of in known.losses.values() for key, lost in of.items() if lost.reason in POSSIBLE}
         return dict(known.accepted), frozenset(known.stops) | possible, confirmed
 
@@ -744,7 +742,7 @@ class Supervisor:
         """
         (accepted, stands, confirmed), (knew_accepted, stood, knew_confirmed) = self._acts(), self._obeyed
         self._obeyed = knew_accepted, stood | stands, knew_confirmed
-        is_new = any(knew_confirmed.get(at) != one for at, one in confirmed.items())
+        is_new = any(knew_confirmed.get(partition) != position for partition, position in confirmed.items())
         return accepted != knew_accepted or bool(stood - stands) or is_new
 
     async def _watch_ends(self) -> None:
@@ -760,10 +758,14 @@ class Supervisor:
             with contextlib.suppress(ClusterError, WireError, TimeoutError):
                 async with asyncio.timeout(ENDS_TIMEOUT):
                     ends = await ends_and_starts(self._source, blind)
-        ids = {one.source_topic: one.topic_id for one in REKEYED.newest(self._journal_state.topics).values()}
-        ids |= {one.source.topic: one.topic_id for one in self._assignments}
+        ids = {seen.source_topic: seen.topic_id for seen in REKEYED.newest(self._journal_state.topics).values()}
+        ids |= {assignment.source.topic: assignment.topic_id for assignment in self._assignments}
         self._journal_state.know_ends(
-            {at: end for at, end in ends.items() if same_id(ids.get(at.topic), self._source.topic_id(at.topic))}
+            {
+                partition: end
+                for partition, end in ends.items()
+                if same_id(ids.get(partition.topic), self._source.topic_id(partition.topic))
+            }
         )
 
     async def _ask_ends_last(self) -> None:
@@ -774,7 +776,7 @@ class Supervisor:
         await self._ask_ends()
         if not self._flow.until_caught_up:
             return
-        places = [*(one.source for one in self._assignments), *self._queries.figures]
+        places = [*(assignment.source for assignment in self._assignments), *self._queries.figures]
         with contextlib.suppress(ClusterError, WireError, TimeoutError):
             async with asyncio.timeout(ENDS_TIMEOUT):
                 written = await listed(self._source, places, LATEST)
@@ -783,12 +785,16 @@ class Supervisor:
 
     def _taken_over(self, owner: Owner) -> None:
         self._outcome.contended = str(owner)
-        self._log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
+        _log.error("contended", flow=self._flow.name, taken_over_by=self._outcome.contended)
         self._stop()
 
     def _failed_over(self, done: FailedOver | Garbled) -> None:
-        self._log.info("flow_failed_over", flow=self._flow.name, told=str(done))
+        _log.info("flow_failed_over", flow=self._flow.name, told=str(done))
         self._stop()
+
+
+def _source_topics(assignments: Iterable[Assignment]) -> set[str]:
+    return {assignment.source.topic for assignment in assignments}
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -24,15 +24,12 @@ from mirror.journal.positions import Standing, StandingLog
 from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
 from mirror.observability import logs
 from mirror.observability.logs import LogOnce
-from mirror.observability.status import NOT_OURS, PartitionStatus, TaskStatus
+from mirror.observability.status import NOT_OURS, PartitionStatus
 from mirror.replication.assignment import Assignment, LastPosition, Loss
 from mirror.replication.offset_map import OffsetRanges
 from mirror.replication.partition_writer import PartitionCounters
 from mirror.replication.pipeline import Pipeline
 from mirror.suspension import Clearance
-
-#: What `_write` takes.
-_Reports = tuple[OffsetMapStore, Journal, Pipeline, StandingLog, list[PartitionStatus], TaskStatus]
 
 REPORT_SECONDS = 1.0
 #: Rounds of reporting after which a partition that has not moved is reported again.
@@ -124,7 +121,6 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             task.max_delay_ms,
         )
         journal.clearance = Clearance(pipeline.detector, guard.may_go_on, at_first=True)
-        standing = StandingLog()
         channel = Voice()
         beside: list[asyncio.Task[None]] = []
 
@@ -148,7 +144,8 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             marked.cancel()
             await asyncio.wait([marked])
             return [TaskResult(status, PartitionCounters()) for status in pipeline.figures(task.instance)]
-        reporting = asyncio.create_task(_report(task, pipeline, offset_maps, journal, standing, channel))
+        reporter = _Reporter(task, pipeline, offset_maps, journal, channel)
+        reporting = asyncio.create_task(reporter.report())
         try:
             await pipeline.run(max(task.seconds, task.most_seconds))
         finally:
@@ -158,24 +155,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
             await asyncio.wait(beside)
         if not reporting.cancelled():
             reporting.result()  # a fault in the program is raised, not swallowed
-        all_counters = pipeline.all_counters
-        figures = pipeline.figures(task.instance)
-        is_written = False
-        # The results carry the same figures to the driver, and runs are found again.
-        with contextlib.suppress(ClusterError, WireError, TimeoutError):
-            async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_finishing else STOPPED_SECONDS):
-                positions = pipeline.positions(pipeline.partitions)
-                await _write(offset_maps, journal, pipeline, standing, positions, figures, _of_the_task(task, pipeline))
-            is_written = True
-        return [
-            TaskResult(
-                status,
-                all_counters.get(partition := TopicPartition(status.topic, status.partition), PartitionCounters()),
-                is_written,
-                pipeline.last_of(partition),
-            )
-            for status in figures
-        ]
+        return await reporter.results()
 
 
 async def _known_now(task: TaskAssignment, journal: Journal) -> tuple[Assignment, ...]:
@@ -220,52 +200,91 @@ class _Guard:
                     finish()
 
 
-async def _report(
-    task: TaskAssignment,
-    pipeline: Pipeline,
-    offset_maps: OffsetMapStore,
-    journal: Journal,
-    standing: StandingLog,
-    channel: Voice,
-) -> None:
-    """Runs, positions and live figures every second, and when a partition stops: of those that moved and, now and
-    then, of all.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reporter:
+    """Reports how the partitions of a task stand."""
 
-    They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it takes
-    nothing, for a second or because it refuses, the driver gets them straight, so that it knows at once what waits.
-    """
-    log = logs.get("mirror.relay")
-    written, straight, blockers = _Reported(), _Reported(), LogOnce()
-    unwritten, turns = set[TopicPartition](), cycle(range(REPORT_ROUNDS))
-    while True:
-        with contextlib.suppress(TimeoutError):  # a stop is reported at once
-            async with asyncio.timeout(REPORT_SECONDS):
-                await pipeline.stopped.wait()
-        pipeline.stopped.clear()
-        unwritten |= pipeline.touched()  # besides, each has its turn
-        unwritten.update(islice(pipeline.partitions, next(turns), None, REPORT_ROUNDS))
-        moved = written.moved(pipeline.figures(task.instance, unwritten))
-        positions = pipeline.positions(unwritten)
-        reports = offset_maps, journal, pipeline, standing, positions, moved, _of_the_task(task, pipeline)
-        writing = asyncio.create_task(_write(*reports))
-        try:
-            while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
-                await _send(channel, straight, pipeline.figures(task.instance))
-            writing.result()
-        except FlowLost:
-            pipeline.finish()
-        except (ClusterError, WireError, MalformedBatch) as problem:
-            if blockers.is_new(problem):  # the data does not depend on it: say so, go on
-                log.warning("figures_not_written", flow=task.flow, reason=str(problem))
-            await _send(channel, straight, pipeline.figures(task.instance))
-        else:
-            blockers.over()
-            unwritten.clear()
-            written.add(moved)
-            straight.add(moved)  # the driver reads it in the journal
-        finally:
-            writing.cancel()  # it may be of an epoch that ends; and the last word is not to meet it
-            await asyncio.wait([writing])
+    task: TaskAssignment
+    pipeline: Pipeline
+    offset_maps: OffsetMapStore
+    journal: Journal
+    #: To the driver.
+    channel: Voice
+    standing: StandingLog = field(default_factory=StandingLog)
+
+    async def report(self) -> None:
+        """Report runs, positions and live figures every second, and when a partition stops: of those that moved and,
+        now and then, of all.
+
+        They go to the journal, where everybody finds them. It is on the target, which may be what is away: while it
+        takes nothing, for a second or because it refuses, the driver gets them straight, so that it knows at once what
+        waits.
+        """
+        log, pipeline, instance = logs.get("mirror.relay"), self.pipeline, self.task.instance
+        written, straight, blockers = _Reported(), _Reported(), LogOnce()
+        unwritten, turns = set[TopicPartition](), cycle(range(REPORT_ROUNDS))
+        while True:
+            with contextlib.suppress(TimeoutError):  # a stop is reported at once
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await pipeline.stopped.wait()
+            pipeline.stopped.clear()
+            unwritten |= pipeline.touched()  # besides, each has its turn
+            unwritten.update(islice(pipeline.partitions, next(turns), None, REPORT_ROUNDS))
+            moved = written.moved(pipeline.figures(instance, unwritten))
+            writing = asyncio.create_task(self._write(pipeline.positions(unwritten), moved))
+            try:
+                while not (await asyncio.wait([writing], timeout=REPORT_SECONDS))[0]:
+                    await _send(self.channel, straight, pipeline.figures(instance))
+                writing.result()
+            except FlowLost:
+                pipeline.finish()
+            except (ClusterError, WireError, MalformedBatch) as problem:
+                if blockers.is_new(problem):  # the data does not depend on it: say so, go on
+                    log.warning("figures_not_written", flow=self.task.flow, reason=str(problem))
+                await _send(self.channel, straight, pipeline.figures(instance))
+            else:
+                blockers.over()
+                unwritten.clear()
+                written.add(moved)
+                straight.add(moved)  # the driver reads it in the journal
+            finally:
+                writing.cancel()  # it may be of an epoch that ends; and the last word is not to meet it
+                await asyncio.wait([writing])
+
+    async def results(self) -> list[TaskResult]:
+        """Report for the last time, and return what became of each partition."""
+        pipeline, is_written = self.pipeline, False
+        all_counters, figures = pipeline.all_counters, pipeline.figures(self.task.instance)
+        # The results carry the same figures to the driver, and runs are found again.
+        with contextlib.suppress(ClusterError, WireError, TimeoutError):
+            async with asyncio.timeout(LAST_WORD_SECONDS if pipeline.is_finishing else STOPPED_SECONDS):
+                await self._write(pipeline.positions(pipeline.partitions), figures)
+            is_written = True
+        return [
+            TaskResult(
+                status,
+                all_counters.get(status.source, PartitionCounters()),
+                is_written,
+                pipeline.last_of(status.source),
+            )
+            for status in figures
+        ]
+
+    async def _write(
+        self, positions: list[tuple[TopicPartition, LastPosition]], figures: list[PartitionStatus]
+    ) -> None:
+        """Write runs first: a position must not cover more than they do. Where no partition moved, no request was
+        worth sending of either.
+        """
+        task = self.pipeline.task_figures(self.task.instance, self.task.number, self.task.epoch, _attempt())
+        stops = self.pipeline.stops()
+        await self.offset_maps.record()
+        entries = self.standing.changes(positions, stops)
+        if figures:
+            entries += [(task.key(), task.to_json()), *((status.key(), status.to_json()) for status in figures)]
+        await self.journal.append_all(entries)
+        self.standing.written(positions, stops)
+        await self.pipeline.follow_log_starts(positions)
 
 
 @dataclass(slots=True, eq=False)
@@ -306,33 +325,7 @@ def _standing(figures: PartitionStatus) -> tuple[object, ...]:
     return figures.state, figures.detail, figures.next_offset, figures.log_end
 
 
-def _of_the_task(task: TaskAssignment, pipeline: Pipeline) -> TaskStatus:
-    return pipeline.task_figures(task.instance, task.number, task.epoch, _attempt())
-
-
 def _attempt() -> int:
     """Which one of Spark's attempts at its task this is."""
     context = TaskContext.get()  # None outside a Spark task
     return context.attemptNumber() if context else 0
-
-
-async def _write(
-    offset_maps: OffsetMapStore,
-    journal: Journal,
-    pipeline: Pipeline,
-    standing: StandingLog,
-    positions: list[tuple[TopicPartition, LastPosition]],
-    figures: list[PartitionStatus],
-    task: TaskStatus,
-) -> None:
-    """Runs first: a position must not cover more than they do. Where no partition moved, no request was worth sending
-    of either.
-    """
-    stops = pipeline.stops()
-    await offset_maps.record()
-    entries = standing.changes(positions, stops)
-    if figures:
-        entries += [(task.key(), task.to_json()), *((status.key(), status.to_json()) for status in figures)]
-    await journal.append_all(entries)
-    standing.written(positions, stops)
-    await pipeline.follow_log_starts(positions)

@@ -169,9 +169,10 @@ class Gate:
         plan = decide(observation)
         verdicts = self.verdicts(plan)
         findings = tuple(self._refusals(plan, verdicts, settings))
+        is_timed = self.live and settings.topics.append_time == "target"  # tasks that run write by these settings
         for _ in range(_PLANS):
             plan = decide(observation, held) if held else plan
-            timed = [change for change in plan.changes if self._is_timed(change, settings)]
+            timed = [change for change in plan.changes if is_timed and change.name == TIMESTAMP_TYPE]
             late = [change for change in timed if self._is_written_by(change)]
             retimed = frozenset(change.topic for change in timed if change.after != LOG_APPEND_TIME) - self.untimed
             plan = replace(
@@ -191,10 +192,6 @@ class Gate:
             topic for topic, verdict in verdicts.items() if verdict.standing is CopyStanding.FOREIGN
         )
         return _without_growth(plan, held).leaving(held).refusing(findings)
-
-    def _is_timed(self, change: ConfigChange, settings: Settings) -> bool:
-        """Whether tasks that run write by what it changes."""
-        return self.live and change.name == TIMESTAMP_TYPE and settings.topics.append_time == "target"
 
     def _is_written_by(self, change: ConfigChange) -> bool:
         """Whether tasks would write on as if it were not made."""
@@ -354,17 +351,17 @@ async def tails(
         indexes = Indexes(entries) if settings.topics.offsets == "translate" else None
 
         async def of(pair: TopicPair, number: int) -> None:
-            one, other = TopicPartition(pair.source, number), TopicPartition(pair.target, number)
+            partition, copy = TopicPartition(pair.source, number), TopicPartition(pair.target, number)
             known = seen.get(pair.target)
             since = known.begins(number) if known else 0
             ids = source.topic_id(pair.source), target.topic_id(pair.target)
-            if known and (stop := standing.stops.get(other)) and stop.stands and stop.concerns(ids[1]):
-                raise stop.raised(one)
-            last = standing.positions.get(other)
+            if known and (stop := standing.stops.get(copy)) and stop.stands and stop.concerns(ids[1]):
+                raise stop.raised(partition)
+            last = standing.positions.get(copy)
             last = last if last is not None and last.is_of(*ids) else None
-            index = indexes.get(other, OffsetRangeIndex()) if indexes is not None else None
-            sides = settings.flow, source, one, target, other
-            observer = Observer(*sides, (0, NO_LIMIT), since, last, standing.lost_of(other, *ids))
+            index = indexes.get(copy, OffsetRangeIndex()) if indexes is not None else None
+            sides = settings.flow, source, partition, target, copy
+            observer = Observer(*sides, (0, NO_LIMIT), since, last, standing.lost_of(copy, *ids))
             for tried in range(1, _TRIES + 1):
                 try:
                     async with at_once:
@@ -375,9 +372,8 @@ async def tails(
                         raise
 
         async def of_all(pair: TopicPair) -> Unlike | None:
-            ours = plan.source_topics[pair.source].partitions
-            theirs = plan.target_topics[pair.target].partitions
-            numbers = {partition_info.partition for partition_info in ours} & {one.partition for one in theirs}
+            topics = plan.source_topics[pair.source], plan.target_topics[pair.target]
+            numbers = set[int].intersection(*({part.partition for part in topic.partitions} for topic in topics))
             for found in await asyncio.gather(*(of(pair, n) for n in sorted(numbers)), return_exceptions=True):
                 if isinstance(found, PartitionStop):
                     stop = located(found, source, target, pair.target)

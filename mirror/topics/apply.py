@@ -13,14 +13,7 @@ from typing import Final
 
 from mirror import clock
 from mirror.config import Replicas, Settings, TopicSettings
-from mirror.errors import (
-    AccessDenied,
-    BrokerError,
-    ClusterError,
-    ClusterUnreachable,
-    MirrorError,
-    PreflightError,
-)
+from mirror.errors import AccessDenied, BrokerError, ClusterError, ClusterUnreachable, MirrorError, PreflightError
 from mirror.journal.entries import Unfollowed, same_id
 from mirror.journal.heartbeats import heartbeat_topic
 from mirror.journal.journal import journal_topic
@@ -87,9 +80,9 @@ def apply(
     with asking(target, check) as ask:
         if plan.changes:
             ask()
-            names = {topic: {one.name for one in every} for topic, every in by_topic(plan.changes).items()}
+            names = {topic: {change.name for change in every} for topic, every in by_topic(plan.changes).items()}
             failed |= _outdated(source, target, plan, names)
-        changes = [one for one in plan.changes if one.topic not in failed]
+        changes = [change for change in plan.changes if change.topic not in failed]
         target.alter_configs(changes, unchanged, ids)
         others = [topic for topic, why in unchanged.items() if isinstance(why, PreflightError)]  # by their ids
         failed |= {topic: unchanged.pop(topic) for topic in others}
@@ -102,16 +95,16 @@ def apply(
                 source, target, plan, {creation.topic: creation.configs.keys() for creation in plan.creations}
             )
         existed = _create(target, [creation for creation in plan.creations if creation.topic not in failed], failed)
-        grown = [one for one in plan.growths if one.topic not in failed]
+        grown = [growth for growth in plan.growths if growth.topic not in failed]
         if grown:
             ask()
-            failed |= _without_source(source, plan, {one.topic for one in grown})
-            grown = [one for one in grown if one.topic not in failed]
+            failed |= _without_source(source, plan, {growth.topic for growth in grown})
+            grown = [growth for growth in grown if growth.topic not in failed]
         target.create_partitions(grown, failed, ids)
-    grown = [one for one in grown if one.topic not in failed]
+    grown = [growth for growth in grown if growth.topic not in failed]
     for growth in grown:
         log.info("partitions_added", cluster=target.settings.alias, **asdict(growth))
-    _await_leaders(target, {one.topic: one.partitions for one in grown}, failed)
+    _await_leaders(target, {growth.topic: growth.partitions for growth in grown}, failed)
     for topic in existed:
         failed.setdefault(topic, PreflightError("somebody else created it just now; it is checked again"))
     made = frozenset(creation.topic for creation in plan.creations).difference(existed, failed)
@@ -137,7 +130,7 @@ def _outdated(
         now = cluster.topic_configs_now(sorted(set(topics.values())))
         for copy, topic in topics.items():
             was, found = before.get(topic, {}), now.get(topic, {})
-            if others := sorted(one for one in IN_EFFECT.union(names[copy]) if was.get(one) != found.get(one)):
+            if others := sorted(key for key in IN_EFFECT.union(names[copy]) if was.get(key) != found.get(key)):
                 where = f"{', '.join(others)} of topic {topic} on cluster {cluster.settings.alias}"
                 failed[copy] = PreflightError(f"{where} changed since it was looked at; it is checked again")
     return failed | _without_source(source, plan, names.keys())  # the ids behind the settings
@@ -314,11 +307,12 @@ def rules_from(configs: Mapping[str, str], settings: TopicSettings) -> Rules:
 def _create(target: Admin, creations: Sequence[Creation], failures: dict[str, MirrorError]) -> frozenset[str]:
     """Create topics; return those that were there already."""
     existed = target.create_topics(creations, failures)
-    made = [one for one in creations if one.topic not in failures]
+    made = [creation for creation in creations if creation.topic not in failures]
     for creation in made:
         event = "topic_appeared" if creation.topic in existed else "topic_created"
         log.info(event, cluster=target.settings.alias, topic=creation.topic, partitions=creation.partitions)
-    _await_leaders(target, {one.topic: one.partitions for one in made if one.topic not in existed}, failures)
+    new = {creation.topic: creation.partitions for creation in made if creation.topic not in existed}
+    _await_leaders(target, new, failures)
     return existed
 
 

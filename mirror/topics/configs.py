@@ -277,10 +277,8 @@ def plan_settings(
         found=found,
         changes=tuple(changes),
         held=held,
-        by_default=_by_default(found, now) if is_own else (),
+        by_default=tuple(
+            name for name in RETENTION if is_own and name not in found and name in now and not now[name].is_default
+        ),
         left=left,
     )
-
-
-def _by_default(found: Mapping[str, str], now: Mapping[str, ConfigValue]) -> tuple[str, ...]:
-    return tuple(name for name in RETENTION if name not in found and name in now and not now[name].is_default)

@@ -139,7 +139,7 @@ def fit_creations(
         configs = {name: value for name, value in asked.items() if name != REPLICAS and value is not None}
         return replace(known[topic], replication_factor=int(asked.get(REPLICAS) or -1), configs=configs)
 
-    found = fitted(wanted, lambda asked: target.creations_refused([made(*one) for one in asked.items()]))
+    found = fitted(wanted, lambda asked: target.creations_refused([made(*creation) for creation in asked.items()]))
     return Creations(
         made=tuple(made(topic, fit.taken or wanted[topic]) for topic, fit in found.items()),
         findings=tuple(_not_created(found, wanted, copies)),
@@ -199,10 +199,10 @@ def fit_changes(target: Admin, changes: Iterable[ConfigChange]) -> tuple[list[Co
         own, whys = before[topic], dict(fit.refused)
         get = {name: fit.taken.get(name, own[name].before) for name in own}
         if lost := [name for name in fit.refused if not _is_kept(name, get[name], wanted[topic][name])]:
-            for one in changed(topic, fit.taken):
-                if one.is_of_keeping and not one.keeps_more:
-                    get[one.name] = one.before
-                    whys.setdefault(one.name, f"it changes together with {first_of(lost)}")
+            for changed_setting in changed(topic, fit.taken):
+                if changed_setting.is_of_keeping and not changed_setting.keeps_more:
+                    get[changed_setting.name] = changed_setting.before
+                    whys.setdefault(changed_setting.name, f"it changes together with {first_of(lost)}")
         taken += (
             change for change in changed(topic, get) if change == own[change.name] or change.after != change.before
         )

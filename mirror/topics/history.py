@@ -125,11 +125,7 @@ NO_HISTORY: Final = History()
 
 
 def gone_topics(
-    settings: Settings,
-    source: Admin,
-    target: Admin,
-    seen: Mapping[str, FirstSeen],
-    source_topics: Collection[str],
+    settings: Settings, source: Admin, target: Admin, seen: Mapping[str, FirstSeen], source_topics: Collection[str]
 ) -> dict[str, str]:
     """The source's topics of the flow that are there no more, by the name of the copy that the flow filled, where that
     is left. Raises ClusterError.
@@ -238,7 +234,7 @@ async def read_history(
     where = settings.source.alias, settings.target.alias
     (towards, is_source_hidden, source_id), (beside, is_target_hidden, _) = await asyncio.gather(
         _standing(Endpoint.of(settings.source), None if source_topics is None else flows_of(source_topics)),
-        _standing(Endpoint.of(settings.target), [one for one in flows_of(target_topics) if one != settings.flow]),
+        _standing(Endpoint.of(settings.target), [flow for flow in flows_of(target_topics) if flow != settings.flow]),
     )
     for alias, is_hidden, unseen in (
         (where[0], is_source_hidden, "a loop"),

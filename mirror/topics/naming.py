@@ -88,7 +88,7 @@ def name_findings(selection: Selection, existing: Collection[str]) -> Iterator[F
     for alike in by_folded.values():
         for name in alike:
             if len(alike) > 1 and name in copies | letters and name not in existing:
-                other = next((one for one in alike if one in existing), None) or next(o for o in alike if o != name)
+                other = min((topic for topic in alike if topic != name), key=lambda topic: topic not in existing)
                 what = f"would collide with topic {other} on the target: Kafka takes '.' and '_' in names for the same"
                 yield refused(name, what, Fix.NAME_COPY)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Final, Self
@@ -57,8 +57,7 @@ async def planned_starts(settings: Settings, plan: TopicPlan, history: History) 
     if (when := moment(settings.topics.start)) == EARLIEST:
         return {}
     copies = list(_copies(plan))
-    one, other = Endpoint.of(settings.source), Endpoint.of(settings.target)
-    async with Cluster(one) as source, Cluster(other) as target:
+    async with Cluster(Endpoint.of(settings.source)) as source, Cluster(Endpoint.of(settings.target)) as target:
         await source.refresh({partition.topic for partition, _ in copies})
         await target.refresh(plan.target_topics)
         return await start_offsets(source, target, copies, when)
@@ -81,8 +80,8 @@ def _recorded(pair: TopicPair, plan: TopicPlan) -> tuple[int, ...]:
 
 def _copies(plan: TopicPlan) -> Iterator[Copy]:
     for pair in plan.pairs:
-        there = plan.target_topics.get(pair.target)
-        existing = len(there.partitions) if there else 0
+        info = plan.target_topics.get(pair.target)
+        existing = len(info.partitions) if info else 0
         for partition in plan.source_topics[pair.source].partitions[: pair.partitions]:
             if partition.leader >= 0:
                 copy = TopicPartition(pair.target, partition.partition)
@@ -213,32 +212,29 @@ def plan_flow(settings: Settings) -> FlowPlan:
     starts = asyncio.run(planned_starts(settings, topics, history))
     lost, stopped = _reported(topics, settings, own.newest, spans[0])
     padding, gaps = _fillings(*spans, topics, starts, standing_in(own.newest).positions) if preserves else ((), ())
-    extents = tuple(_extents(*spans, topics, is_equal=preserves))
+    groups = followed_groups(settings, source)
     if settings.sync.acls and topics is not NO_TOPICS:
-        groups, given = followed_groups(settings, source), given_in(own.newest)
-        acls, withheld = gate.acls(topics.allowed(), settings, groups, given)
+        acls, withheld = gate.acls(topics.allowed(), settings, groups, given_in(own.newest))
         held = withheld | held
     rights += _target_rights(settings, target, topics, acls, padding)
     is_denied = bool(target.denied([heartbeat_topic(settings.flow)]))  # the mirror does without
     own_fit = own_creations(target, settings.flow, settings.topics.replication_factor, heartbeats=not is_denied)
-    paused = sorted(paused_in(own.newest).intersection(topics.sources))
-    unfollowed = (*topics.unfollowed, *own_fit.unfollowed)
-    return FlowPlan(
+    plan = FlowPlan(
         flow=settings.flow,
         source_id=source_id,
         target_id=target.cluster_id(),
         topics=topics,
         own_topics=own_fit.made,
-        groups=followed_groups(settings, source),
+        groups=groups,
         left_out=select(dict.fromkeys(names, 0), settings.topics).left_out,
         acls=acls,
         padding=padding,
         gaps=gaps,
         beginnings=() if history.has_begun else tuple(beginnings(starts)),
         rights=tuple(rights),
-        paused=tuple(paused),
-        extents=extents,
-        unfollowed=unfollowed,
+        paused=tuple(sorted(paused_in(own.newest).intersection(topics.sources))),
+        extents=tuple(_extents(*spans, topics, is_equal=preserves)),
+        unfollowed=(*topics.unfollowed, *own_fit.unfollowed),
         refusals=(
             *_failed_over(own.newest),
             *map(str, (*topics.refusals, *topics.withheld.values(), *own_fit.findings)),
@@ -247,18 +243,27 @@ def plan_flow(settings: Settings) -> FlowPlan:
             *lost,
             *map(str, rights),
         ),
-        advice=(
-            *(_ahead(settings) if len(extents) < len(topics.pairs) else ()),
-            *(f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}" for topic in paused),
-            *_much_padding(padding),
-            *map(str, (*unfollowed, *topics.advice)),
-            *(_growing(topics, spans[0]) if settings.sync.log_start == "keep" else ()),
-            *filter(None, [acls.blocker]),
-            *_gone(settings, source, target, history, names),
-            *(f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()),
-            *stopped,
-        ),
     )
+    advice = (
+        *_advice(plan, settings, spans[0]),
+        *_gone(settings, source, target, history, names),
+        *(f"{topic}: its settings, partitions and ACLs stay as they are: {why}" for topic, why in held.items()),
+        *stopped,
+    )
+    return replace(plan, advice=advice)
+
+
+def _advice(plan: FlowPlan, settings: Settings, source_spans: Spans) -> Iterator[str]:
+    if len(plan.extents) < len(plan.topics.pairs):
+        yield from _ahead(settings)
+    for topic in plan.paused:
+        yield f"{topic}: paused; nothing of it is mirrored before mirror resume CONFIG {topic}"
+    yield from _much_padding(plan.padding)
+    yield from map(str, (*plan.unfollowed, *plan.topics.advice))
+    if settings.sync.log_start == "keep":
+        yield from _growing(plan.topics, source_spans)
+    if plan.acls.blocker:
+        yield plan.acls.blocker
 
 
 def _failed_over(journal: Mapping[bytes, bytes]) -> Iterator[str]:
@@ -336,7 +341,7 @@ def _reported(
             others.append(f"{text} (when a mirror ran last; one that starts looks again)")
             continue
         span = source_spans.get((status.topic, status.partition))
-        known = accepted.get(TopicPartition(status.target_topic, status.partition))
+        known = accepted.get(status.target)
         first, until = known.offsets if known else (0, 0)
         is_taken = span is not None and first <= status.next_offset and span.start <= until
         if (
@@ -355,13 +360,7 @@ def followed_groups(settings: Settings, source: Admin) -> tuple[str, ...]:
     return tuple(sorted(group for group in found if any(pattern.fullmatch(group) for pattern in include)))
 
 
-def _extents(
-    source_spans: Spans,
-    copy_spans: Spans,
-    plan: TopicPlan,
-    *,
-    is_equal: bool,
-) -> Iterator[Extent]:
+def _extents(source_spans: Spans, copy_spans: Spans, plan: TopicPlan, *, is_equal: bool) -> Iterator[Extent]:
     """Both sides of each copy that is there; `is_equal`: by equal offsets."""
     nothing = Span(start=0, end=0)
     for pair in plan.pairs:

@@ -16,15 +16,7 @@ from mirror.kafka.admin import Creation, TopicInfo
 from mirror.kafka.cluster import Endpoint
 from mirror.kafka.topic_configs import plain_values
 from mirror.policy.remedies import DENIAL_FIRST, Fix, allow
-from mirror.policy.rules import (
-    Finding,
-    Rules,
-    is_compacted,
-    is_stamped,
-    preflight_rekeyed,
-    refused,
-    tombstones_kept_ms,
-)
+from mirror.policy.rules import Finding, Rules, is_compacted, is_stamped, preflight_rekeyed, refused, tombstones_kept_ms
 from mirror.policy.selection import Rekeying, TopicPair
 from mirror.topics.configs import OWN_COMPACTED, TIMESTAMP_TYPE, any_time, configs_for
 from mirror.topics.fitting import own_replicas, replicas_of
@@ -160,7 +152,7 @@ def _dead_letter_findings(
 
 
 def _sets_partitions(settings: Settings, source: str) -> bool:
-    rule = next(one for one in settings.topics.rules if one.match.fullmatch(source))
+    rule = next(rule for rule in settings.topics.rules if rule.match.fullmatch(source))
     return rule.partitions is not None
 
 

@@ -55,8 +55,8 @@ def sameness(source: Observed, target: Observed) -> Finding | None:
     both = {
         name: (source.topic_ids[name], target.topic_ids[name]) for name in source.topic_ids.keys() & target.topic_ids
     }
-    unlike = sorted(name for name, (one, other) in both.items() if one and other and one != other)
-    alike = sorted(name for name, (one, other) in both.items() if one and one == other)
+    unlike = sorted(name for name, (left, right) in both.items() if left and right and left != right)
+    alike = sorted(name for name, (left, right) in both.items() if left and left == right)
     if alike and not unlike and not named:
         what = f"source and target are the same cluster: topic {alike[0]} has the id {both[alike[0]][0]} on both"
         return refused("", what, Fix.OTHER_CLUSTER)

@@ -78,9 +78,6 @@ class Still:
     def figures(self, _: str, partitions: Iterable[TopicPartition] | None = None) -> list[PartitionStatus]:
         return [self.standing[at.partition] for at in (self.partitions if partitions is None else partitions)]
 
-    def task_figures(self, *_: Any) -> None:
-        return None
-
 
 class Listener:
     """A driver that takes so many reports at a time, and then none until it is asked again."""
@@ -107,16 +104,14 @@ async def reporting(
 ) -> AsyncIterator[None]:
     """A task's reports, to a journal that `write` stands for."""
 
-    async def writing(
-        _offset_maps: Any, _journal: Any, _of: Any, _log: Any, _positions: Any, figures: list[Any], _task: Any
-    ) -> None:
+    async def writing(_reporter: Any, _positions: Any, figures: list[Any]) -> None:
         await write(figures)
 
     monkeypatch.setattr(relay, "REPORT_SECONDS", 0.005)
-    monkeypatch.setattr(relay, "_write", writing)
-    given: Any = SimpleNamespace(flow="eu-to-us", instance="one", number=0, epoch=0, claim=1, place=None)
-    rest: Any = pipeline, None, None, None, driver
-    task = asyncio.create_task(relay._report(given, *rest))
+    monkeypatch.setattr(relay._Reporter, "_write", writing)
+    assignment: Any = SimpleNamespace(flow="eu-to-us", instance="one", number=0, epoch=0, claim=1, place=None)
+    rest: Any = pipeline, None, None, driver
+    task = asyncio.create_task(relay._Reporter(assignment, *rest).report())
     try:
         yield
     finally:

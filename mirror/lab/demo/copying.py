@@ -206,7 +206,7 @@ class Following:
                     figures = (await follower.poll()).figures
                 except (ClusterError, WireError) as problem:
                     raise MirrorFailed(f"the flow's journal cannot be read: {problem}") from problem
-                self.statuses |= {TopicPartition(status.topic, status.partition): status for status in figures}
+                self.statuses |= {status.source: status for status in figures}
                 before, reported = reported, sum(status.at_ms for status in figures)
                 moved = time.monotonic() if reported != before else moved
                 stops = [

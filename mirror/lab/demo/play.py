@@ -26,6 +26,7 @@ from mirror.lab.demo.copying import STOP_SECONDS, CopyResult, Cost, Following, L
 from mirror.lab.demo.processes import Bound
 from mirror.lab.demo.producers import Ends, Filler, JavaFiller, Live, PlainFiller, Record, TransactionalFiller, pool
 from mirror.lab.embedded import Cluster, Spec, jars, start_many
+from mirror.verify.report import VerifyReport
 
 if TYPE_CHECKING:
     from mirror.lab.commands.demo import Narrator
@@ -72,6 +73,7 @@ BY_LIBRDKAFKA: Final = (
 )
 LIVE: Final = DemoTopic("live", "lz4")
 BACKLOG: Final = (JAVA, TRANSACTIONS, *BY_LIBRDKAFKA)
+TOPICS: Final = (*BACKLOG, LIVE)
 
 
 class Clock:
@@ -107,8 +109,7 @@ def play(progress: Narrator) -> CopyResult:
         records = pool()
         with clock.phase("filling"):
             filled = _fill(source, records, folder, ends, progress)
-        file = folder / "demo.yaml"
-        file.write_text(_configuration(source, target), encoding="utf-8")
+        file = _configured(source, target, folder / "demo.yaml")
         settings = config.load(file)
         live = Live(source.bootstrap, LIVE.name, LIVE.codec, records, LIVE_RATE)
         with clock.phase("mirroring"):
@@ -118,14 +119,10 @@ def play(progress: Narrator) -> CopyResult:
             progress.step(f"mirror run {file} (live); {LIVE.name} is written, {LIVE_RATE:,} records/s")
             backlog = {topic.name: PARTITIONS for topic in BACKLOG}
             watch = Watch(mirror, time.monotonic(), source, target, _goal(target, backlog, ends))
-            cost = _backlog_copied(watch, progress)
+            measured = _backlog_copied(watch, progress)
             following = Following(settings, mirror, watch.tree, ends)
             asyncio.run(following.until_caught_up(backlog))
-            progress.step(f"caught up; {LIVE.name} is written on for {LIVE_S} s, past the end of an epoch")
-            time.sleep(LIVE_S)
-            live.stop()
-            asyncio.run(following.until_caught_up({**backlog, LIVE.name: PARTITIONS}))
-            progress.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
+            _live_copied(live, following, backlog, progress)
             stopping = time.monotonic()
             exit_code = mirror.stop()
             stopped = time.monotonic() - stopping
@@ -133,14 +130,11 @@ def play(progress: Narrator) -> CopyResult:
         with clock.phase("comparing"):
             report = verify_flow(settings)
         progress.step(f"both sides are read and compared, batch by batch, in {report.seconds:.1f} s")
-        verdicts = verdicts_of(following.statuses.values())
-        written = {**filled.records, LIVE.name: live.written}
-        plans = {topic.name: (topic.codec, written[topic.name]) for topic in (*BACKLOG, LIVE)}
-        found = Cost(
-            start_s=cost.start_s,
-            start_cpu_s=cost.start_cpu_s,
-            backlog_s=cost.copy_s,
-            backlog_cpu_s=cost.copy_cpu_s,
+        cost = Cost(
+            start_s=measured.start_s,
+            start_cpu_s=measured.start_cpu_s,
+            backlog_s=measured.copy_s,
+            backlog_cpu_s=measured.copy_cpu_s,
             backlog_bytes=sum(topic.bytes for topic in report.topics if topic.topic in backlog),
             record_bytes=filled.bytes,
             peak_rss=watch.tree.counters.peak_rss,
@@ -148,14 +142,10 @@ def play(progress: Narrator) -> CopyResult:
             stop_s=stopped,
             exit_code=exit_code,
         )
-        missing = plans.keys() - {topic.topic for topic in report.topics}
         result = CopyResult(
-            lines=tuple(Line.of(t, verdicts.get(t.topic, {}), *plans[t.topic]) for t in report.topics),
-            cost=found,
-            misfits=(
-                *map(str, (*report.differences, *report.shortfalls)),
-                *(f"{name} was not compared" for name in sorted(missing)),
-            ),
+            lines=tuple(_lines(report, following, {**filled.records, LIVE.name: live.written})),
+            cost=cost,
+            misfits=tuple(_misfits(report)),
             seconds=clock.seconds,
             downloads=downloads,
         )
@@ -181,6 +171,28 @@ def _backlog_copied(watch: Watch, progress: Narrator) -> Measured:
     return found
 
 
+def _live_copied(live: Live, following: Following, backlog: Mapping[str, int], progress: Narrator) -> None:
+    """Write the live topic on, and wait until all of it is mirrored. Raises MirrorFailed, EmbeddedError."""
+    progress.step(f"caught up; {LIVE.name} is written on for {LIVE_S} s, past the end of an epoch")
+    time.sleep(LIVE_S)
+    live.stop()
+    asyncio.run(following.until_caught_up({**backlog, LIVE.name: PARTITIONS}))
+    progress.step(f"{live.written:,} records of {LIVE.name} are mirrored too; SIGTERM to the mirror")
+
+
+def _lines(report: VerifyReport, following: Following, written: Mapping[str, int]) -> Iterator[Line]:
+    """Return a line for each topic that was compared; `written`: its records by its producer."""
+    verdicts, codecs = verdicts_of(following.statuses.values()), {topic.name: topic.codec for topic in TOPICS}
+    for topic in report.topics:
+        yield Line.of(topic, verdicts.get(topic.topic, {}), codecs[topic.topic], written[topic.topic])
+
+
+def _misfits(report: VerifyReport) -> Iterator[str]:
+    yield from map(str, (*report.differences, *report.shortfalls))
+    compared = {topic.topic for topic in report.topics}
+    yield from (f"{name} was not compared" for name in sorted(topic.name for topic in TOPICS) if name not in compared)
+
+
 def _fetch_jars(progress: Narrator) -> float:
     """Seconds that the download took."""
     if jars.jars_folder().exists():
@@ -197,7 +209,7 @@ def _fetch_jars(progress: Narrator) -> float:
 def _fill(source: Cluster, records: Sequence[Record], folder: Path, ends: Ends, progress: Narrator) -> Filled:
     """Create the topics and write the backlog. Raises EmbeddedError."""
     address = config.ClusterSettings.model_validate({"alias": "source", "bootstrap.servers": source.bootstrap})
-    wanted = [Creation(topic=t.name, partitions=PARTITIONS, replication_factor=1) for t in (*BACKLOG, LIVE)]
+    wanted = [Creation(topic=t.name, partitions=PARTITIONS, replication_factor=1) for t in TOPICS]
     Admin(address).create_topics(wanted)
     stopping = threading.Event()
     in_transactions = TransactionalFiller(
@@ -237,9 +249,9 @@ def _count(ends: Ends) -> None:
     plain = (JAVA, *BY_LIBRDKAFKA)
     found = ends.of({topic.name: PARTITIONS for topic in plain})
     for topic in plain:
-        there = sum(end for (name, _), end in found.items() if name == topic.name)
-        if there != RECORDS:
-            raise EmbeddedError(f"{topic.name}: {RECORDS:,} records were written, the source holds {there:,}")
+        records = sum(end for (name, _), end in found.items() if name == topic.name)
+        if records != RECORDS:
+            raise EmbeddedError(f"{topic.name}: {RECORDS:,} records were written, the source holds {records:,}")
 
 
 def _mirror(file: Path, folder: Path) -> Bound:
@@ -248,14 +260,15 @@ def _mirror(file: Path, folder: Path) -> Bound:
     return Bound(command, folder / "mirror.log", grace=STOP_SECONDS, folder=folder, environment=scratch)
 
 
-def _configuration(source: Cluster, target: Cluster) -> str:
-    """A flow as one would write it; JSON is YAML."""
+def _configured(source: Cluster, target: Cluster, file: Path) -> Path:
+    """Write a flow as people would write it; JSON is YAML."""
     settings = {
         "name": FLOW,
         "source": {"alias": "source", "bootstrap.servers": source.bootstrap},
         "target": {"alias": "target", "bootstrap.servers": target.bootstrap},
-        "topics": {"include": [topic.name for topic in (*BACKLOG, LIVE)]},
+        "topics": {"include": [topic.name for topic in TOPICS]},
         "metrics": {"listen": None},
         "spark": {"epoch_s": EPOCH_S},
     }
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
+    file.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()), encoding="utf-8")
+    return file

@@ -210,7 +210,7 @@ class Rekeyer:
     @property
     def figures(self) -> dict[TopicPartition, PartitionStatus]:
         """How each source partition that is known stands now."""
-        return {TopicPartition(status.topic, status.partition): status for status in self._all_figures()}
+        return {status.source: status for status in self._all_figures()}
 
     def learns(self, rule: Rekeying) -> None:
         """The rule as it fits both topics of now: its text is that of the start. What was planned stays as it is."""
@@ -456,18 +456,10 @@ class Rekeyer:
                 if part.stop is not None and not stands(part.stop.state):
                     part.stop = self._exhausting.get(part.stop.partition)
         await self._refresh()
-        if clock.monotonic() - self._target_seen > REFRESH_SECONDS:
-            await self._target.refresh([rule.target])
-            if self._is_made_anew:
-                raise recreated(rule, "target")
-            await self._plans.check_kept()
-            self._plans.check_partitions(self._partitions, "had")
-            if self._newest != NOTHING:
-                await self._plans.check_only_ours(committed=self._committed)
-            self._target_seen = clock.monotonic()
+        await self._refresh_target()
         if self._trial is None:
-            each = FIRST_OFFSETS * self._plans.slots // max(1, len(self._parts))
-            self._offsets = min(self._offsets, max(FEWEST_OFFSETS, each))
+            share = FIRST_OFFSETS * self._plans.slots // max(1, len(self._parts))
+            self._offsets = min(self._offsets, max(FEWEST_OFFSETS, share))
         begin = {number: part.at for number, part in self._parts.items()}
         until = {number: self._side.until(number, self._offsets) for number in self._parts}
         self._suspects = {number: end for number, end in self._suspects.items() if begin.get(number, end) < end}
@@ -507,6 +499,19 @@ class Rekeyer:
         await self._plans.record(abandoned)
         self._is_bound = True
         return abandoned
+
+    async def _refresh_target(self) -> None:
+        """Check now and then that the target is as the plans left it."""
+        if clock.monotonic() - self._target_seen <= REFRESH_SECONDS:
+            return
+        await self._target.refresh([self._rule.target])
+        if self._is_made_anew:
+            raise recreated(self._rule, "target")
+        await self._plans.check_kept()
+        self._plans.check_partitions(self._partitions, "had")
+        if self._newest != NOTHING:
+            await self._plans.check_only_ours(committed=self._committed)
+        self._target_seen = clock.monotonic()
 
     @property
     def _is_made_anew(self) -> bool:
