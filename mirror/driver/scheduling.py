@@ -187,10 +187,12 @@ def tasks_of(
     return [tuple(by_source[partition] for partition in sorted(task, key=all_counters.__contains__)) for task in named]
 
 
-def is_even(tasks: Sequence[Collection[TopicPartition]], weights: Mapping[TopicPartition, int]) -> bool:
-    """Return True if no plan takes much from the fullest task, by what partitions have moved so far (bytes): none is
-    worth the pause in which all positions are found anew.
+def are_even(tasks: Sequence[Collection[TopicPartition]], slots: int, weights: Mapping[TopicPartition, int]) -> bool:
+    """Return True if tasks are as many as a plan for `slots` has, and none takes much from the fullest, by what
+    partitions have moved so far (bytes): another plan is not worth the pause in which all positions are found anew.
     """
+    if len(tasks) != min(slots, sum(map(len, tasks))):
+        return False
     loads = [sum(1 + weights.get(partition, 0) for partition in task) for task in tasks]
     heaviest = 1 + max((weights.get(partition, 0) for task in tasks for partition in task), default=0)
     return max(loads, default=0) <= TOLERANCE * max(sum(loads) / max(1, len(loads)), heaviest)

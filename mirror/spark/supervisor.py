@@ -50,7 +50,7 @@ from mirror.driver.reports import (
     unreported,
     with_places,
 )
-from mirror.driver.scheduling import Limits, is_even, rates_of, split_rate, tasks_of
+from mirror.driver.scheduling import Limits, are_even, rates_of, split_rate, tasks_of
 from mirror.driver.start import bounded, record_starts, recorded, warn_of_open
 from mirror.driver.topic_watcher import NewPlan, TopicWatcher
 from mirror.errors import ClusterError, MalformedBatch, MirrorError, PreflightError, WireError
@@ -608,17 +608,13 @@ class Supervisor:
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
 
     async def _goes_on(self, tasks: Sequence[Collection[TopicPartition]]) -> bool:
-        """Whether the tasks of an epoch that is over go on in the next one: all partitions are well, none stands still
-        that is under way, and another plan would hardly differ.
-        """
+        """Whether the tasks of an epoch that is over go on in the next one: all is well, and another plan is alike."""
         figures, places = self._journal_state.live, set[TopicPartition]().union(*tasks)
-        slots = await self._jobs.slots(self._flow.tasks)
-        is_same = len(tasks) == 1 or (
-            self._flow.bytes_per_second is None and is_even(tasks, {at: one.bytes for at, one in figures.items()})
-        )
-        is_same &= len(tasks) == min(slots, len(places)) and not self._queries.count
-        stands_still = self._headway.stands_still(figures)
-        if stands_still or not (is_same and are_well(places, figures, self._journal_state.is_fresh)):
+        slots, has_shares = await self._jobs.slots(self._flow.tasks), self._flow.bytes_per_second and len(tasks) > 1
+        moved = {partition: status.bytes for partition, status in figures.items()}
+        if has_shares or self._queries.count or not are_even(tasks, slots, moved):
+            return False
+        if self._headway.stands_still(figures) or not are_well(places, figures, self._journal_state.is_fresh):
             return False
         log_epoch(self._flow.name, self._number, self._flow.epoch_seconds, figures.values())
         self._number += 1
@@ -628,8 +624,7 @@ class Supervisor:
     @property
     def _rates(self) -> tuple[float | None, float | None]:
         """What of the bound all tasks share, and what each re-keyed topic gets."""
-        topics = len(_source_topics(self._assignments))
-        return split_rate(self._flow.bytes_per_second, topics, self._queries.count)
+        return split_rate(self._flow.bytes_per_second, len(_source_topics(self._assignments)), self._queries.count)
 
     def _rekey_limits(self) -> Limits:
         return Limits(self._rates[1], self._flow.memory_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.driver.scheduling import computing_task_count, epoch_length, is_even, task_count, tasks_of
+from mirror.driver.scheduling import are_even, computing_task_count, epoch_length, task_count, tasks_of
 from mirror.kafka.cluster import Leader, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment
@@ -49,7 +49,8 @@ def test_tasks_are_even_unless_another_plan_takes_much_from_the_fullest(tasks: l
     """One partition alone may be most of all, whatever the plan."""
     places = [[TopicPartition(f"task-{task}", index) for index in range(len(held))] for task, held in enumerate(tasks)]
     moved = {at: tasks[task][at.partition] for task, held in enumerate(places) for at in held}
-    assert is_even(places, moved) == expected
+    assert are_even(places, len(tasks), moved) == expected
+    assert not are_even(places, len(tasks) + 1, moved) or sum(map(len, tasks)) == len(tasks)
 
 
 @pytest.mark.parametrize(
