@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, Final
 
 import pytest
-from checker import Kind, check
 from confluent_kafka import Producer
 from copies import Pair, copied
 from fakebroker import in_loop
@@ -15,7 +14,7 @@ from helpers import RECENT_MS, make_topic, produce
 from pair import Shared
 from probe import Probe, probing, probing_existing
 from rawbatches import batch
-from samerecords import assert_same_records, read
+from samerecords import assert_same_logs, assert_same_records, read
 from transactional import transactions
 from translated_copies import trim
 
@@ -145,8 +144,10 @@ def test_markers_of_two_mirrors_that_reach_over_records_are_noticed(
 
     asyncio.run(mark())
     copied(pair, topic_name, state)
-    kinds = {finding.kind for finding in check(*pair, topic_name)}
-    assert kinds == (set() if state is State.CAUGHT_UP else {Kind.TAIL_LOST, Kind.LOG_END})
+    if state is State.CAUGHT_UP:
+        assert assert_same_logs(*pair, topic_name) == 15
+    else:
+        assert not list(read(pair[1], topic_name, 0)), "nothing is written behind them"
 
 
 # --- what all of this rests on: how a broker takes WriteTxnMarkers for a producer id that also writes data (Kafka

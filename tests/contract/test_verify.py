@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checker import check
 from compared_logs import VALUES, delete_before
 from confluent_kafka import Producer
 from helpers import make_topic, mirror_once, produce, settings_between
 from pair import Shared
+from samerecords import assert_same_logs
 from sparkless import run_once
 from syncing import delete_topics
 from transactional import transactions
@@ -77,7 +77,7 @@ def test_a_copy_is_equal_batch_by_batch(flow: Flow) -> None:
     assert (topic.partitions, topic.records, topic.batches, topic.identical, topic.lag) == (2, 80, 10, 10, 0)
     assert (topic.codecs, topic.offsets_equal) == (("zstd", "gzip"), True)
     assert all(one.source_digest == one.target_digest for one in report.partitions)
-    assert check(flow.source, flow.target, flow.topic) == [], "a judge that shares no code says so, too"
+    assert assert_same_logs(flow.source, flow.target, flow.topic) == 80, "a judge that shares no code says so, too"
 
 
 @pytest.mark.proves("mirror verify", "never-silent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -68,6 +69,26 @@ def assert_translated(pair: tuple[str, str], topic: str) -> int:
         following = places.get(source, following)
         assert index.to_target(source) == following
     return len(theirs)
+
+
+def assert_runs_tell_the_truth(pair: tuple[str, str], topic: str) -> None:
+    """Expect the journal to have no loss on record, and each of its records about offsets to be right by itself,
+    whichever counts.
+    """
+    sources = {mine[0]: one[0] for one, mine in zip(read(pair[0], topic, 0), read(pair[1], topic, 0), strict=True)}
+    newest = {record[3].decode(): record[4] for record in read(pair[1], journal_topic(topic), 0)}
+    stands = {key: value for key, value in newest.items() if value is not None}
+    assert not [key for key in stands if key.startswith("loss/")]
+    for key in (key for key in stands if key.startswith("runs/")):
+        claim = json.loads(stands[key])
+        assert key == f"runs/{topic}/0/{claim['target']}"
+        target, source = claim["target"], claim["source"]
+        for number, length in enumerate(claim["runs"]):  # records and what was passed over, in turn
+            for offset in range(source, source + length) if number % 2 == 0 else ():
+                assert sources.get(target, offset) == offset, key
+                target += 1
+            source += length
+        assert sources.get(target, claim["next"]) >= claim["next"], key
 
 
 def trim(bootstrap: str, topic: str, offset: int) -> None:
