@@ -25,11 +25,6 @@ from mirror.states import State
 HOUR_MS = 3_600_000
 
 
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
-
-
 def ten_batches(bootstrap: str, topic: str, *, are_alone: bool = False) -> list[tuple[Any, ...]]:
     """A topic of ten batches of ten records, each in a segment of its own where they `are_alone`; its records."""
     make_topic(bootstrap, topic, configs={"segment.ms": str(HOUR_MS)} if are_alone else {})

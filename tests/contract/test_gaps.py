@@ -15,8 +15,8 @@ from pair import Shared
 from probe import Probe, probing, probing_existing
 from rawbatches import batch
 from samerecords import assert_same_logs, assert_same_records, read
+from topicadmin import delete_records
 from transactional import transactions
-from translated_copies import trim
 
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ProducerState
@@ -28,11 +28,6 @@ from mirror.states import State
 PRODUCER: Final = 9_000_000
 #: Error codes of brokers.
 WRITTEN, OUT_OF_ORDER, STALE_EPOCH = 0, 45, 47
-
-
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
 
 
 def interleaved(bootstrap: str, topic: str) -> None:
@@ -95,7 +90,7 @@ def test_the_filling_of_a_loss_goes_on_where_it_was_killed(
     produce(pair[0], topic_name, [b"copied"] * 10)
     copied(pair, topic_name)
     produce(pair[0], topic_name, [b"lost"] * 2500, batch=500)
-    trim(pair[0], topic_name, 2510)
+    delete_records(pair[0], topic_name, 2510)
     produce(pair[0], topic_name, [b"kept"] * 5)
     filled, killed_at = Writer._filled, list[int]()
 

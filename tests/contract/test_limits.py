@@ -34,11 +34,6 @@ from mirror.states import Remedy, State
 MOST = 400_000
 
 
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
-
-
 def large(size: int) -> list[bytes]:
     """A record that does not compress."""
     return [random.Random(7).randbytes(size)]

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END
-from confluent_kafka import TopicPartition as Confluent
-from confluent_kafka.admin import AdminClient
 from groupoffsets import commit
 from helpers import make_topic, produce, wait_for_markers
 from rekey_story import COMPACTED, Story, rekeyed_file, story
 from rekeychecker import read_committed
-from syncing import delete_topics
+from syncing import delete_topics, ends
+from topicadmin import delete_records
 from typer.testing import CliRunner
 from waiting import DEADLINE_S
 
@@ -121,10 +119,8 @@ def test_a_failover_fences_a_re_keyed_topic_whose_driver_was_lost(story: Story, 
 
 
 def delete_all_records(story: Story) -> None:
-    admin = AdminClient({"bootstrap.servers": story.target})
-    every = [Confluent(story.topic, partition, OFFSET_END) for partition in range(4)]
-    for future in admin.delete_records(every).values():
-        future.result(DEADLINE_S)
+    for partition, end in ends(story.target, story.topic).items():
+        delete_records(story.target, story.topic, end, partition)
 
 
 def replace_copy(story: Story) -> None:

@@ -29,11 +29,6 @@ from mirror.replication.writer import Writer
 from mirror.states import Remedy, State
 
 
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
-
-
 def values(count: int, size: int = 300) -> list[bytes]:
     random = Random(11)
     return [json.dumps({"id": n, "fill": random.randbytes(size // 2).hex()}).encode() for n in range(count)]

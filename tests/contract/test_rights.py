@@ -15,8 +15,7 @@ from typing import Any, Final
 import pytest
 from commandline import called
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, ResourceType
+from confluent_kafka.admin import ResourceType
 from faults.network import Network
 from groupoffsets import commit, committed
 from helpers import make_topic, produce
@@ -25,6 +24,7 @@ from pair import Shared
 from samerecords import read
 from secured import SUPER_USER, USERS, Guarded, Right
 from sparkless import run_once
+from topicadmin import delete_records
 
 from mirror.config import Settings, load
 from mirror.errors import ExitCode, MirrorError
@@ -80,9 +80,7 @@ def filled(guarded_cluster: Guarded, source_cluster: Shared) -> str:
             producer.begin_transaction()
             producer.produce(name, b"record %d" % number)
             producer.commit_transaction(60)
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        (trimmed,) = admin.delete_records([Place(name, 0, 2)]).values()
-        trimmed.result(60)
+        delete_records(bootstrap, name, 2)
         commit(bootstrap, name, name, 4)
     return name
 

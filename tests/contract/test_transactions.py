@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import pytest
 from copies import Pair
 from helpers import make_topic, produce, stored_batches, wait_for_markers
-from pair import Shared
 from proxy import Proxy
 from samerecords import read
 from syncing import delete_topics
@@ -21,11 +20,6 @@ from mirror.kafka.transactions import Transaction
 from mirror.records.header import CODECS
 from mirror.records.rewrite import build
 from mirror.records.rewrite import read as decoded
-
-
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
 
 
 @pytest.mark.proves("exactly-once")

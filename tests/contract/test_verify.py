@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compared_logs import VALUES, delete_before
+from compared_logs import VALUES
 from confluent_kafka import Producer
 from helpers import make_topic, mirror_once, produce, settings_between
 from pair import Shared
 from samerecords import assert_same_logs
 from sparkless import run_once
 from syncing import delete_topics
+from topicadmin import delete_records
 from transactional import transactions
 
 from mirror.commands.verify import Means, verify, verify_flow
@@ -188,23 +189,19 @@ def test_rewritten_batches_are_equal_by_their_records(
 
 
 @pytest.mark.proves("mirror verify")
-def test_what_the_source_deleted_is_a_note_and_what_the_target_deleted_a_difference(
-    copied: Flow, source_cluster: Shared, target_cluster: Shared
-) -> None:
-    delete_before(source_cluster, copied.topic, 13)
+def test_what_the_source_deleted_is_a_note_and_what_the_target_deleted_a_difference(copied: Flow) -> None:
+    delete_records(copied.source, copied.topic, 13)
     report = copied.verify()
     (partition,) = report.partitions
     assert (report.equal, partition.begin, partition.identical) == (True, 13, 3)
     assert partition.notes == ("the source deleted records that the target still has; compared from there on",)
-    delete_before(target_cluster, copied.topic, 20)
+    delete_records(copied.target, copied.topic, 20)
     report = copied.verify()
     assert (found(report), report.topics[0].identical) == ([(13, DifferenceKind.DELETED)], 2)
 
 
 @pytest.mark.proves("mirror verify")
-def test_a_transaction_that_is_open_since_before_the_log_starts_hides_nothing(
-    flow: Flow, source_cluster: Shared
-) -> None:
+def test_a_transaction_that_is_open_since_before_the_log_starts_hides_nothing(flow: Flow) -> None:
     """Its first offset, behind which nothing is committed yet, is below where the source begins."""
     make_topic(flow.source, flow.topic)
     producer = Producer({"bootstrap.servers": flow.source, "transactional.id": flow.topic})
@@ -213,7 +210,7 @@ def test_a_transaction_that_is_open_since_before_the_log_starts_hides_nothing(
     for value in VALUES[:10]:
         producer.produce(flow.topic, value, partition=0)
     producer.flush(60)
-    delete_before(source_cluster, flow.topic, 7)
+    delete_records(flow.source, flow.topic, 7)
     assert mirror_once(flow.source, flow.target, [flow.topic], flow.topic)
     report = flow.verify()
     producer.abort_transaction(60)
@@ -304,14 +301,14 @@ def test_an_interrupted_proof_resumes_behind_the_ranges_that_are_finished(
 
 @pytest.mark.proves("mirror verify", "never-silent")
 def test_a_finished_range_is_compared_again_where_the_log_changed(
-    large: tuple[Flow, VerifyReport], target_cluster: Shared, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    large: tuple[Flow, VerifyReport], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     flow, _ = large
     interrupted, file = Interrupted(monkeypatch), tmp_path / "proof"
     with pytest.raises(ClusterUnreachable):
         verify_flow(flow.settings(), means=Means(file=file))
     begins = sorted(one.bounds.begin for share in interrupted.compared for one in share.ranges)
-    delete_before(target_cluster, flow.topic, begins[1])
+    delete_records(flow.target, flow.topic, begins[1])
     interrupted.most = 99
     again = verify_flow(flow.settings(), means=Means(file=file))
     assert (again.equal, again.resumed) == (False, len(begins) - 1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from inspecting import COMMIT, lines, marker, run
+from inspecting import lines, run
 from rawbatches import batch
+from replicas import COMMIT, marker
 
 from mirror.errors import ExitCode
 from mirror.records.header import APPEND_TIME, DELETE_HORIZON

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow.fs
 import pytest
-from inspecting import ABORT, marker, transactional
+from inspecting import transactional
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan
 from rawbatches import batch, legacy, raw
+from replicas import ABORT, marker
 from typer.testing import CliRunner
 from zstandard import ZstdCompressor
 

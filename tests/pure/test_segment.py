@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inspecting import ABORT, COMMIT, marker, transactional
+from inspecting import transactional
 from rawbatches import batch, legacy, raw
+from replicas import ABORT, COMMIT, marker
 
 from mirror.records.header import RawBatch
 from mirror.records.segment import DamageKind, Found, Walk

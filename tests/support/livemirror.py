@@ -56,14 +56,6 @@ def values(first: int, end: int, name: str = "") -> list[bytes]:
     return [f"{name}{number:06d}".encode() for number in range(first, end)]
 
 
-def configure(bootstrap: str, topic: str, configs: Mapping[str, str]) -> None:
-    """Set some settings of a topic."""
-    entries = [ConfigEntry(*one, incremental_operation=AlterConfigOpType.SET) for one in configs.items()]
-    asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
-
-
 class _Threaded(Supervisor):
     """Signals go to the main thread, where the test runs."""
 

@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
 from helpers import config_file, make_topic, settings_between
 from pair import AnyCluster
 from sparkless import InThisProcess
-from waiting import DEADLINE_S, until
+from syncing import read_journal, write_journal
+from waiting import DEADLINE_S
 
 from mirror.config import ClusterSettings, Settings
 from mirror.driver.flow import Flow, RunOutcome, prepare
@@ -147,14 +147,7 @@ class Story:
 
     def pauses(self, *, is_paused: bool) -> None:
         """As `mirror pause` and `mirror resume`."""
-
-        async def write() -> None:
-            async with Wire(self.flow.target) as target:
-                await target.refresh([journal_topic(self.topic)])
-                said = pause_entry(self.topic) if is_paused else PAUSES.tombstone(self.topic)
-                await Journal(target, self.topic).append([said])
-
-        asyncio.run(write())
+        write_journal(self.settings(), pause_entry(self.topic) if is_paused else PAUSES.tombstone(self.topic))
 
     def here(self, flow: Flow) -> Rekeyer:
         """A driver whose tasks run here, one after another."""
@@ -200,42 +193,13 @@ class Story:
 
     def journal(self) -> dict[bytes, bytes]:
         """The newest records of the flow's."""
-
-        async def read() -> dict[bytes, bytes]:
-            async with Wire(self.flow.target) as target:
-                return await Journal(target, self.topic).newest()
-
-        return asyncio.run(read())
+        return read_journal(self.flow.target, self.topic)
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
         plan = self.planned()
         for slot in range(2):
             self.write(plan, slot)
-
-    def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        for future in admin.delete_topics([topic]).values():
-            future.result(DEADLINE_S)
-        until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, lambda: f"{topic} is still there")
-        make_topic(bootstrap, topic, partitions, **configs)
-
-
-def grow(bootstrap: str, topic: str, partitions: int) -> None:
-    """Give a topic more partitions, and wait until a broker says so."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
-        future.result(DEADLINE_S)
-    until(lambda: len(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions) == partitions)
-
-
-def begun(settings: Settings) -> Flow:
-    """A flow whose only re-keyed topic had nothing to re-key yet when a bounded copy of it ended."""
-    flow = prepare(settings, once=True)
-    (rule,) = flow.rekeyed
-    nowhere: Any = None  # Spark is not asked
-    asyncio.run(Rekeyer(nowhere, flow, rule, frozenset()).run("here", asyncio.Event(), tuple))
-    return flow
 
 
 def rekeyed_file(story: Story, folder: Path) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from copies import copied
 from helpers import make_topic, produce
 from samerecords import assert_same_logs, log_ends, read
-from translated_copies import trim
+from topicadmin import delete_records
 
 from mirror.lab.embedded import Cluster
 
@@ -18,12 +18,12 @@ from mirror.lab.embedded import Cluster
 def test_padding_that_came_back_is_deleted_again(own_source: Cluster, topic_name: str, later: int) -> None:
     make_topic(own_source.bootstrap, topic_name)
     produce(own_source.bootstrap, topic_name, [b"value %d" % number for number in range(300)])
-    trim(own_source.bootstrap, topic_name, 123)
+    delete_records(own_source.bootstrap, topic_name, 123)
     with Cluster.start(name="forgetful") as target:
         pair = own_source.bootstrap, target.bootstrap
         copied(pair, topic_name)
         assert_same_logs(*pair, topic_name)
-        trim(own_source.bootstrap, topic_name, 123 + later)
+        delete_records(own_source.bootstrap, topic_name, 123 + later)
         target.kill(0)
         target.restart(0)
         assert log_ends(target.bootstrap, topic_name)[0].start < 123, "the broker remembered: nothing is tested"

@@ -9,10 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from crashcut import crash_and_cut
 from helpers import RECENT_MS, make_topic, settings_between
-from livemirror import LiveMirror, configure, values
+from livemirror import LiveMirror, values
 from samerecords import read
 from sparkless import run_once
 from syncing import delete_topics
+from topicadmin import configure
 from waiting import DEADLINE_S, until
 
 from mirror.errors import ExitCode
@@ -33,7 +34,7 @@ def test_a_record_that_does_not_fit_into_memory_is_opened_when_there_is_more(liv
     """Seventy megabytes in a few kilobytes, which the target wants by another codec."""
     live.settings["limits"] = {"memory_mb": 64}
     live.copy_once()
-    configure(live.target, live.copy, {"compression.type": "lz4"})
+    configure(live.target, live.copy, compression_type="lz4")
     size = 70 << 20
     settings = {"compression.type": "zstd", "message.max.bytes": 1 << 27, "queue.buffering.max.kbytes": 1 << 18}
     producer = Producer({"bootstrap.servers": live.source, **settings})
