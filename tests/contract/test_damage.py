@@ -82,19 +82,6 @@ def test_damaged_batches_alone_are_left_out_where_that_is_the_policy(
     assert copied(pair, topic_name, **more).lost == 0, "a mirror that starts behind it goes on"
 
 
-@pytest.mark.proves("never-silent", "CORRUPT", "mirror accept")
-def test_a_damaged_batch_that_a_person_accepts(
-    pair: Pair, source_cluster: Shared, topic_name: str, tmp_path: Path
-) -> None:
-    written = ten_batches(pair[0], topic_name)
-    turn_a_bit(source_cluster, topic_name, 70, 40)
-    copied(pair, topic_name, State.CORRUPT)
-    assert accepted(tmp_path, pair, topic_name) == [(40, 49, "damage")]
-    assert copied(pair, topic_name).lost == 10
-    assert list(read(pair[1], topic_name, 0)) == [one for one in written if not 40 <= one[0] < 50]
-    assert accepted(tmp_path, pair, topic_name) == []
-
-
 @pytest.mark.proves("never-silent", "CORRUPT")
 @pytest.mark.parametrize(("kind", "last", "are_alone"), [("base", 0, False), ("last", 199, True)])
 def test_a_batch_whose_offsets_lie_stops_its_partition(

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 import watchedtask
 from copies import Pair
+from faults.network import Network
 from helpers import make_topic, produce
 from livemirror import LiveMirror
 from pair import Shared
-from proxy import Proxy
 from quotas import quota
 from samerecords import assert_same_records
 from waiting import MovableClock, until
@@ -135,8 +135,8 @@ def test_a_quota_of_creations_is_waited_for_and_keeps_nothing_else(
 
 
 @pytest.fixture
-def proxy(target_cluster: Shared) -> Iterator[Proxy]:
-    with Proxy(target_cluster.bootstrap, most=MOST) as found:
+def network(target_cluster: Shared) -> Iterator[Network]:
+    with Network(target_cluster.bootstrap, most=MOST) as found:
         yield found
 
 
@@ -147,13 +147,13 @@ def produce_batch(bootstrap: str, topic: str, *sizes: int) -> None:
 
 
 @pytest.fixture
-def cut_pair(source_cluster: Shared, proxy: Proxy, topic_name: str) -> Pair:
+def cut_pair(source_cluster: Shared, network: Network, topic_name: str) -> Pair:
     """The topic and its neighbor, with small records alone."""
     for name in (topic_name, f"{topic_name}-neighbor"):
-        for bootstrap in (source_cluster.bootstrap, proxy.bootstrap):
+        for bootstrap in (source_cluster.bootstrap, network.bootstrap):
             make_topic(bootstrap, name)
         produce(source_cluster.bootstrap, name, [b"small"] * 5)
-    return source_cluster.bootstrap, proxy.bootstrap
+    return source_cluster.bootstrap, network.bootstrap
 
 
 @pytest.mark.proves("REWRITE", "same-offsets", "exactly-once")
@@ -173,7 +173,7 @@ def test_a_batch_that_the_target_cuts_off_is_split(
 
 @pytest.mark.proves("REFUSED", "never-silent")
 def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
-    cut_pair: Pair, proxy: Proxy, topic_name: str
+    cut_pair: Pair, network: Network, topic_name: str
 ) -> None:
     """A neighbor on the same leader loses its connection once; another large one goes alone at once."""
     at, neighbor = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-neighbor", 0)
@@ -183,7 +183,7 @@ def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
         assert (found.state, found.next_offset) == (State.REFUSED, 5)
         assert "socket.request.max.bytes" in found.detail
         assert "a record takes 900072 bytes" in found.detail
-        assert proxy.closed == 3
+        assert network.closed == 3
         writes = task.writer(neighbor)
         produce(cut_pair[0], neighbor.topic, [b"after"] * 5)
         task.mirrored(neighbor, 10)
@@ -192,7 +192,7 @@ def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
         writes = task.writer(neighbor)
         assert task.until(at, lambda one: one.state.is_stop).state is State.REFUSED
         assert task.writer(neighbor) is writes
-    assert proxy.closed == 5
+    assert network.closed == 5
 
 
 @pytest.mark.proves("REFUSED")
@@ -207,12 +207,12 @@ def test_a_record_that_the_target_cuts_off_is_left_out_where_that_is_allowed(cut
 
 @pytest.mark.proves("REFUSED", "never-silent")
 def test_a_mirror_goes_on_once_the_limit_is_raised(
-    source_cluster: Shared, target_cluster: Shared, proxy: Proxy, topic_name: str, tmp_path: Path
+    source_cluster: Shared, target_cluster: Shared, network: Network, topic_name: str, tmp_path: Path
 ) -> None:
-    live = LiveMirror(source_cluster, replace(target_cluster, bootstrap=proxy.bootstrap), topic_name, tmp_path)
+    live = LiveMirror(source_cluster, replace(target_cluster, bootstrap=network.bootstrap), topic_name, tmp_path)
     live.create()
     produce_batch(live.source, topic_name, 900_000)
     with live.running():
         live.until_stopped(State.REFUSED, Remedy.RAISE_REQUEST)
-        proxy.most = 1 << 30
+        network.most = 1 << 30
         live.until(State.CAUGHT_UP)

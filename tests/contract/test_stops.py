@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from flows import Flow, flow
-from helpers import mirror_once, produce
-from proxy import Proxy
+from helpers import produce
+from planted import turn_a_bit
 from syncing import delete_topics
 from transactional import transactions
 from watchedtask import WatchedTask
 
 from mirror.errors import ExitCode
+from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
@@ -62,25 +61,6 @@ def test_records_in_place_of_an_aborted_transaction_are_not_passed_over(flow: Fl
     flow.renew(flow.source, lambda: transactions(flow.source.bootstrap, flow.name, [True] * 4, size=4))
     found = assert_stands(flow, State.TRUNCATED)
     assert "the source has a record where the target has a marker" in found.detail
-
-
-@pytest.mark.proves("RECREATED", "never-silent")
-def test_a_source_topic_that_was_made_anew_stops_as_recreated(flow: Flow) -> None:
-    flow.make()
-    flow.make(flow.target)
-    flow.fill(0, 20)
-    flow.run()
-    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at], flow=flow.name) as task:
-        task.mirrored(flow.at, 20)
-        delete_topics(flow.source.bootstrap, flow.name)
-        flow.make()
-        flow.fill(0, 30, "other ")
-        assert task.stopped(flow.at).state is State.RECREATED
-    assert [one.state for one in flow.run().stops] == [State.RECREATED]
-    assert len(flow.values()[1]) == 20
-    delete_topics(flow.target.bootstrap, flow.name)
-    assert flow.run().exit_code == ExitCode.DONE
-    assert flow.assert_equal() == 30
 
 
 @pytest.mark.proves("RETENTION_GAP", "mirror accept", "never-silent")
@@ -143,25 +123,18 @@ def test_a_running_task_stops_as_fenced_at_the_first_record_of_somebody_else(flo
 
 @pytest.mark.proves("CORRUPT", "never-silent")
 def test_a_damaged_batch_stops_its_partition_alone_as_corrupt(flow: Flow) -> None:
-    fetches = 0
-
-    def flip(answer: Any, frame: bytearray) -> None:
-        nonlocal fetches
-        for topic in answer.responses:
-            for part in topic.partitions:
-                if part.partition_index == 0 and part.records:
-                    fetches += 1
-                    frame[bytes(frame).index(bytes(part.records)) + 100] ^= 1
-
-    flow.make(partitions=2)
+    other = TopicPartition(flow.name, 1)
+    flow.make(flow.source, flow.target, partitions=2)
     for partition in (0, 1):
         flow.fill(0, 20, partition=partition)
-    with Proxy(flow.source.bootstrap, flip) as proxy:
-        found = mirror_once(proxy.bootstrap, flow.target.bootstrap, [flow.name], flow.name)
-    assert [one.state for one in found.values()] == [State.CORRUPT, State.CAUGHT_UP]
-    assert "CRC mismatch" in found[flow.at].detail
-    assert fetches == 3, "once, and again twice"
+    turn_a_bit(flow.source, flow.name, 100, 0)
+    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at, other], flow=flow.name) as task:
+        found = task.stopped(flow.at)
+        task.mirrored(other, 20)
+        assert task.affected(flow.at) == 3, "it is fetched once, and again twice"
+    assert (found.state, "CRC mismatch" in found.detail) == (State.CORRUPT, True), found
     assert flow.values()[1] == []
+    turn_a_bit(flow.source, flow.name, 100, 0)
     flow.copied()
     assert flow.assert_equal() == 20
 

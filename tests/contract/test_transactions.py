@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 from copies import Pair
+from faults.network import Network, Rule
 from helpers import make_topic, produce, stored_batches, wait_for_markers
-from proxy import Proxy
 from samerecords import read
 from syncing import delete_topics
 from transaction_story import connected, made, seen, settled, transaction_story
@@ -83,20 +82,6 @@ def test_records_in_a_transaction_stay_the_bytes_that_the_source_stored(pair: Pa
     assert [one[4] for one in read(pair[1], topic_name, 0)] == [*values, *values[110:160]]
 
 
-class Cutting(Proxy):
-    """Cuts the connection when the broker has answered a request of an API, in place of the answer; once for each."""
-
-    def __init__(self, upstream: str, apis: Iterable[Api]) -> None:
-        super().__init__(upstream)
-        self.left = [api.key for api in apis]
-
-    def _changed(self, frame: bytes, key: int, version: int) -> bytes:
-        if key in self.left:
-            self.left.remove(key)
-            raise ConnectionResetError
-        return super()._changed(frame, key, version)
-
-
 @pytest.mark.proves("exactly-once")
 @pytest.mark.parametrize(
     "apis",
@@ -116,8 +101,10 @@ def test_what_was_cut_is_repeated_and_lands_once(pair: Pair, topic_name: str, ap
             await transaction.commit()
             await settled(cluster, topic_name)
 
-    with Cutting(pair[1], apis) as proxy:
-        asyncio.run(story(proxy.bootstrap))
-        assert not proxy.left
+    rules = [Rule("cut-after", api.key, 1) for api in apis]
+    with Network(pair[1]) as network:
+        network.disturb(*rules)
+        asyncio.run(story(network.bootstrap))
+    assert all(rule.fired for rule in rules)
     assert asyncio.run(seen(pair[1], topic_name)) == [[b"a", b"b", b"c"], [b"x", b"y"]]
     assert [raw.header.next_offset for raw in stored_batches(pair[1], topic_name)] == [2, 3, 4]

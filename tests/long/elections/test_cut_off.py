@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 from background import BackgroundServers
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from faults.network import until_one_ends
 from helpers import config_file, make_topic, produce, settings_between
-from proxied import until_one_ends
 from sparkless import run_once
 from typer.testing import CliRunner
 from waiting import DEADLINE_S, until
