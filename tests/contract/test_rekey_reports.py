@@ -164,8 +164,7 @@ def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tm
     story.says_that_it_ended()
     group = f"{story.topic}-readers"
     commit(story.source, group, story.topic, 12)
-    config = rekeyed_file(story, tmp_path)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": {"include": [group]}}))
+    config = rekeyed_file(story, tmp_path, groups={"include": [group]})
     code, account = failed_over(config, "--rehearse")
     (gap,) = account["group_offsets_not_reached"]
     assert (code, account["whole"]) == (ExitCode.DATA_AT_RISK, False)

@@ -87,11 +87,8 @@ class Disk:
         return path
 
     def config(self, topics: Sequence[str] = (), **more: Any) -> Path:
-        source, target = self.source.bootstrap, self.target.bootstrap
-        path = config_file(self.folder.parent, source, target, [*topics] or [self.topic], flow=self.topic, **more)
-        content = json.loads(path.read_text()) | {"groups": {"include": [f"{self.topic}.*"]}}
-        path.write_text(json.dumps(content))
-        return path
+        ends, sections = (self.source.bootstrap, self.target.bootstrap), {"groups": {"include": [f"{self.topic}.*"]}}
+        return config_file(self.folder.parent, *ends, [*topics] or [self.topic], self.topic, sections=sections, **more)
 
     def settings(self, **more: Any) -> Settings:
         return load(self.config(**more))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Producer
@@ -39,28 +40,35 @@ RECENT_MS = int(time.time()) * 1000 - 3_600_000
 
 def settings_between(source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Settings:
     """Settings of a flow from `source` to `target` (bootstrap addresses); `more` goes into the section `topics`."""
-    return Settings.model_validate(
-        {
-            "name": flow,
-            "source": {"alias": "eu", "bootstrap.servers": source},
-            "target": {"alias": "us", "bootstrap.servers": target},
-            "topics": {"include": list(topics), **more},
-            "metrics": {"listen": None},
-        }
-    )
+    return Settings.model_validate(_content(source, target, topics, flow, more) | {"metrics": {"listen": None}})
 
 
-def config_file(folder: Path, source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Path:
-    """The same as a file."""
+def config_file(
+    folder: Path,
+    source: str,
+    target: str,
+    topics: Sequence[str],
+    flow: str = "test",
+    *,
+    sections: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
+) -> Path:
+    """The same as a file; `sections` are others of it, or instead of those."""
     path = folder / f"{flow}.yaml"
-    content = {
+    content = _content(source, target, topics, flow, more) | {**sections}
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def _content(
+    source: str, target: str, topics: Sequence[str], flow: str, more: Mapping[str, Any]
+) -> dict[str, str | dict[str, Any]]:
+    return {
         "name": flow,
         "source": {"alias": "eu", "bootstrap.servers": source},
         "target": {"alias": "us", "bootstrap.servers": target},
         "topics": {"include": list(topics), **more},
     }
-    path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML
-    return path
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:

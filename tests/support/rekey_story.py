@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -202,13 +201,10 @@ class Story:
             self.write(plan, slot)
 
 
-def rekeyed_file(story: Story, folder: Path) -> Path:
+def rekeyed_file(story: Story, folder: Path, **sections: Any) -> Path:
     """The flow's configuration."""
-    file = config_file(folder, story.source, story.target, [story.topic], flow=story.topic)
-    output = json.loads(file.read_text())
-    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(output))
-    return file
+    ends, rules = (story.source, story.target), [{"match": story.topic, "partitions": 4}]
+    return config_file(folder, *ends, [story.topic], flow=story.topic, rules=rules, sections=sections)
 
 
 def endpoint(bootstrap: str) -> Endpoint:

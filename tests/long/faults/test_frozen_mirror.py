@@ -50,9 +50,8 @@ def frozen(own_source: Cluster, own_target: Cluster, topic_name: str, tmp_path: 
     make_topic(source, topic_name)
     produce(source, topic_name, [b"%d" % number for number in range(100)], begin_ms=RECENT_MS)
     commit(source, group, topic_name, 60)
-    path = config_file(tmp_path, source, target, [topic_name], topic_name)
-    content = json.loads(path.read_text()) | {"groups": {"include": [group]}, "metrics": {"listen": None}}
-    path.write_text(json.dumps(content | {"spark": {"tasks": 1}}))
+    sections = {"groups": {"include": [group]}, "metrics": {"listen": None}, "spark": {"tasks": 1}}
+    path = config_file(tmp_path, source, target, [topic_name], topic_name, sections=sections)
     found = Frozen(tmp_path, path, Command(tmp_path, "run", str(path), "--json"), group)
     until(lambda: committed(target, group, topic_name) == 60)
     until(lambda: found.next_offset() == 100)
