@@ -95,19 +95,6 @@ def test_a_foreign_record_is_a_difference(copied: Flow, capsys: pytest.CaptureFi
     assert report["partitions"][0]["source_digest"] != report["partitions"][0]["target_digest"]
 
 
-@pytest.mark.proves("mirror verify")
-def test_a_copy_by_another_producer_is_compared_record_by_record(flow: Flow) -> None:
-    """Its batches are others. In partition 1, one byte of one value is another one."""
-    for bootstrap, size in ((flow.source, 10), (flow.target, 8)):
-        make_topic(bootstrap, flow.topic, 2)
-        produce(bootstrap, flow.topic, VALUES, batch=size, codec="gzip")
-    produce(flow.source, flow.topic, VALUES, partition=1)
-    produce(flow.target, flow.topic, [*VALUES[:25], b"V" + VALUES[25][1:], *VALUES[26:]], partition=1)
-    report = flow.verify()
-    assert [(one.partition, one.offset, one.kind) for one in report.differences] == [(1, 25, DifferenceKind.VALUE)]
-    assert (report.topics[0].offsets_equal, report.partitions[0].rewritten) == (True, 4)
-
-
 @pytest.mark.proves("mirror verify", "never-silent")
 def test_a_copy_that_lags_is_equal_and_not_whole(copied: Flow) -> None:
     produce(copied.source, copied.topic, VALUES[:23])
@@ -148,44 +135,6 @@ def test_a_target_that_stamps_records_differs_unless_that_is_configured(flow: Fl
     (topic,) = report.topics
     assert (report.equal, topic.identical, topic.own_timestamps) == (True, 0, 4)
     assert report.partitions[0].notes == ("append time: the target's own timestamps, not compared",)
-
-
-@pytest.mark.proves("mirror verify", "DROP")
-def test_what_was_aborted_is_no_difference_and_a_longer_log_is(flow: Flow) -> None:
-    make_topic(flow.source, flow.topic)
-    transactions(flow.source, flow.topic, [True, False, False, True, False])
-    flow.mirror()
-    report = flow.verify()
-    (topic,) = report.topics
-    assert (report.equal, topic.batches, topic.records, topic.hidden) == (True, 2, 10, 3 + 5)
-    assert topic.offsets_equal
-    end = report.partitions[0].end
-    transactions(flow.target, flow.topic, [False], name="foreign")
-    assert found(flow.verify()) == [(end, DifferenceKind.EXTRA)], "nothing to read, and yet the log is longer"
-
-
-@pytest.mark.proves("mirror verify", "REWRITE")
-@pytest.mark.parametrize(
-    ("target", "topics", "batches"),
-    [
-        ({"compression.type": "zstd"}, {"recompress": "mirror"}, {"codec": "lz4"}),
-        ({"max.message.bytes": "3000"}, {}, {"batch": 30}),
-        ({}, {"coalesce_bytes": 30_000}, {"batch": 1, "codec": "lz4"}),
-    ],
-    ids=["another codec", "split", "joined"],
-)
-def test_rewritten_batches_are_equal_by_their_records(
-    flow: Flow, target: dict[str, str], topics: dict[str, Any], batches: dict[str, Any]
-) -> None:
-    make_topic(flow.source, flow.topic)
-    make_topic(flow.target, flow.topic, configs=target)
-    produce(flow.source, flow.topic, VALUES, **batches)
-    flow.mirror(**topics)
-    report = flow.verify(**topics)
-    (topic,) = report.topics
-    assert (report.equal, topic.offsets_equal, topic.records) == (True, True, 40)
-    assert topic.rewritten > 0
-    assert report.partitions[0].source_digest == report.partitions[0].target_digest
 
 
 @pytest.mark.proves("mirror verify")
@@ -297,21 +246,6 @@ def test_an_interrupted_proof_resumes_behind_the_ranges_that_are_finished(
     assert sorted(interrupted.numbers) == list(range(len(interrupted.numbers))), "each was compared once"
     assert (again.resumed, again.partitions) == (finished, whole.partitions), "as if it had been read in one piece"
     assert file.exists(), "until whoever asked has the report safe"
-
-
-@pytest.mark.proves("mirror verify", "never-silent")
-def test_a_finished_range_is_compared_again_where_the_log_changed(
-    large: tuple[Flow, VerifyReport], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    flow, _ = large
-    interrupted, file = Interrupted(monkeypatch), tmp_path / "proof"
-    with pytest.raises(ClusterUnreachable):
-        verify_flow(flow.settings(), means=Means(file=file))
-    begins = sorted(one.bounds.begin for share in interrupted.compared for one in share.ranges)
-    delete_records(flow.target, flow.topic, begins[1])
-    interrupted.most = 99
-    again = verify_flow(flow.settings(), means=Means(file=file))
-    assert (again.equal, again.resumed) == (False, len(begins) - 1)
 
 
 @pytest.mark.proves("mirror verify", "same-offsets")
