@@ -14,7 +14,7 @@ import pytest
 import watchedtask
 from copies import Pair
 from faults.network import Network
-from helpers import make_topic, produce
+from helpers import endpoint, make_topic, produce
 from livemirror import LiveMirror
 from pair import Shared
 from quotas import quota
@@ -22,7 +22,7 @@ from samerecords import assert_same_records
 from waiting import MovableClock, until
 from watchedtask import WatchedTask
 
-from mirror.config import ClusterSettings, parse_address
+from mirror.config import ClusterSettings
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import Owner, restate
 from mirror.kafka import admin
@@ -95,10 +95,10 @@ def test_a_mirror_that_a_quota_mutes_still_says_that_it_lives(target_cluster: Sh
     """Whoever stands by would take the flow over after 15 s."""
     bootstrap = target_cluster.bootstrap
     make_topic(bootstrap, journal_topic(topic_name))
-    endpoint = Endpoint("us", (parse_address(bootstrap),), client_id=topic_name)
+    client = replace(endpoint(bootstrap), client_id=topic_name)
 
     async def say_again() -> list[bool]:
-        async with Cluster(endpoint) as target:
+        async with Cluster(client) as target:
             journal, owner = Journal(target, topic_name), Owner.here("this one", claim=1)
             await journal.append([(b"large", large(300_000)[0])])
             return [await restate(journal, owner) for _ in range(3)]

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from copies import Pair
 from faults.network import Network, Rule
-from helpers import make_topic, produce, stored_batches, wait_for_markers
+from helpers import endpoint, make_topic, produce, stored_batches, wait_for_markers
 from samerecords import read
 from syncing import delete_topics
-from transaction_story import connected, made, seen, settled, transaction_story
+from transaction_story import made, seen, settled, transaction_story
 
 from mirror.errors import ClusterUnreachable
-from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.protocol import ADD_PARTITIONS_TO_TXN, END_TXN, FIND_COORDINATOR, INIT_PRODUCER_ID, PRODUCE, Api
 from mirror.kafka.transactions import Transaction
 from mirror.records.header import CODECS
@@ -34,7 +34,7 @@ def test_what_a_topic_was_given_that_was_made_anew_is_not_committed(pair: Pair, 
     make_topic(pair[1], topic_name, 2)
 
     async def story() -> None:
-        async with connected(pair[1]) as cluster:
+        async with Cluster(endpoint(pair[1], "us")) as cluster:
             await cluster.refresh([topic_name])
             transaction = await Transaction.begin(cluster, topic_name)
             await transaction.join([at])
@@ -63,7 +63,7 @@ def test_records_in_a_transaction_stay_the_bytes_that_the_source_stored(pair: Pa
     sent = [*stored, build(decoded(stored[1]).rows(10, 60), 4)]
 
     async def story() -> None:
-        async with connected(pair[1]) as cluster:
+        async with Cluster(endpoint(pair[1], "us")) as cluster:
             transaction = await Transaction.begin(cluster, topic_name)
             await transaction.join([at])
             for raw in sent:
@@ -93,7 +93,7 @@ def test_what_was_cut_is_repeated_and_lands_once(pair: Pair, topic_name: str, ap
     make_topic(pair[1], topic_name, 2)
 
     async def story(through: str) -> None:
-        async with connected(through) as cluster:
+        async with Cluster(endpoint(through, "us")) as cluster:
             transaction = await Transaction.begin(cluster, topic_name)
             await transaction.join([one, other])
             assert await transaction.append({one: made(b"a", b"b"), other: made(b"x")}) == {one: 0, other: 0}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from helpers import settings_between
+from helpers import endpoint, settings_between
 from samerecords import LogEnds, assert_same_logs, log_ends
 from translated_copies import assert_runs_tell_the_truth, assert_translated
 from waiting import DEADLINE_S
 
 from mirror.driver.flow import Flow, prepare
-from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster
 
 from .mirroring import Mirror
@@ -60,7 +59,7 @@ class Singles:
         topic, flow = self._begun()
         with Network(self._source) as to_source, Network(self._target) as to_target:
             networks = {"source": to_source, "target": to_target}
-            behind = {side: Endpoint(side, tuple(_addresses(network.bootstrap))) for side, network in networks.items()}
+            behind = {side: endpoint(network.bootstrap, side) for side, network in networks.items()}
             disturbed = replace(flow, source=behind["source"], target=behind["target"])
             for side, rule in rules:
                 topic.write(self._chunks())
@@ -134,9 +133,3 @@ class Singles:
         usual = Chunk(batches=3, records=20, value_bytes=2000, codec="lz4")
         tiny = replace(usual, batches=2, records=1, value_bytes=10)
         return [usual, replace(tiny, ending="abort"), tiny, replace(tiny, ending="commit"), usual]
-
-
-def _addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
-    for one in bootstrap.split(","):
-        host, port = one.split(":")
-        yield host, int(port)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scraped import report
 
 from mirror.observability.status import BOUNDS, PartitionStatus, Totals
 from mirror.states import State
@@ -32,22 +32,6 @@ FIGURES = st.builds(
     verdicts=st.dictionaries(st.text(), COUNT),
     at_ms=COUNT,
 )
-
-
-def one(**changes: object) -> PartitionStatus:
-    plain: dict[str, Any] = {
-        "flow": "eu-to-us",
-        "instance": "host-1",
-        "topic": "orders",
-        "partition": 2,
-        "target_topic": "eu.orders",
-        "state": State.MIRRORING,
-        "next_offset": 10,
-        "log_end": 12,
-        "lag_records": 2,
-        "at_ms": 1_700_000_000_000,
-    }
-    return PartitionStatus(**{**plain, **changes})
 
 
 @given(FIGURES)
@@ -76,22 +60,22 @@ def test_round_trip(figures: PartitionStatus) -> None:
 )
 def test_values_of_the_wrong_kind_are_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=f"^PartitionStatus: {next(iter(change))}[:.]"):
-        PartitionStatus.from_json(json.dumps({**json.loads(one().to_json()), **change}).encode())
+        PartitionStatus.from_json(json.dumps({**json.loads(report().to_json()), **change}).encode())
 
 
 def test_text_that_could_not_be_shown_is_written_and_not_read() -> None:
-    value = one(detail="half a character: \ud800").to_json()
-    assert json.loads(value) == {**json.loads(one().to_json()), "detail": "half a character: \ud800"}
+    value = report(detail="half a character: \ud800").to_json()
+    assert json.loads(value) == {**json.loads(report().to_json()), "detail": "half a character: \ud800"}
     with pytest.raises(ValueError, match=r"^PartitionStatus: Invalid JSON"):
         PartitionStatus.from_json(value)
 
 
 def test_unknown_keys_are_ignored_and_some_have_defaults() -> None:
-    assert one().key() == b"state/eu.orders/2"
-    value = {**json.loads(one().to_json()), "from_the_future": [1]}
+    assert report(partition=2, target_topic="eu.orders").key() == b"state/eu.orders/2"
+    value = {**json.loads(report().to_json()), "from_the_future": [1]}
     for name in ("detail", "verdicts", "lag_ms"):
         del value[name]
-    assert PartitionStatus.from_json(json.dumps(value).encode()) == one()
+    assert PartitionStatus.from_json(json.dumps(value).encode()) == report()
     del value["log_end"]
     with pytest.raises(ValueError, match=r"^PartitionStatus: log_end: Field required$"):
         PartitionStatus.from_json(json.dumps(value).encode())
@@ -100,9 +84,9 @@ def test_unknown_keys_are_ignored_and_some_have_defaults() -> None:
 def test_totals() -> None:
     totals = Totals.of(
         [
-            one(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"RESTAMP/own_producer": 1}),
-            one(state=State.CORRUPT, lag_ms=None, verdicts={"RESTAMP/own_producer": 2, "DROP/control": 1}),
-            one(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3, filled=7, lost=2),
+            report(lag_ms=5, records=10, batches=1, bytes=100, verdicts={"RESTAMP/own_producer": 1}),
+            report(state=State.CORRUPT, lag_ms=None, verdicts={"RESTAMP/own_producer": 2, "DROP/control": 1}),
+            report(state=State.CORRUPT, lag_ms=9, records=1, batches=2, bytes=3, filled=7, lost=2),
         ]
     )
     assert totals == Totals(
@@ -120,19 +104,19 @@ def test_totals() -> None:
         verdicts={"RESTAMP/own_producer": 3, "DROP/control": 1},
     )
     assert (Totals.of([]).lag_ms, Totals.of([]).lag_records) == (None, None)
-    partly = Totals.of([one(lag_records=4), one(state=State.PAUSED, lag_records=None)])
+    partly = Totals.of([report(lag_records=4), report(state=State.PAUSED, lag_records=None)])
     assert (partly.lag_records, partly.lag_unknown) == (4, 1)
-    unknown = Totals.of([one(state=State.UNAVAILABLE, lag_records=None)])
+    unknown = Totals.of([report(state=State.UNAVAILABLE, lag_records=None)])
     assert (unknown.lag_records, unknown.lag_unknown) == (None, 1), "not 0: nobody knows it"
 
 
 def test_a_lag_is_of_the_end_that_is_known_now() -> None:
-    stopped = one(state=State.CORRUPT, next_offset=5, log_end=9, lag_records=None)
+    stopped = report(state=State.CORRUPT, next_offset=5, log_end=9, lag_records=None)
     assert (stopped.with_end(25).lag_records, stopped.with_end(25).log_end) == (20, 25)
     assert stopped.with_end(25, 22).lag_records == 3, "the source deleted the others"
     assert stopped.with_end(25).with_end(None).lag_records is None, "the source went away"
     assert stopped.lag_bytes is None
-    assert one(state=State.PAUSED, next_offset=-1, lag_records=None).with_end(25).lag_records is None
-    assert one(state=State.RECREATED, next_offset=5, lag_records=3).with_end(25).lag_records is None, "another topic"
-    assert one(state=State.PAUSED, next_offset=30, lag_records=3).with_end(25).lag_records is None, "it lost records"
+    assert report(state=State.PAUSED, next_offset=-1, lag_records=None).with_end(25).lag_records is None
+    assert report(state=State.RECREATED, next_offset=5, lag_records=3).with_end(25).lag_records is None, "another topic"
+    assert report(state=State.PAUSED, next_offset=30, lag_records=3).with_end(25).lag_records is None, "it lost records"
     assert PartitionStatus.from_json(stopped.to_json()).lag_records is None

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sparkless import idle_flow
 from waiting import DEADLINE_S, MovableClock
 
 from mirror import clock as product_clock
-from mirror.driver.flow import Flow
 from mirror.errors import NotAuthenticated
 from mirror.kafka.cluster import Cluster, Endpoint, Leader, Topic, TopicPartition
 from mirror.observability.status import PartitionStatus
@@ -55,10 +55,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def driver_of(*parts: Any) -> Any:
     """Return a driver that has planned, with these partitions and nothing new in them."""
     nowhere: Any = None  # Spark is not asked
-    flow = Flow(
-        name="a", source=NOWHERE, target=NOWHERE, assignments=(), tasks=1, epoch_seconds=60.0, memory_bytes=1 << 20
-    )
-    made: Any = Rekeyer(nowhere, flow, RULE, frozenset())
+    made: Any = Rekeyer(nowhere, idle_flow(memory_bytes=1 << 20), RULE, frozenset())
 
     async def nothing(*_: Any) -> None: ...
 

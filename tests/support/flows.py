@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
+from helpers import RECENT_MS, config_file, endpoint, make_topic, mirror_once, produce, settings_between, stored_batches
 from pair import AnyCluster
 from samerecords import read
 from sparkless import run_once
@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from waiting import DEADLINE_S
 
 from mirror.cli import app
-from mirror.config import Settings, SyncSettings, parse_address
+from mirror.config import Settings, SyncSettings
 from mirror.driver.flow import RunOutcome
 from mirror.errors import ExitCode
 from mirror.journal.entries import losses_in
@@ -163,7 +163,7 @@ class Flow:
 
 async def _append(bootstrap: str, at: TopicPartition, batches: Sequence[RawBatch]) -> None:
     """Append batches as they are stored elsewhere."""
-    async with Wire(Endpoint("any", (parse_address(bootstrap),))) as cluster:
+    async with Wire(endpoint(bootstrap)) as cluster:
         await cluster.refresh([at.topic])
         for raw in batches:
             head = raw.header

@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Producer
 from waiting import DEADLINE_S, until
 
-from mirror.config import ClusterSettings, Settings
+from mirror.config import ClusterSettings, Settings, parse_address
 from mirror.driver.start import recorded
 from mirror.errors import BrokerError
 from mirror.journal.entries import loss_entry
@@ -145,13 +145,17 @@ def _produce_full(
     assert not failures
 
 
+def endpoint(bootstrap: str, alias: str = "any") -> Endpoint:
+    """Return a cluster's addresses."""
+    return Endpoint(alias, tuple(map(parse_address, bootstrap.split(","))))
+
+
 def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[RawBatch]:
     """Every batch of a partition as its broker stores it."""
 
     async def fetched() -> list[RawBatch]:
-        host, port = bootstrap.split(":")
         found = list[RawBatch]()
-        async with Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        async with Cluster(endpoint(bootstrap)) as cluster:
             await cluster.refresh([topic])
             offset = 0
             while part := list(split((await fetch_at(cluster, TopicPartition(topic, partition), offset)).records)):
@@ -166,9 +170,8 @@ def wait_for_markers(bootstrap: str, topic: str) -> None:
     """Until partition 0 has no open transaction: a client learns that one has ended before its marker is written."""
 
     async def written() -> None:
-        host, port = bootstrap.split(":")
         partition = TopicPartition(topic, 0)
-        async with asyncio.timeout(DEADLINE_S), Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        async with asyncio.timeout(DEADLINE_S), Cluster(endpoint(bootstrap)) as cluster:
             await cluster.refresh([topic])
             end = await list_offset(cluster, partition, LATEST, READ_UNCOMMITTED)
             while await list_offset(cluster, partition, LATEST, READ_COMMITTED) < end:

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from helpers import make_topic
+from helpers import endpoint, make_topic
 
-from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.produce import markers_request, produce_of, read_produce
@@ -153,8 +153,7 @@ async def probing(
 @asynccontextmanager
 async def probing_existing(bootstrap: str, topic: str) -> AsyncIterator[Probe]:
     """A probe of a topic that is there already."""
-    host, _, port = bootstrap.partition(":")
-    async with Cluster(Endpoint("probed", ((host, int(port)),))) as cluster:
+    async with Cluster(endpoint(bootstrap)) as cluster:
         await cluster.refresh([topic])
         for partition in cluster.topics[topic].leaders:
             await log_end(cluster, TopicPartition(topic, partition))  # a leader is known before it knows that it leads

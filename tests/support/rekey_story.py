@@ -14,19 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from helpers import config_file, make_topic, settings_between
+from helpers import config_file, endpoint, make_topic, settings_between
 from pair import AnyCluster
-from sparkless import InThisProcess
+from sparkless import InThisProcess, idle_flow
 from syncing import read_journal, write_journal
 from waiting import DEADLINE_S
 
-from mirror.config import ClusterSettings, Settings
+from mirror.config import Settings
 from mirror.driver.flow import Flow, RunOutcome, prepare
 from mirror.journal.entries import PAUSES, PendingStart, pause_entry
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
@@ -55,15 +55,8 @@ class Story:
         make_topic(self.target, self.progress, 3, COMPACTED)
         make_topic(self.target, journal_topic(topic), 1, COMPACTED)
         self.rule = Rekeying(source=topic, target=topic, partitions=4, progress=self.progress)
-        self.flow = Flow(
-            name=topic,
-            source=endpoint(self.source),
-            target=endpoint(self.target),
-            assignments=(),
-            tasks=1,
-            epoch_seconds=60.0,
-            memory_bytes=1 << 20,
-        )
+        ends = {"source": endpoint(self.source), "target": endpoint(self.target)}
+        self.flow = idle_flow(name=topic, memory_bytes=1 << 20, **ends)
 
     def says_that_it_ended(self) -> None:
         """Of whoever reported, so that nobody is taken for silent."""
@@ -205,10 +198,6 @@ def rekeyed_file(story: Story, folder: Path, **sections: Any) -> Path:
     """The flow's configuration."""
     ends, rules = (story.source, story.target), [{"match": story.topic, "partitions": 4}]
     return config_file(folder, *ends, [story.topic], flow=story.topic, rules=rules, sections=sections)
-
-
-def endpoint(bootstrap: str) -> Endpoint:
-    return Endpoint.of(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
 
 
 @pytest.fixture

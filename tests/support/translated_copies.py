@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 
-from helpers import settings_between
+from helpers import endpoint, settings_between
 from samerecords import read
 
 from mirror.commands.verify import verify_flow
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.offset_maps import Indexes
-from mirror.kafka.cluster import Cluster as WireCluster
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.replication.offset_map import OffsetRangeIndex
 
 
@@ -20,8 +19,7 @@ def index_of(pair: tuple[str, str], topic: str) -> OffsetRangeIndex:
     """What the journal says of the topic's partition 0."""
 
     async def learned() -> Indexes:
-        host, port = pair[1].split(":")
-        async with WireCluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        async with Cluster(endpoint(pair[1])) as cluster:
             await cluster.refresh([journal_topic(topic)])
             entries, _ = await Journal(cluster, topic).read()
             return Indexes(entries)

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from adversary.driving import Command
 from groupoffsets import commit, committed
-from helpers import RECENT_MS, config_file, make_topic, produce
+from helpers import RECENT_MS, config_file, endpoint, make_topic, produce
 from syncing import read_journal
 from waiting import DEADLINE_S, until
 
-from mirror.config import parse_address
 from mirror.errors import ExitCode
 from mirror.journal.positions import standing_in
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 
 
@@ -76,7 +75,7 @@ def test_the_journal_keeps_what_the_next_mirror_wrote(
     frozen: Frozen, own_source: Cluster, own_target: Cluster, topic_name: str
 ) -> None:
     """Where the copy is, its state, and who ended."""
-    target = Endpoint("us", (parse_address(own_target.bootstrap),))
+    target = endpoint(own_target.bootstrap)
     produce(own_source.bootstrap, topic_name, [b"more"] * 50)
     assert frozen.command("run", "--once", "--json").wait(1) == ExitCode.DONE
     before = read_journal(target, topic_name)

@@ -13,8 +13,8 @@ import pytest
 from cleaning import CLEANED_SOON, delete_keys, ten_keys
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
-from helpers import make_topic, produce
-from rekey_story import Story, endpoint, rekeyed_file
+from helpers import endpoint, make_topic, produce
+from rekey_story import Story, rekeyed_file
 from rekeychecker import read_committed
 from topicadmin import delete_records, grow, recreate
 from typer.testing import CliRunner
