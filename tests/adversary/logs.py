@@ -19,7 +19,7 @@ from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 
 _FETCH_BYTES = 1 << 22
-_ABORT, _COMMIT = 0, 1
+_COMMIT = 1
 
 
 class Record(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
-from copies import Pair, copied
+from copies import Killed, Pair, copied
 from fakebroker import in_loop
 from helpers import RECENT_MS, make_topic, produce
 from pair import Shared
@@ -73,10 +73,6 @@ def test_a_second_run_goes_on_behind_a_marker(pair: Pair, topic_name: str) -> No
     produce(pair[0], topic_name, [b"plain"] * 15)
     copied(pair, topic_name)
     assert assert_same_records(*pair, topic_name, 1) == 25
-
-
-class Killed(Exception):
-    """The process is gone."""
 
 
 @pytest.mark.proves("exactly-once", "same-offsets")

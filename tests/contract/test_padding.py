@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from copies import Pair, copied
+from copies import Killed, Pair, copied
 from helpers import make_topic, produce, settings_between
 from samerecords import assert_same_records, read
 from syncing import delete_topics
@@ -45,10 +45,6 @@ def begun_late(pair: Pair, topic: str, count: int, first: int) -> None:
         make_topic(bootstrap, topic)
     produce(pair[0], topic, values(0, count))
     delete_records(pair[0], topic, first)
-
-
-class Killed(Exception):
-    """The process is gone."""
 
 
 def killed_while_padding(pair: Pair, topic: str, batches: int, *, too_far: int = 0) -> None:

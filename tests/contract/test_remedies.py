@@ -13,12 +13,13 @@ from typing import Final
 import crc32c
 import pytest
 from confluent_kafka import Producer
+from faults.network import Network
 from helpers import RECENT_MS, make_topic, produce, stored_batches
 from livemirror import KEPT, LiveMirror, values
 from pair import Shared
 from syncing import delete_topics
 from topicadmin import configure, delete_records
-from waiting import until
+from waiting import MovableClock, until
 
 from mirror.errors import ExitCode
 from mirror.journal.journal import journal_topic
@@ -334,3 +335,26 @@ def test_a_paused_topic_is_resumed(live: LiveMirror) -> None:
         assert live.copied() == values(0, 100)
         live.quoted(advice, "resume")
         live.until_equal(values(0, 100) + more)
+
+
+@pytest.mark.proves("UNAVAILABLE", "never-silent")
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_cluster_that_is_away_is_reported_at_once_and_waited_for(
+    live: LiveMirror, clock: MovableClock, side: str
+) -> None:
+    """Not only when the epoch ends, which here is after ten minutes; with the target, the journal is away."""
+    with Network({"source": live.source, "target": live.target}[side]) as network:
+        live.settings[side]["bootstrap.servers"] = network.bootstrap
+        live.settings["spark"]["epoch_s"] = 600
+        with live.running():
+            live.until_equal(values(0, 100))
+            network.cut()
+            more = live.fill(100, 120)
+
+            def is_reported() -> bool:
+                clock.move(0.5)  # ten seconds pass before that is said
+                return live.status_is(State.UNAVAILABLE)
+
+            until(is_reported)
+            network.heal()
+            live.until_equal(values(0, 100) + more)

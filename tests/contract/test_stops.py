@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from flows import Flow, flow
-from helpers import produce
+from helpers import make_topic, produce
 from planted import turn_a_bit
+from samerecords import read
+from sparkless import InThisProcess
 from syncing import delete_topics
 from transactional import transactions
+from waiting import DEADLINE_S
 from watchedtask import WatchedTask
 
+from mirror.driver.flow import prepare
 from mirror.errors import ExitCode
+from mirror.journal.entries import PAUSES, pause_entry
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
+from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 __all__ = ["flow"]
@@ -190,3 +200,22 @@ def test_what_the_target_lost_and_the_source_deleted_is_accepted_by_name(flow: F
     found = flow.copied()
     assert (found.lost, found.records) == (80 - below, 20)
     assert flow.lost() == {(below, 80, "target")}
+
+
+@pytest.mark.proves("never-silent", "PAUSED", "mirror run")
+def test_a_copy_that_ends_once_it_has_caught_up_names_what_is_paused(flow: Flow) -> None:
+    rests = f"{flow.name}-rests"
+    flow.include = [flow.name, rests]
+    flow.make()
+    make_topic(flow.source.bootstrap, rests)
+    for topic in flow.include:
+        produce(flow.source.bootstrap, topic, [b"x"] * 10)
+    flow.write(pause_entry(rests))
+    prepared = replace(prepare(flow.settings(), until_caught_up=True), epoch_seconds=2.0)
+    context: Any = InThisProcess()
+    mirror = Supervisor(context, prepared, lambda _: None)
+    outcome = asyncio.run(asyncio.wait_for(mirror.run(), DEADLINE_S))
+    assert (outcome.exit_code, outcome.incomplete.split(",")[0]) == (6, f"{rests}-0: PAUSED at offset -1")
+    flow.write(PAUSES.tombstone(rests))
+    assert flow.run().exit_code == ExitCode.DONE
+    assert len(list(read(flow.target.bootstrap, rests, 0))) == 10

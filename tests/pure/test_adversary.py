@@ -55,7 +55,7 @@ def _log(text: str, start: int = 0, first: int = 0) -> Log:
 WHOLE = _log("abcd")
 #: A source that has deleted offsets 0 and 1, and what it held there.
 CUT, HISTORY = _log("abcd", start=2), {offset: WHOLE.records[offset] for offset in (0, 1)}
-X, Y = Record(0, None, b"x", ()), Record(0, None, b"y", ())
+X = Record(0, None, b"x", ())
 
 
 @pytest.mark.parametrize(

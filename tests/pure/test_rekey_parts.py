@@ -34,7 +34,6 @@ from mirror.states import REKEYED_BY, Remedy, State
 
 RULE = Rekeying(source="orders", target="orders-by-user", partitions=5, progress="mirror.a.rekey.orders-by-user")
 NOWHERE = Endpoint("any", (("localhost", 1),))
-ALIKE = "must give the same whenever it is asked"
 
 
 def work(rule: Rekeying, begin: int, until: int, slots: int = 3) -> Work:

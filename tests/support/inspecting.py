@@ -13,8 +13,8 @@ from mirror.cli import app
 from mirror.records.header import TRANSACTIONAL
 
 
-def transactional(offset: int, producer: int, count: int = 1) -> bytes:
-    return batch(offset, count=count, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=0)
+def transactional(offset: int, producer: int) -> bytes:
+    return batch(offset, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=0)
 
 
 def run(*arguments: str | Path, width: int = 200) -> Result:

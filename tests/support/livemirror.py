@@ -229,7 +229,7 @@ class LiveMirror:
             else:
                 options[last].append(word)
         (servers,) = options.pop("--bootstrap-server")
-        admin = AdminClient({"bootstrap.servers": servers, **self.admin})
+        admin = AdminClient({**self.admin, "bootstrap.servers": servers})
         {"kafka-topics": _topics, "kafka-configs": _configs, "kafka-acls": _acls}[name](admin, options)
 
 

@@ -43,7 +43,6 @@ class Remembered(NamedTuple):
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int
-    transaction_start: int
 
 
 class Probe:
@@ -126,11 +125,7 @@ class Probe:
         )
         return {
             item.producer_id: Remembered(
-                item.producer_epoch,
-                item.last_sequence,
-                item.last_timestamp,
-                item.coordinator_epoch,
-                item.current_txn_start_offset,
+                item.producer_epoch, item.last_sequence, item.last_timestamp, item.coordinator_epoch
             )
             for item in part.active_producers
         }
