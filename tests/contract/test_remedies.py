@@ -31,11 +31,7 @@ OLD_MS: Final = RECENT_MS - 30 * 86_400_000
 
 @pytest.fixture
 def live(source_cluster: Shared, target_cluster: Shared, topic_name: str, tmp_path: Path) -> LiveMirror:
-    """A mirror of a topic with a hundred records, not started yet."""
-    found = LiveMirror(source_cluster, target_cluster, topic_name, tmp_path)
-    found.create()
-    found.fill(0, 100)
-    return found
+    return LiveMirror(source_cluster, target_cluster, topic_name, tmp_path).begin()
 
 
 def recreate(live: LiveMirror, first: int, end: int, name: str = "") -> list[bytes]:

@@ -205,8 +205,7 @@ def test_a_right_that_was_taken_away_is_granted_as_the_stop_says(
     flow.guarded.allow(rights_of(flow, flow.name))
     live.settings[flow.side] = flow.guarded.login(live.settings[flow.side]["alias"])
     live.admin = flow.guarded.admin()
-    live.create()
-    live.fill(0, 100)
+    live.begin()
     with live.running():
         live.until_equal(values(0, 100))
         flow.guarded.deny(Right(operation, TOPIC, flow.name))
@@ -220,8 +219,7 @@ def test_a_login_that_is_refused_later_is_mended_on_the_cluster(
     guarded_cluster: Guarded, target_cluster: Shared, topic_name: str, tmp_path: Path
 ) -> None:
     live = LiveMirror(guarded_cluster.cluster, target_cluster, topic_name, tmp_path)
-    live.create()
-    live.fill(0, 100)
+    live.begin()
     with Network(guarded_cluster.cluster.bootstrap_by("OPEN")) as network:
         login = guarded_cluster.login("eu", SUPER_USER)
         login |= {"bootstrap.servers": network.bootstrap, "security.protocol": "SASL_PLAINTEXT"}

@@ -131,6 +131,3 @@ def test_a_folder_is_read_in_the_order_of_its_segments(segment: Path) -> None:
     assert [one["base_offset"] for one in lines(result)] == [0, 3, 6, 7, 100, 101]
     segment.with_name(f"{4:020}.log").write_bytes(batch(4))
     assert "base offset 4 where 5 or more is due" in run(segment.parent).stdout
-
-
-# --- names ------------------------------------------------------------------------------------------------------------

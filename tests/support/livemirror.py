@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import typer
 from confluent_kafka.admin import (
@@ -88,6 +88,12 @@ class LiveMirror:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- the source -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Self:
+        """Make the source topic with a hundred records; return the mirror, which is not started yet."""
+        self.create()
+        self.fill(0, 100)
+        return self
 
     def create(self, configs: Mapping[str, str] = KEPT) -> None:
         """Make the source topic."""

@@ -23,11 +23,7 @@ from mirror.states import Remedy, State
 
 @pytest.fixture
 def live(own_source: Cluster, own_target: Cluster, topic_name: str, tmp_path: Path) -> LiveMirror:
-    """A mirror of a topic with a hundred records, not started yet."""
-    found = LiveMirror(own_source, own_target, topic_name, tmp_path)
-    found.create()
-    found.fill(0, 100)
-    return found
+    return LiveMirror(own_source, own_target, topic_name, tmp_path).begin()
 
 
 def test_a_record_that_does_not_fit_into_memory_is_opened_when_there_is_more(live: LiveMirror) -> None:
