@@ -19,7 +19,7 @@ from recordoracle import Record, encoded
 from samerecords import assert_same_records, read
 from syncing import delete_topics
 
-from mirror.records.codecs import GZIP, ZSTD, compress
+from mirror.records.codecs import GZIP, ZSTD
 from mirror.records.header import CODECS, RawBatch
 from mirror.records.rewrite import rewrite
 from mirror.replication import pipeline
@@ -136,11 +136,11 @@ def test_a_copy_that_begins_inside_a_batch(pair: Pair, topic_name: str, monkeypa
     assert_same_records(*pair, topic_name, 1)
 
 
-def with_holes(first: int, offsets: list[int], delta: int, codec: int = 0) -> bytes:
+def with_holes(first: int, offsets: list[int], delta: int) -> bytes:
     """A batch as compaction leaves it."""
     records = encoded([Record(at, at, b"key", b"value %d" % at) for at in offsets])
     header = {"delta": delta, "base_timestamp": RECENT_MS, "max_timestamp": RECENT_MS + offsets[-1]}
-    return batch(first, count=len(offsets), attributes=codec, payload=compress(codec, records), **header)
+    return batch(first, count=len(offsets), payload=records, **header)
 
 
 @pytest.mark.proves("REWRITE", "same-offsets")

@@ -19,8 +19,8 @@ LOG = [batch(0, count=3), batch(3, count=2, payload=b"another"), batch(5, payloa
 SIZE = sum(map(len, LOG))
 
 
-def walked(data: bytes, least_offset: int = 0) -> tuple[Walk, list[RawBatch]]:
-    walk = Walk(memoryview(data), least_offset)
+def walked(data: bytes) -> tuple[Walk, list[RawBatch]]:
+    walk = Walk(memoryview(data), 0)
     return walk, list(walk)
 
 

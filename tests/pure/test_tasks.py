@@ -74,8 +74,8 @@ def load(partition: int, leader: int = 0, weight: float = 1.0) -> Load:
 
 
 @st.composite
-def loads(draw: st.DrawFn, leaders: int = 4, most: int = 40) -> list[Load]:
-    shapes = draw(st.lists(st.tuples(st.integers(-1, leaders - 2), st.floats(0, 1e12)), max_size=most))
+def loads(draw: st.DrawFn, leaders: int = 4) -> list[Load]:
+    shapes = draw(st.lists(st.tuples(st.integers(-1, leaders - 2), st.floats(0, 1e12)), max_size=40))
     return [load(index, leader, weight) for index, (leader, weight) in enumerate(shapes)]
 
 

@@ -107,17 +107,17 @@ class Probe:
             await list_offset(self.cluster, at, LATEST, READ_COMMITTED),
         )
 
-    async def remembered(self, partition: int = 0) -> dict[int, Remembered]:
+    async def remembered(self) -> dict[int, Remembered]:
         """DescribeProducers by producer id."""
 
         def build(version: int, _epoch: int) -> Any:
             schema = DESCRIBE_PRODUCERS.schema(version, "request")
             return schema.DescribeProducersRequest(
-                topics=(schema.TopicRequest(name=self.topic, partition_indexes=(partition,)),)
+                topics=(schema.TopicRequest(name=self.topic, partition_indexes=(0,)),)
             )
 
         part = await self.cluster.call_leader(
-            TopicPartition(self.topic, partition),
+            TopicPartition(self.topic, 0),
             DESCRIBE_PRODUCERS,
             build=build,
             read=lambda answer: answer.topics[0].partitions[0],
