@@ -6,12 +6,10 @@ import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import watchedtask
 from copies import Pair
 from faults.network import Network
 from helpers import endpoint, make_topic, produce
@@ -26,7 +24,7 @@ from mirror.config import ClusterSettings
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import Owner, restate
 from mirror.kafka import admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.states import Remedy, State
 
@@ -58,16 +56,13 @@ def test_a_bounded_copy_waits_until_its_debt_is_paid_and_knows_its_lag(
 
 
 @pytest.mark.proves("never-silent", "UNAVAILABLE", "CAUGHT_UP")
-def test_a_quota_that_lets_nothing_through_is_named(
-    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_that_lets_nothing_through_is_named(pair: Pair, topic_name: str) -> None:
     """A batch is larger than the quota ever allows: a partition that had all before does not stay caught up."""
     at = TopicPartition(topic_name, 0)
-    monkeypatch.setattr(watchedtask, "Endpoint", partial(Endpoint, client_id=topic_name))  # the quota is of that alone
     for bootstrap in pair:
         make_topic(bootstrap, topic_name)
     produce(pair[0], topic_name, [b"first"])
-    with WatchedTask(*pair, [at]) as task:
+    with WatchedTask(*pair, [at], client_id=topic_name) as task:  # the quota is of that alone
         task.until(at, lambda one: one.state is State.CAUGHT_UP)
         with quota(pair[0], topic_name, "consumer_byte_rate", 10_000.0):
             produce(pair[0], topic_name, large(500_000))
@@ -77,16 +72,16 @@ def test_a_quota_that_lets_nothing_through_is_named(
 
 
 @pytest.mark.proves("never-silent", "MIRRORING")
-def test_a_quota_of_the_target_is_named_while_it_is_waited_for(
-    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_of_the_target_is_named_while_it_is_waited_for(pair: Pair, topic_name: str) -> None:
     at = TopicPartition(topic_name, 0)
-    monkeypatch.setattr(watchedtask, "Endpoint", partial(Endpoint, client_id=topic_name))
     for bootstrap in pair:
         make_topic(bootstrap, topic_name)
     for _ in range(3):
         produce(pair[0], topic_name, large(300_000), batch=1)
-    with quota(pair[1], topic_name, "producer_byte_rate", 20_000.0), WatchedTask(*pair, [at]) as task:
+    with (
+        quota(pair[1], topic_name, "producer_byte_rate", 20_000.0),
+        WatchedTask(*pair, [at], client_id=topic_name) as task,
+    ):
         found = task.until(at, lambda one: "producer_byte_rate" in one.detail)
     assert found.state is State.MIRRORING
 
