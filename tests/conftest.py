@@ -162,6 +162,12 @@ def target_cluster(_pair: tuple[Shared, Shared]) -> Shared:
     return _pair[1]
 
 
+@pytest.fixture
+def pair(source_cluster: Shared, target_cluster: Shared) -> tuple[str, str]:
+    """The bootstrap addresses of both."""
+    return source_cluster.bootstrap, target_cluster.bootstrap
+
+
 @pytest.fixture(scope="session")
 def _own_pair() -> Iterator[tuple[Cluster, Cluster]]:
     with ExitStack() as stack:

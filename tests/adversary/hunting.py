@@ -21,6 +21,8 @@ AT_ONCE: Final = 4
 #: they wait for each other most of the time.
 _BLOCK: Final = 80
 _WAITING: Final = 2
+#: In how many tries at most the fewest operations are looked for.
+_MOST_TRIES: Final = 60
 
 
 def hunt(
@@ -64,20 +66,18 @@ def shrink(world: World, found: Played[Schedule]) -> Schedule:
     return replace(found.schedule, operations=(*shrunk(found.schedule.operations, shows),))
 
 
-def shrunk(operations: Sequence[Op], shows: Callable[[Sequence[Op]], bool], most: int = 60) -> list[Op]:
-    """Return the fewest operations found that still show it, by delta debugging (Zeller's ddmin), in so many tries at
-    most.
-    """
+def shrunk(operations: Sequence[Op], shows: Callable[[Sequence[Op]], bool]) -> list[Op]:
+    """Return the fewest operations found that still show it, by delta debugging (Zeller's ddmin)."""
     left, size, tries = [*operations], max(1, len(operations) // 2), 0
     while True:
         start = 0
-        while start < len(left) and tries < most:
+        while start < len(left) and tries < _MOST_TRIES:
             fewer = left[:start] + left[start + size :]
             tries += 1
             if fewer and shows(fewer):
                 left = fewer
             else:
                 start += size
-        if size == 1 or tries >= most:
+        if size == 1 or tries >= _MOST_TRIES:
             return left
         size = max(1, size // 2)

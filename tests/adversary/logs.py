@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from helpers import endpoint
 from kafka.record import MemoryRecords
 
 from mirror.errors import BrokerError, ClusterError
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.queries import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 
 _FETCH_BYTES = 1 << 22
-_ABORT, _COMMIT = 0, 1
+_COMMIT = 1
 
 
 class Record(NamedTuple):
@@ -59,8 +60,7 @@ class Reader:
     """Reads one cluster."""
 
     def __init__(self, bootstrap: str) -> None:
-        hosts = tuple((host, int(port)) for host, port in (one.split(":") for one in bootstrap.split(",")))
-        self._endpoint = Endpoint("any", hosts)
+        self._endpoint = endpoint(bootstrap)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Those of the topics that there are."""

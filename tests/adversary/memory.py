@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import time
@@ -15,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 from confluent_kafka import KafkaException
+from helpers import config_file
 
 from .driving import Command
 from .journal import Recorded, found_in
@@ -364,26 +364,22 @@ class Memory(Player[Schedule]):
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def _config(self, flow: str = "", include: str = "", epoch_s: float = 0.0) -> Path:
-        topics: dict[str, Any] = {"include": [include or f"{self._tag}\\..*"]}
+        topics: dict[str, Any] = {}
         if self._schedule.translates:
             topics["offsets"] = "translate"
         if self._schedule.continues:
             topics["on_data_loss"] = "continue"
         if self._skips_damage:
             topics["on_damage"] = "skip"
-        content = {
-            "name": flow or self._tag,
-            "source": {"alias": "eu", "bootstrap.servers": self._world.source.bootstrap},
-            "target": {"alias": "us", "bootstrap.servers": self._world.target.bootstrap},
-            "topics": topics,
+        ends = self._world.source.bootstrap, self._world.target.bootstrap
+        sections = {
             "groups": {"include": [f"{self._tag}\\..*"], "interval_s": 0.5},
             "sync": {"interval_s": 1.0, "deletions": "delete" if self._schedule.deletes else "keep"},
             "limits": {"memory_mb": 16},
             "spark": {"epoch_s": epoch_s or self._epoch_seconds, "tasks": self._schedule.tasks},
         }
-        path = self._folder / f"{content['name']}.yaml"
-        path.write_text(json.dumps(content))
-        return path
+        names = [include or f"{self._tag}\\..*"]
+        return config_file(self._folder, *ends, names, flow or self._tag, sections=sections, **topics)
 
     def _create(self, name: str, partitions: int, kind: str) -> None:
         """Create a source topic with settings of a kind (`TOPIC_CONFIGS`)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from configured_flow import ConfiguredFlow, flow
+from configured_flow import ConfiguredFlow, flow, values
 from helpers import make_topic, produce
 from syncing import delete_topics
 from topicadmin import configure, delete_records, held, recreate
@@ -15,10 +15,6 @@ from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.journal.journal import Journal, journal_topic
 
 __all__ = ["flow"]
-
-
-def values(many: int) -> list[bytes]:
-    return [f"record {number}".encode() for number in range(many)]
 
 
 def fill_both(flow: ConfiguredFlow, topic: str, many: int = 40) -> None:

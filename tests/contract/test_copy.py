@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from copies import Pair
 from helpers import make_topic, mirror_once, produce, stored_batches
-from pair import Shared
 from samerecords import assert_same_records, read
 from sparkless import run_once
 
@@ -19,11 +18,6 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import CODECS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
 
 
 def batches(bootstrap: str, topic: str, partition: int) -> list[tuple[Any, ...]]:

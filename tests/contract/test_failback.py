@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from failovers import Flow, delete_before, values
+from failovers import Flow, values
 from helpers import make_topic, mirror_once, produce
 from pair import Shared
 from samerecords import assert_same_records, read
 from syncing import delete_topics
+from topicadmin import delete_records
 from transactional import transactions
 
 from mirror.commands.accept import accept
@@ -122,7 +123,7 @@ def test_what_was_written_behind_a_failover_and_expired_since_stops_the_flow_tha
     """Nothing is left to compare, and the source has records of its own at those offsets."""
     first.fail_over()
     produce(first.target, first.topic, [b"of an application"] * 10)
-    delete_before(first.target, first.topic, 30)
+    delete_records(first.target, first.topic, 30)
     produce(first.source, first.topic, values(30))
     first.undo()
     outcome = first.copy()

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from failovers import Flow, delete_before, end_of, values
+from failovers import Flow, end_of, values
 from groupoffsets import commit, committed, read_on
 from helpers import make_topic, produce
 from pair import Shared
 from sparkless import InThisProcess, run_beside
 from syncing import admin_of, delete_topics, ends
+from topicadmin import configure, delete_records, grow
 from transactional import transactions
 from waiting import DEADLINE_S, MovableClock, until
 
@@ -32,8 +33,6 @@ from mirror.groups.gap import GROUPS_STAY
 from mirror.journal.entries import pause_entry
 from mirror.journal.journal import OWNER
 from mirror.journal.ownership import ACCOUNT, KEY, FailedOver, Owner
-from mirror.kafka.admin import Growth
-from mirror.kafka.topic_configs import ConfigChange
 from mirror.observability.status import PartitionStatus
 from mirror.spark.supervisor import Supervisor
 from mirror.states import State
@@ -50,14 +49,6 @@ def flow(source_cluster: Shared, target_cluster: Shared, topic_name: str) -> Flo
     return Flow(source_cluster.bootstrap, target_cluster.bootstrap, topic_name).mirrored(100)
 
 
-def sets(bootstrap: str, topic: str, **settings: str) -> None:
-    """Set a topic's settings, whose names have underscores for dots."""
-    admin_of(bootstrap).alter_configs(
-        ConfigChange(topic=topic, name=name.replace("_", "."), before=None, after=value)
-        for name, value in settings.items()
-    )
-
-
 @pytest.mark.proves("exactly-once")
 @pytest.mark.parametrize("offsets", ["preserve", "translate"])
 def test_what_is_missing_is_copied_and_groups_go_on_at_their_next_record(
@@ -72,7 +63,7 @@ def test_what_is_missing_is_copied_and_groups_go_on_at_their_next_record(
     produce(flow.source, topic_name, values(50))
     commit(flow.source, topic_name, topic_name, 32)
     kept = admin_of(flow.target).topic_configs([topic_name])[topic_name]["retention.ms"]
-    sets(flow.source, topic_name, retention_ms="7200000", max_message_bytes="2000000")
+    configure(flow.source, topic_name, retention_ms="7200000", max_message_bytes="2000000")
 
     rehearsed = flow.fail_over(ExitCode.DATA_AT_RISK, rehearse=True)
     assert (rehearsed["rpo"]["records"], rehearsed["groups"]) == (50, {"held_back": 1})
@@ -186,10 +177,9 @@ def test_what_the_ends_of_the_copies_do_not_show_is_named(flow: Flow) -> None:
     flow.includes(flow.topic, other)
     flow.copies()
     flow.includes(flow.topic)
-    admin_of(flow.source).create_partitions([Growth(topic=flow.topic, before=1, partitions=2)])
-    until(lambda: len(ends(flow.source, flow.topic)) == 2)
+    grow(flow.source, flow.topic, 2)
     produce(flow.source, flow.topic, values(5), partition=1)
-    delete_before(flow.target, flow.topic, 10)
+    delete_records(flow.target, flow.topic, 10)
     found = flow.fail_over(ExitCode.DATA_AT_RISK, rehearse=True)
     assert found["rpo"]["records"] == 5
     left_out, deleted, missing = sorted(found["warnings"], key=len, reverse=True)
@@ -221,7 +211,7 @@ def test_a_copy_that_was_compacted_is_named_until_somebody_accepts_it(
 ) -> None:
     """Its cleaner may have removed what that of the source, which was compacted for a moment, has kept."""
     for policy in ("compact", "delete"):
-        sets(flow.source, flow.topic, cleanup_policy=policy)
+        configure(flow.source, flow.topic, cleanup_policy=policy)
         flow.copies()
     (loss,) = flow.fail_over(ExitCode.NOT_WHOLE, rehearse=True)["accepted_losses"]
     assert loss["reason"] == "compaction"
@@ -317,8 +307,8 @@ def test_groups_behind_the_end_of_a_copy_are_put_back_or_named(flow: Flow, free_
 @pytest.mark.proves("never-silent")
 def test_no_group_is_put_below_the_log_start_of_the_copy(flow: Flow) -> None:
     """A consumer would fall back on auto.offset.reset there. What it passes over is named where the source has it."""
-    delete_before(flow.target, flow.topic, 90)
-    delete_before(flow.source, flow.topic, 30)
+    delete_records(flow.target, flow.topic, 90)
+    delete_records(flow.source, flow.topic, 30)
     early, late = f"{flow.topic}-1", f"{flow.topic}-2"
     commit(flow.source, early, flow.topic, 40)
     commit(flow.source, late, flow.topic, 95)

@@ -10,12 +10,13 @@ import pytest
 from confluent_kafka import ShareConsumer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from failovers import Flow, delete_before, values
+from failovers import Flow, values
 from group_pairs import Pair, commit_all, node_of, with_pair
 from groupoffsets import commit, consuming, read_on
 from helpers import make_topic, mirror_once, produce
 from pair import Shared
 from syncing import delete_topics
+from topicadmin import delete_records
 from transactional import transactions
 from waiting import DEADLINE_S, MovableClock, until
 
@@ -53,7 +54,7 @@ def transactional(bootstrap: str, topic: str) -> list[bytes]:
 
 def begins_late(bootstrap: str, topic: str) -> list[bytes]:
     produce(bootstrap, topic, values(60))
-    delete_before(bootstrap, topic, 17)
+    delete_records(bootstrap, topic, 17)
     return values(43, begin=17)
 
 

@@ -42,10 +42,9 @@ def test_another_cluster_than_the_configured_one_is_refused(flow: Flow) -> None:
     with pytest.raises(ClusterError, match=OTHER):
         Admin(expected).create_topics([Creation(topic=flow.name, partitions=1, replication_factor=1)])
     flow.make()
-    file = config_file(flow.folder, flow.source.bootstrap, flow.target.bootstrap, [flow.name], flow.name)
-    content = json.loads(file.read_text())
-    content["target"]["cluster_id"] = flow.source.cluster_id
-    file.write_text(json.dumps(content))
+    ends = flow.source.bootstrap, flow.target.bootstrap
+    wrong = {"target": {"alias": "us", "bootstrap.servers": ends[1], "cluster_id": flow.source.cluster_id}}
+    file = config_file(flow.folder, *ends, [flow.name], flow.name, sections=wrong)
     for command in ("plan", "verify", "status"):
         problem = CliRunner().invoke(app, [command, str(file)]).exception
         assert isinstance(problem, ClusterUnreachable), (command, problem)

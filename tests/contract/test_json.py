@@ -66,8 +66,8 @@ def test_keys_that_scripts_read_are_as_they_were(
     settings = settings_between(source, target, [topic_name], topic_name)
     run_once(settings)
     produce(source, topic_name, (b"%d" % number for number in range(20, 30)))
-    config = config_file(tmp_path, source, target, [topic_name], topic_name)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": {"include": [f"{topic_name}-group"]}}))
+    sections = {"groups": {"include": [f"{topic_name}-group"]}}
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, sections=sections)
     mm2 = tmp_path / "mm2.properties"
     mm2.write_text(_MM2, encoding="utf-8")
     commands: dict[str, list[str | Path]] = {

@@ -6,37 +6,30 @@ import asyncio
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import watchedtask
 from copies import Pair
-from helpers import make_topic, produce
+from faults.network import Network
+from helpers import endpoint, make_topic, produce
 from livemirror import LiveMirror
 from pair import Shared
-from proxy import Proxy
 from quotas import quota
 from samerecords import assert_same_records
 from waiting import MovableClock, until
 from watchedtask import WatchedTask
 
-from mirror.config import ClusterSettings, parse_address
+from mirror.config import ClusterSettings
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import Owner, restate
 from mirror.kafka import admin
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.policy.rules import Rules
 from mirror.states import Remedy, State
 
 #: Bytes of the largest request that a target takes.
 MOST = 400_000
-
-
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
 
 
 def large(size: int) -> list[bytes]:
@@ -63,16 +56,13 @@ def test_a_bounded_copy_waits_until_its_debt_is_paid_and_knows_its_lag(
 
 
 @pytest.mark.proves("never-silent", "UNAVAILABLE", "CAUGHT_UP")
-def test_a_quota_that_lets_nothing_through_is_named(
-    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_that_lets_nothing_through_is_named(pair: Pair, topic_name: str) -> None:
     """A batch is larger than the quota ever allows: a partition that had all before does not stay caught up."""
     at = TopicPartition(topic_name, 0)
-    monkeypatch.setattr(watchedtask, "Endpoint", partial(Endpoint, client_id=topic_name))  # the quota is of that alone
     for bootstrap in pair:
         make_topic(bootstrap, topic_name)
     produce(pair[0], topic_name, [b"first"])
-    with WatchedTask(*pair, [at]) as task:
+    with WatchedTask(*pair, [at], client_id=topic_name) as task:  # the quota is of that alone
         task.until(at, lambda one: one.state is State.CAUGHT_UP)
         with quota(pair[0], topic_name, "consumer_byte_rate", 10_000.0):
             produce(pair[0], topic_name, large(500_000))
@@ -82,16 +72,16 @@ def test_a_quota_that_lets_nothing_through_is_named(
 
 
 @pytest.mark.proves("never-silent", "MIRRORING")
-def test_a_quota_of_the_target_is_named_while_it_is_waited_for(
-    pair: Pair, topic_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quota_of_the_target_is_named_while_it_is_waited_for(pair: Pair, topic_name: str) -> None:
     at = TopicPartition(topic_name, 0)
-    monkeypatch.setattr(watchedtask, "Endpoint", partial(Endpoint, client_id=topic_name))
     for bootstrap in pair:
         make_topic(bootstrap, topic_name)
     for _ in range(3):
         produce(pair[0], topic_name, large(300_000), batch=1)
-    with quota(pair[1], topic_name, "producer_byte_rate", 20_000.0), WatchedTask(*pair, [at]) as task:
+    with (
+        quota(pair[1], topic_name, "producer_byte_rate", 20_000.0),
+        WatchedTask(*pair, [at], client_id=topic_name) as task,
+    ):
         found = task.until(at, lambda one: "producer_byte_rate" in one.detail)
     assert found.state is State.MIRRORING
 
@@ -100,10 +90,10 @@ def test_a_mirror_that_a_quota_mutes_still_says_that_it_lives(target_cluster: Sh
     """Whoever stands by would take the flow over after 15 s."""
     bootstrap = target_cluster.bootstrap
     make_topic(bootstrap, journal_topic(topic_name))
-    endpoint = Endpoint("us", (parse_address(bootstrap),), client_id=topic_name)
+    client = replace(endpoint(bootstrap), client_id=topic_name)
 
     async def say_again() -> list[bool]:
-        async with Cluster(endpoint) as target:
+        async with Cluster(client) as target:
             journal, owner = Journal(target, topic_name), Owner.here("this one", claim=1)
             await journal.append([(b"large", large(300_000)[0])])
             return [await restate(journal, owner) for _ in range(3)]
@@ -140,8 +130,8 @@ def test_a_quota_of_creations_is_waited_for_and_keeps_nothing_else(
 
 
 @pytest.fixture
-def proxy(target_cluster: Shared) -> Iterator[Proxy]:
-    with Proxy(target_cluster.bootstrap, most=MOST) as found:
+def network(target_cluster: Shared) -> Iterator[Network]:
+    with Network(target_cluster.bootstrap, most=MOST) as found:
         yield found
 
 
@@ -152,13 +142,13 @@ def produce_batch(bootstrap: str, topic: str, *sizes: int) -> None:
 
 
 @pytest.fixture
-def cut_pair(source_cluster: Shared, proxy: Proxy, topic_name: str) -> Pair:
+def cut_pair(source_cluster: Shared, network: Network, topic_name: str) -> Pair:
     """The topic and its neighbor, with small records alone."""
     for name in (topic_name, f"{topic_name}-neighbor"):
-        for bootstrap in (source_cluster.bootstrap, proxy.bootstrap):
+        for bootstrap in (source_cluster.bootstrap, network.bootstrap):
             make_topic(bootstrap, name)
         produce(source_cluster.bootstrap, name, [b"small"] * 5)
-    return source_cluster.bootstrap, proxy.bootstrap
+    return source_cluster.bootstrap, network.bootstrap
 
 
 @pytest.mark.proves("REWRITE", "same-offsets", "exactly-once")
@@ -178,7 +168,7 @@ def test_a_batch_that_the_target_cuts_off_is_split(
 
 @pytest.mark.proves("REFUSED", "never-silent")
 def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
-    cut_pair: Pair, proxy: Proxy, topic_name: str
+    cut_pair: Pair, network: Network, topic_name: str
 ) -> None:
     """A neighbor on the same leader loses its connection once; another large one goes alone at once."""
     at, neighbor = TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-neighbor", 0)
@@ -188,7 +178,7 @@ def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
         assert (found.state, found.next_offset) == (State.REFUSED, 5)
         assert "socket.request.max.bytes" in found.detail
         assert "a record takes 900072 bytes" in found.detail
-        assert proxy.closed == 3
+        assert network.closed == 3
         writes = task.writer(neighbor)
         produce(cut_pair[0], neighbor.topic, [b"after"] * 5)
         task.mirrored(neighbor, 10)
@@ -197,7 +187,7 @@ def test_a_record_that_the_target_cuts_off_stops_its_partition_alone(
         writes = task.writer(neighbor)
         assert task.until(at, lambda one: one.state.is_stop).state is State.REFUSED
         assert task.writer(neighbor) is writes
-    assert proxy.closed == 5
+    assert network.closed == 5
 
 
 @pytest.mark.proves("REFUSED")
@@ -212,12 +202,12 @@ def test_a_record_that_the_target_cuts_off_is_left_out_where_that_is_allowed(cut
 
 @pytest.mark.proves("REFUSED", "never-silent")
 def test_a_mirror_goes_on_once_the_limit_is_raised(
-    source_cluster: Shared, target_cluster: Shared, proxy: Proxy, topic_name: str, tmp_path: Path
+    source_cluster: Shared, target_cluster: Shared, network: Network, topic_name: str, tmp_path: Path
 ) -> None:
-    live = LiveMirror(source_cluster, replace(target_cluster, bootstrap=proxy.bootstrap), topic_name, tmp_path)
+    live = LiveMirror(source_cluster, replace(target_cluster, bootstrap=network.bootstrap), topic_name, tmp_path)
     live.create()
     produce_batch(live.source, topic_name, 900_000)
     with live.running():
         live.until_stopped(State.REFUSED, Remedy.RAISE_REQUEST)
-        proxy.most = 1 << 30
+        network.most = 1 << 30
         live.until(State.CAUGHT_UP)

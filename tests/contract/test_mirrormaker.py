@@ -7,19 +7,21 @@ at offsets that begin with 0. What it copied is found by comparing both logs rec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+import copies
 import pytest
 from confluent_kafka import Producer
+from copies import Pair
 from helpers import make_topic, produce
 from samerecords import read
+from topicadmin import delete_records
 from transactional import transactions
-from translated_copies import assert_translated, copied, index_of, pair, trim
+from translated_copies import assert_translated, index_of
 
 from mirror.states import State
 
-__all__ = ["pair"]
-
-Pair = tuple[str, str]
+copied = partial(copies.copied, offsets="translate")
 
 
 def copy_as_mirrormaker(pair: Pair, topic: str, first: int, end: int, *, transactional: bool = False) -> int:
@@ -90,8 +92,8 @@ def test_a_copy_whose_first_records_are_gone_is_known_by_the_first_that_is_left(
     transactions(pair[0], topic, [False])
     produce(pair[0], topic, numbered(20, 100), batch=30)
     copy_as_mirrormaker(pair, topic, 0, 86)
-    trim(pair[1], topic, 50)
-    trim(pair[0], topic, 26)
+    delete_records(pair[1], topic, 50)
+    delete_records(pair[0], topic, 26)
     copied(pair, topic)
     assert [one[4] for one in read(pair[1], topic, 0)] == numbered(50, 100)
     index = index_of(pair, topic)
@@ -100,5 +102,5 @@ def test_a_copy_whose_first_records_are_gone_is_known_by_the_first_that_is_left(
     for bootstrap, first in zip(pair, (0, 500), strict=True):
         make_topic(bootstrap, other)
         produce(bootstrap, other, numbered(first, first + 100))
-    trim(pair[1], other, 10)
+    delete_records(pair[1], other, 10)
     assert "and nor does the source" in copied(pair, other, State.DIVERGED).detail

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from helpers import settings_between
 from pair import Shared
+from scraped import report
 from waiting import DEADLINE_S, MovableClock, until_true
 
 from mirror.config import Settings
@@ -20,17 +21,12 @@ from mirror.journal.journal import ENDED, OWNER, Journal, JournalPlace, News, jo
 from mirror.journal.ownership import KEY, FailedOver, Owner, Taken, Watched, stand_by, take
 from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster, Endpoint
-from mirror.observability.status import PartitionStatus
-from mirror.states import State
 from mirror.topics.apply import ensure_flow_topic
 
 pytestmark = [pytest.mark.proves("exactly-once", "mirror run")]
 
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
-REPORT = PartitionStatus(
-    flow="any", instance="older", topic="orders", partition=0, target_topic="orders", state=State.MIRRORING,
-    next_offset=1, log_end=1, lag_records=0, at_ms=0,
-)  # fmt: skip
+REPORT = report(flow="any", instance="older", at_ms=0)
 
 
 #: More than the seconds after which a mirror is silent, in these tests, and more than any machine needs to read.

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from copies import Pair, copied
+from copies import Killed, Pair, copied
 from helpers import make_topic, produce, settings_between
-from pair import Shared
 from samerecords import assert_same_records, read
 from syncing import delete_topics
-from translated_copies import trim
+from topicadmin import delete_records
 from watchedtask import WatchedTask
 
 from mirror.commands.verify import verify_flow
@@ -31,11 +30,6 @@ from mirror.replication.position import resume
 from mirror.states import State
 
 
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
-
-
 def values(first: int, until: int) -> list[bytes]:
     return [b"value %d" % number for number in range(first, until)]
 
@@ -50,11 +44,7 @@ def begun_late(pair: Pair, topic: str, count: int, first: int) -> None:
     for bootstrap in pair:
         make_topic(bootstrap, topic)
     produce(pair[0], topic, values(0, count))
-    trim(pair[0], topic, first)
-
-
-class Killed(Exception):
-    """The process is gone."""
+    delete_records(pair[0], topic, first)
 
 
 def killed_while_padding(pair: Pair, topic: str, batches: int, *, too_far: int = 0) -> None:
@@ -105,7 +95,7 @@ def test_a_target_begins_where_its_source_does(
         assert not client.flush(30)
 
     write(0, 3000)
-    trim(pair[0], topic_name, 3000 - kept)
+    delete_records(pair[0], topic_name, 3000 - kept)
     assert copied(pair, topic_name).records == kept
     write(3000, 3010)
     assert copied(pair, topic_name).records == 10
@@ -142,7 +132,7 @@ def test_a_mirror_that_was_killed_while_padding_goes_on(
         killed_while_padding(pair, topic_name, so_many)
     (begin, _), *_, (_, value) = contents(pair[1], topic_name)
     assert (begin > 0, value) == (sum(batches) > 1, None), "all but the newest batch is deleted as it goes"
-    trim(pair[0], topic_name, first + moved_on)
+    delete_records(pair[0], topic_name, first + moved_on)
     copied(pair, topic_name)
     assert_same_records(*pair, topic_name, 1)
     report = verify_flow(settings_between(*pair, [topic_name], topic_name))
@@ -189,7 +179,7 @@ def test_what_the_source_deletes_while_its_target_is_padded_is_no_loss(
         padding = task.figures(at)
         assert (padding.state, padding.with_end(100).lag_records) == (State.PADDING, 100 - padding.next_offset)
         if start := next(starts, None):
-            await asyncio.to_thread(trim, pair[0], topic_name, start)
+            await asyncio.to_thread(delete_records, pair[0], topic_name, start)
         return landed
 
     monkeypatch.setattr(log_start, "append", appended)
@@ -238,7 +228,7 @@ def test_the_padding_of_another_mirror_is_no_record(pair: Pair, topic_name: str,
     with WatchedTask(*pair, [at], rules=Rules(offsets=offsets)) as task:
         waits = task.until(at, lambda one: one.state is State.UNAVAILABLE)
         assert "offset 0 of the source is padding of another mirror" in waits.detail
-        trim(pair[0], topic_name, 80)
+        delete_records(pair[0], topic_name, 80)
         produce(pair[0], topic_name, values(0, 5))
         task.mirrored(at, 85)
     assert contents(pair[1], topic_name) == [(begin + number, b"value %d" % number) for number in range(5)]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from helpers import produce
-from rekey_story import Story, grow, story
+from rekey_story import Story, story
 from rekeychecker import read_committed
+from topicadmin import grow, recreate
 from waiting import DEADLINE_S
 
 from mirror.errors import ExitCode
@@ -80,7 +81,7 @@ def test_a_source_that_is_made_anew_while_its_ends_are_asked_for_is_none_that_wa
 
     async def made_anew_meanwhile(cluster: Any, *more: Any) -> Any:
         monkeypatch.undo()
-        await asyncio.to_thread(story.made_anew, story.source, story.topic, 1)
+        await asyncio.to_thread(recreate, story.source, story.topic)
         await asyncio.to_thread(story.fill, 0, 80)
         await cluster.refresh([story.topic])
         return await listed(cluster, *more)

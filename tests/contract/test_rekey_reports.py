@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_END
-from confluent_kafka import TopicPartition as Confluent
-from confluent_kafka.admin import AdminClient
 from groupoffsets import commit
 from helpers import make_topic, produce, wait_for_markers
 from rekey_story import COMPACTED, Story, rekeyed_file, story
 from rekeychecker import read_committed
-from syncing import delete_topics
+from syncing import delete_topics, ends
+from topicadmin import delete_records
 from typer.testing import CliRunner
 from waiting import DEADLINE_S
 
@@ -121,10 +119,8 @@ def test_a_failover_fences_a_re_keyed_topic_whose_driver_was_lost(story: Story, 
 
 
 def delete_all_records(story: Story) -> None:
-    admin = AdminClient({"bootstrap.servers": story.target})
-    every = [Confluent(story.topic, partition, OFFSET_END) for partition in range(4)]
-    for future in admin.delete_records(every).values():
-        future.result(DEADLINE_S)
+    for partition, end in ends(story.target, story.topic).items():
+        delete_records(story.target, story.topic, end, partition)
 
 
 def replace_copy(story: Story) -> None:
@@ -168,8 +164,7 @@ def test_a_failover_names_groups_that_stand_on_a_re_keyed_topic(story: Story, tm
     story.says_that_it_ended()
     group = f"{story.topic}-readers"
     commit(story.source, group, story.topic, 12)
-    config = rekeyed_file(story, tmp_path)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"groups": {"include": [group]}}))
+    config = rekeyed_file(story, tmp_path, groups={"include": [group]})
     code, account = failed_over(config, "--rehearse")
     (gap,) = account["group_offsets_not_reached"]
     assert (code, account["whole"]) == (ExitCode.DATA_AT_RISK, False)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import topicadmin
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Confluent
-from confluent_kafka.admin import AdminClient
-from helpers import config_file, make_topic, produce, settings_between
-from rekey_story import COMPACTED, Story, grow, rekeyed_file, story
+from helpers import config_file, make_topic, produce
+from rekey_story import COMPACTED, Story, rekeyed_file, story
 from rekeychecker import read_committed
 from syncing import delete_topics
+from topicadmin import configure, grow, recreate
 from typer.testing import CliRunner
 from waiting import DEADLINE_S, MovableClock, until
 
@@ -25,12 +25,10 @@ from mirror.cli import app
 from mirror.config import load
 from mirror.errors import ClusterUnreachable, ExitCode
 from mirror.journal.entries import REKEYED, losses_in
-from mirror.kafka.admin import Admin
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.produce import append
 from mirror.kafka.queries import delete_records
-from mirror.kafka.topic_configs import ConfigChange
 from mirror.kafka.transactions import Transaction
 from mirror.observability.status import PREFIX, PartitionStatus
 from mirror.policy.selection import progress_topic
@@ -76,7 +74,7 @@ def lose_committed_records(story: Story) -> None:
 
 
 def replace_source(story: Story) -> None:
-    story.made_anew(story.source, story.topic, 1)
+    recreate(story.source, story.topic)
     story.fill(0, 60)
 
 
@@ -84,7 +82,7 @@ def replace_source(story: Story) -> None:
 STOPS: dict[str, tuple[Callable[[Story], None], State, str]] = {
     "source topic made anew": (replace_source, State.RECREATED, "the source topic .* was deleted and made anew"),
     "target topic made anew": (
-        lambda story: story.made_anew(story.target, story.topic, 4),
+        lambda story: recreate(story.target, story.topic, 4),
         State.RECREATED,
         "the target topic .* was deleted and made anew",
     ),
@@ -105,7 +103,7 @@ STOPS: dict[str, tuple[Callable[[Story], None], State, str]] = {
         "has 4 partitions, and had 3; its slots never change",
     ),
     "progress topic made anew": (
-        lambda story: story.made_anew(story.target, story.progress, 3, configs=COMPACTED),
+        lambda story: recreate(story.target, story.progress, 3, cleanup_policy="compact"),
         State.FENCED,
         "holds records and .* has no plan",
     ),
@@ -158,7 +156,7 @@ def test_a_copy_of_a_source_topic_that_was_made_anew_is_begun_anew_or_kept_besid
             with pytest.raises(RekeyStop, match=r"the source topic .* was deleted and made anew"):
                 await driver._planned()
             for topic, partitions in ((story.topic, 6), (story.progress, 3)):
-                await asyncio.to_thread(story.made_anew, story.target, topic, partitions)
+                await asyncio.to_thread(recreate, story.target, topic, partitions)
             with pytest.raises(RekeyStop, match="has 6 partitions, and its rule says 4"):
                 await driver._take_over()
             driver.learns(replace(story.rule, partitions=6))
@@ -199,11 +197,6 @@ def test_a_source_topic_that_was_deleted_stops_until_it_is_excluded(story: Story
     assert len(read_committed(story.target, story.topic)) == 50
 
 
-def set_config(story: Story, topic: str, name: str, value: str) -> None:
-    admin = Admin(settings_between(story.source, story.target, ["x"]).target)
-    admin.alter_configs([ConfigChange(topic=topic, name=name, before="", after=value)])
-
-
 @pytest.mark.proves("exactly-once", "DIVERGED", "REFUSED")
 @pytest.mark.parametrize("what", ["foreign record", "append time", "append time of dead letters"])
 def test_what_happens_between_a_plan_and_its_commit_aborts_it(story: Story, what: str) -> None:
@@ -220,7 +213,7 @@ def test_what_happens_between_a_plan_and_its_commit_aborts_it(story: Story, what
             produce(story.target, topic, [b"foreign"], partition=partition)
         state, detail = State.DIVERGED, rf"the record at offset 0 of {topic}-\d is not the mirror's"
     else:
-        set_config(story, topic, "message.timestamp.type", "LogAppendTime")
+        configure(story.target, topic, message_timestamp_type="LogAppendTime")
         state, detail = State.REFUSED, rf"{topic}-\d gave the batch at offset 0 a time of its own"
     with pytest.raises(RekeyStop, match=detail) as stop:
         _ = [story.write(plan, slot) for slot in range(2)]
@@ -271,7 +264,7 @@ def test_a_target_that_would_change_or_remove_records_is_refused_until_it_is_set
     story: Story, name: str, refused: str, good: str, reason: str
 ) -> None:
     story.fill(0, 20)
-    set_config(story, story.topic, name, refused)
+    configure(story.target, story.topic, **{name: refused})
     story.flow = replace(story.flow, epoch_seconds=0.5)
     at = TopicPartition(story.topic, 0)
     with story.running() as driver:
@@ -280,7 +273,7 @@ def test_a_target_that_would_change_or_remove_records_is_refused_until_it_is_set
         assert reason in detail
         assert f"--entity-name {story.topic} --add-config {name}={good}" in detail
         assert read_committed(story.target, story.topic) == []
-        set_config(story, story.topic, name, good)
+        configure(story.target, story.topic, **{name: good})
         until(lambda: driver.figures[at].state is State.CAUGHT_UP, lambda: driver.figures[at].detail)
     times = {one.timestamp for one in read_committed(story.source, story.topic)}
     assert {one.timestamp for one in read_committed(story.target, story.topic)} == times
@@ -291,9 +284,7 @@ def test_a_target_that_would_change_or_remove_records_is_refused_until_it_is_set
 def test_records_that_the_source_deletes_under_a_plan_stop_it_or_go_on_record(story: Story, continues: bool) -> None:
     story.fill(0, 50)
     story.write(story.planned(), 0)
-    admin = AdminClient({"bootstrap.servers": story.source})
-    for future in admin.delete_records([Confluent(story.topic, 0, 20)]).values():
-        future.result(DEADLINE_S)
+    topicadmin.delete_records(story.source, story.topic, 20)
     story.rule = replace(story.rule, continues_on_loss=continues)
     driver = story.copied()
     figures = figures_of(driver, story)

@@ -13,13 +13,13 @@ from typing import Final
 import crc32c
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Confluent
-from confluent_kafka.admin import AdminClient
+from faults.network import Network
 from helpers import RECENT_MS, make_topic, produce, stored_batches
-from livemirror import KEPT, LiveMirror, configure, values
+from livemirror import KEPT, LiveMirror, values
 from pair import Shared
 from syncing import delete_topics
-from waiting import until
+from topicadmin import configure, delete_records
+from waiting import MovableClock, until
 
 from mirror.errors import ExitCode
 from mirror.journal.journal import journal_topic
@@ -27,16 +27,11 @@ from mirror.states import Remedy, State
 
 #: Thirty days ago.
 OLD_MS: Final = RECENT_MS - 30 * 86_400_000
-COMPACTED: Final = {"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "1000000"}
 
 
 @pytest.fixture
 def live(source_cluster: Shared, target_cluster: Shared, topic_name: str, tmp_path: Path) -> LiveMirror:
-    """A mirror of a topic with a hundred records, not started yet."""
-    found = LiveMirror(source_cluster, target_cluster, topic_name, tmp_path)
-    found.create()
-    found.fill(0, 100)
-    return found
+    return LiveMirror(source_cluster, target_cluster, topic_name, tmp_path).begin()
 
 
 def recreate(live: LiveMirror, first: int, end: int, name: str = "") -> list[bytes]:
@@ -155,12 +150,6 @@ def test_a_source_that_is_purged_again_and_again_stops_nothing_once_it_may(live:
         live.until_equal(wanted)
 
 
-def delete_records(bootstrap: str, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    (done,) = admin.delete_records([Confluent(topic, 0, before)]).values()
-    done.result(30)
-
-
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +223,7 @@ def test_a_record_that_is_too_large_is_taken_when_the_limit_is_raised(live: Live
     live.copy_once()
     large = b"x" * 300_000
     produce(live.source, live.topic, [large], begin_ms=RECENT_MS + 100)
-    configure(live.source, live.topic, {"max.message.bytes": "100000"})
+    configure(live.source, live.topic, max_message_bytes="100000")
     with live.running():
         advice = live.until_stopped(State.REFUSED, Remedy.RAISE_SIZE)
         live.tool(advice.replace("=BYTES", "=1048588"), "kafka-configs")
@@ -245,10 +234,10 @@ def test_a_record_that_is_too_large_is_taken_when_the_limit_is_raised(live: Live
 def test_records_that_are_too_old_are_taken_by_a_copy_that_allows_them(live: LiveMirror) -> None:
     with live.running():
         live.until_equal(values(0, 100))
-        configure(live.target, live.copy, {"message.timestamp.before.max.ms": "86400000"})
+        configure(live.target, live.copy, message_timestamp_before_max_ms="86400000")
         later = live.fill(100, 110, begin_ms=OLD_MS)
         live.until_stopped(State.REFUSED, Remedy.FIT_TARGET)
-        configure(live.target, live.copy, {"message.timestamp.before.max.ms": str(2**63 - 1)})
+        configure(live.target, live.copy, message_timestamp_before_max_ms=str(2**63 - 1))
         live.until_equal(values(0, 100) + later)
 
 
@@ -271,7 +260,7 @@ def allow_deletion(live: LiveMirror, remedy: Remedy) -> None:
 @pytest.mark.proves("REFUSED")
 def test_a_compacted_copy_takes_records_without_keys_while_it_is_not_compacted(live: LiveMirror) -> None:
     """They are older than the source's being compacted."""
-    configure(live.source, live.topic, KEPT | {"cleanup.policy": "compact"})
+    configure(live.source, live.topic, retention_ms="-1", cleanup_policy="compact")
     with live.running():
         allow_deletion(live, Remedy.TAKE_KEYLESS)
         live.until_equal(values(0, 100))
@@ -288,7 +277,7 @@ def test_a_compacted_copy_begins_where_its_source_does_while_it_may_delete(
         producer.produce(live.topic, value, b"k%d" % number, partition=0)
     assert not producer.flush(30)
     delete_records(live.source, live.topic, 10)
-    configure(live.source, live.topic, COMPACTED)
+    configure(live.source, live.topic, cleanup_policy="compact", retention_ms="1000", retention_bytes="1000000")
     with live.running():
         allow_deletion(live, Remedy.ALLOW_DELETION)
         live.until_equal(values(10, 60))
@@ -342,3 +331,26 @@ def test_a_paused_topic_is_resumed(live: LiveMirror) -> None:
         assert live.copied() == values(0, 100)
         live.quoted(advice, "resume")
         live.until_equal(values(0, 100) + more)
+
+
+@pytest.mark.proves("UNAVAILABLE", "never-silent")
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_cluster_that_is_away_is_reported_at_once_and_waited_for(
+    live: LiveMirror, clock: MovableClock, side: str
+) -> None:
+    """Not only when the epoch ends, which here is after ten minutes; with the target, the journal is away."""
+    with Network({"source": live.source, "target": live.target}[side]) as network:
+        live.settings[side]["bootstrap.servers"] = network.bootstrap
+        live.settings["spark"]["epoch_s"] = 600
+        with live.running():
+            live.until_equal(values(0, 100))
+            network.cut()
+            more = live.fill(100, 120)
+
+            def is_reported() -> bool:
+                clock.move(0.5)  # ten seconds pass before that is said
+                return live.status_is(State.UNAVAILABLE)
+
+            until(is_reported)
+            network.heal()
+            live.until_equal(values(0, 100) + more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -13,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compared_logs import delete_before
 from groupoffsets import commit, committed
 from helpers import RECENT_MS, config_file, make_topic, produce, stored_batches
 from pair import Shared
 from rawbatches import batch
 from samerecords import read
 from sparkless import run_once
-from syncing import delete_topics
+from syncing import delete_topics, write_journal
+from topicadmin import configure, delete_records
 from transactional import transactions
 from typer.testing import CliRunner
 from waiting import until
@@ -29,11 +28,9 @@ from mirror.cli import app
 from mirror.commands import restore as command
 from mirror.config import Settings, load
 from mirror.errors import ConfigError, ExitCode, PreflightError
-from mirror.journal.journal import OWNER, Journal, journal_topic
+from mirror.journal.journal import OWNER, journal_topic
 from mirror.journal.ownership import KEY, FailedOver, Owner
 from mirror.kafka.admin import Admin
-from mirror.kafka.cluster import Cluster, Endpoint
-from mirror.kafka.topic_configs import ConfigChange
 from mirror.segments.cluster_logs import topics_in
 from mirror.spark import restore as restoring
 
@@ -90,11 +87,8 @@ class Disk:
         return path
 
     def config(self, topics: Sequence[str] = (), **more: Any) -> Path:
-        source, target = self.source.bootstrap, self.target.bootstrap
-        path = config_file(self.folder.parent, source, target, [*topics] or [self.topic], flow=self.topic, **more)
-        content = json.loads(path.read_text()) | {"groups": {"include": [f"{self.topic}.*"]}}
-        path.write_text(json.dumps(content))
-        return path
+        ends, sections = (self.source.bootstrap, self.target.bootstrap), {"groups": {"include": [f"{self.topic}.*"]}}
+        return config_file(self.folder.parent, *ends, [*topics] or [self.topic], self.topic, sections=sections, **more)
 
     def settings(self, **more: Any) -> Settings:
         return load(self.config(**more))
@@ -116,20 +110,6 @@ class Disk:
 def disk(source_cluster: Shared, target_cluster: Shared, topic_name: str, tmp_path: Path) -> Disk:
     (tmp_path / "disk").mkdir()
     return Disk(source_cluster, target_cluster, topic_name, tmp_path / "disk")
-
-
-def in_journal(settings: Settings, *entries: tuple[bytes, bytes | None]) -> dict[bytes, bytes]:
-    """Append to the flow's journal; return the newest value of each key."""
-
-    async def asked() -> dict[bytes, bytes]:
-        async with Cluster(Endpoint.of(settings.target)) as cluster:
-            journal = Journal(cluster, settings.flow)
-            await cluster.refresh([journal.partition.topic])
-            if entries:
-                await journal.append(entries)
-            return dict(await journal.newest())
-
-    return asyncio.run(asked())
 
 
 @pytest.mark.proves("mirror restore", "same-bytes", "same-offsets", "exactly-once")
@@ -238,10 +218,10 @@ def test_a_copy_that_lacks_what_the_files_have_is_not_whole(disk: Disk, cause: s
     disk.copy()
     disk.copy_groups()
     if cause == "accepted loss":
-        delete_before(disk.source, topic, 30)
+        delete_records(disk.source.bootstrap, topic, 30)
     assert run_once(load(config)).exit_code is ExitCode.DONE
     if cause == "deleted on the target":
-        delete_before(disk.target, topic, 10)
+        delete_records(disk.target.bootstrap, topic, 10)
     lacking = {"accepted loss": "20 to 29", "deleted on the target": "0 to 9", "began later": "0 to 19"}[cause]
     for options in (["--dry-run"], []):
         code, report = disk.restored(*options, config=config)
@@ -308,8 +288,7 @@ def test_a_target_that_would_delete_what_is_restored_is_refused_before_anything_
     code, report = disk.restored()
     assert (code, "30.0 days old; nothing was written" in str(report)) == (ExitCode.DATA_AT_RISK, True)
     assert [disk.copied(partition) for partition in (0, 1)] == [[], []]
-    change = ConfigChange(topic=topic, name="retention.ms", before=None, after="-1")
-    Admin(disk.settings().target).alter_configs([change])
+    configure(target, topic, retention_ms="-1")
     shutil.rmtree(disk.folder / f"{topic}-1")
     disk.copy((0, 1))
     assert disk.restored()[0] == ExitCode.DONE
@@ -376,7 +355,7 @@ def test_a_flow_that_is_taken_meanwhile_is_written_to_no_more(
     taken = (KEY, FailedOver.here().to_json()) if by == "a failover" else (OWNER, other.to_json())
 
     def taken_first(*arguments: Any) -> None:
-        in_journal(settings, taken)
+        write_journal(settings, taken)
         copy(*arguments)
 
     with monkeypatch.context() as patched:
@@ -388,7 +367,7 @@ def test_a_flow_that_is_taken_meanwhile_is_written_to_no_more(
     if by == "a failover":
         with pytest.raises(PreflightError, match="failed over"):
             disk.restored()
-        in_journal(settings, (KEY, None))
+        write_journal(settings, (KEY, None))
         assert disk.restored()[0] == ExitCode.DONE
         assert (disk.copied(), committed(target, topic, topic)) == (values(100), 30)
 

@@ -9,14 +9,13 @@ import pytest
 from flows import Flow, flow
 from helpers import produce, stored_batches
 from probe import probing_existing
-from syncing import admin_of
+from topicadmin import configure
 from waiting import until
 
 from mirror.errors import ExitCode
 from mirror.kafka import queries
 from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.queries import Producer
-from mirror.kafka.topic_configs import ConfigChange
 from mirror.records.header import APPEND_TIME, SEQUENCES, ProducerState, RawBatch, restamp
 from mirror.replication import observe
 from mirror.replication.observe import Observation, Observer, producer_id
@@ -157,12 +156,6 @@ def test_a_number_by_which_the_leader_knows_another_batch_does_not_count_as_copi
     assert not [key for key in flow.journal() if key.startswith(b"runs/")]
 
 
-def let_stamp(flow: Flow, before: str | None, after: str | None) -> None:
-    """Change whose time the copy's records get."""
-    change = ConfigChange(topic=flow.name, name="message.timestamp.type", before=before, after=after)
-    admin_of(flow.target.bootstrap).alter_configs([change])
-
-
 @pytest.mark.proves("DIVERGED", "mirror accept", "same-bytes")
 @MODES
 def test_a_copy_that_stamps_records_while_it_is_written_stops_until_its_times_are_accepted(
@@ -177,7 +170,7 @@ def test_a_copy_that_stamps_records_while_it_is_written_stops_until_its_times_ar
         found = flow.copy()
     assert found.state is State.DIVERGED, found
     assert "a time of its own" in found.detail
-    let_stamp(flow, "LogAppendTime", "CreateTime")
+    configure(flow.target.bootstrap, flow.name, message_timestamp_type="CreateTime")
     flow.accept(code=ExitCode.DATA_AT_RISK)
     assert flow.copy().state is State.DIVERGED
     flow.accept("--unconfirmed")
@@ -195,9 +188,9 @@ def test_a_batch_that_the_copy_stamped_is_found_though_its_writer_was_killed(flo
         produce(flow.target.bootstrap, flow.name, [b"when?"], partition=1)
         return stored_batches(flow.target.bootstrap, flow.name, 1)[-1].header.attributes & APPEND_TIME != 0
 
-    let_stamp(flow, None, "LogAppendTime")
+    configure(flow.target.bootstrap, flow.name, message_timestamp_type="LogAppendTime")
     until(stamps)
     assert asyncio.run(send(flow, source_batch(flow, 10), 10)) == 10
-    let_stamp(flow, "LogAppendTime", None)
+    configure(flow.target.bootstrap, flow.name, message_timestamp_type=None)
     found = flow.copy()
     assert (found.state, "a time of its own" in found.detail) == (State.DIVERGED, True), found

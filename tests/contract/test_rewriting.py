@@ -19,7 +19,7 @@ from recordoracle import Record, encoded
 from samerecords import assert_same_records, read
 from syncing import delete_topics
 
-from mirror.records.codecs import GZIP, ZSTD, compress
+from mirror.records.codecs import GZIP, ZSTD
 from mirror.records.header import CODECS, RawBatch
 from mirror.records.rewrite import rewrite
 from mirror.replication import pipeline
@@ -27,11 +27,6 @@ from mirror.replication.classifier import TOO_LARGE, Verdict
 from mirror.replication.partition_writer import PartitionWriter
 from mirror.replication.writer import Writer
 from mirror.states import Remedy, State
-
-
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
 
 
 def values(count: int, size: int = 300) -> list[bytes]:
@@ -141,11 +136,11 @@ def test_a_copy_that_begins_inside_a_batch(pair: Pair, topic_name: str, monkeypa
     assert_same_records(*pair, topic_name, 1)
 
 
-def with_holes(first: int, offsets: list[int], delta: int, codec: int = 0) -> bytes:
+def with_holes(first: int, offsets: list[int], delta: int) -> bytes:
     """A batch as compaction leaves it."""
     records = encoded([Record(at, at, b"key", b"value %d" % at) for at in offsets])
     header = {"delta": delta, "base_timestamp": RECENT_MS, "max_timestamp": RECENT_MS + offsets[-1]}
-    return batch(first, count=len(offsets), attributes=codec, payload=compress(codec, records), **header)
+    return batch(first, count=len(offsets), payload=records, **header)
 
 
 @pytest.mark.proves("REWRITE", "same-offsets")

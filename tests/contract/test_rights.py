@@ -15,8 +15,7 @@ from typing import Any, Final
 import pytest
 from commandline import called
 from confluent_kafka import Producer
-from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient, ResourceType
+from confluent_kafka.admin import ResourceType
 from faults.network import Network
 from groupoffsets import commit, committed
 from helpers import make_topic, produce
@@ -25,6 +24,7 @@ from pair import Shared
 from samerecords import read
 from secured import SUPER_USER, USERS, Guarded, Right
 from sparkless import run_once
+from topicadmin import delete_records
 
 from mirror.config import Settings, load
 from mirror.errors import ExitCode, MirrorError
@@ -80,9 +80,7 @@ def filled(guarded_cluster: Guarded, source_cluster: Shared) -> str:
             producer.begin_transaction()
             producer.produce(name, b"record %d" % number)
             producer.commit_transaction(60)
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        (trimmed,) = admin.delete_records([Place(name, 0, 2)]).values()
-        trimmed.result(60)
+        delete_records(bootstrap, name, 2)
         commit(bootstrap, name, name, 4)
     return name
 
@@ -207,8 +205,7 @@ def test_a_right_that_was_taken_away_is_granted_as_the_stop_says(
     flow.guarded.allow(rights_of(flow, flow.name))
     live.settings[flow.side] = flow.guarded.login(live.settings[flow.side]["alias"])
     live.admin = flow.guarded.admin()
-    live.create()
-    live.fill(0, 100)
+    live.begin()
     with live.running():
         live.until_equal(values(0, 100))
         flow.guarded.deny(Right(operation, TOPIC, flow.name))
@@ -222,8 +219,7 @@ def test_a_login_that_is_refused_later_is_mended_on_the_cluster(
     guarded_cluster: Guarded, target_cluster: Shared, topic_name: str, tmp_path: Path
 ) -> None:
     live = LiveMirror(guarded_cluster.cluster, target_cluster, topic_name, tmp_path)
-    live.create()
-    live.fill(0, 100)
+    live.begin()
     with Network(guarded_cluster.cluster.bootstrap_by("OPEN")) as network:
         login = guarded_cluster.login("eu", SUPER_USER)
         login |= {"bootstrap.servers": network.bootstrap, "security.protocol": "SASL_PLAINTEXT"}

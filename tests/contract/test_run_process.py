@@ -15,7 +15,7 @@ import pytest
 from commandline import called
 from confluent_kafka.admin import AdminClient
 from groupoffsets import commit, committed
-from helpers import make_topic, produce
+from helpers import config_file, make_topic, produce
 from pair import Shared
 from running import Running, running
 from samerecords import assert_same_records, read
@@ -27,18 +27,9 @@ from mirror.names import LONGEST
 
 def config_of(folder: Path, source: Shared, target: Shared, flow: str, **more: Any) -> Path:
     """A flow of all topics whose names begin with its own."""
-    content = {
-        "name": flow,
-        "source": {"alias": "eu", "bootstrap.servers": source.bootstrap},
-        "target": {"alias": "us", "bootstrap.servers": target.bootstrap},
-        "topics": {"include": [f"{flow}-.*"]},
-        "groups": {"include": [f"{flow}-.*"]},
-        "metrics": {"listen": None},
-        **more,
-    }
-    path = folder / "flow.yaml"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
+    names = [f"{flow}-.*"]
+    sections = {"groups": {"include": names}, "metrics": {"listen": None}, **more}
+    return config_file(folder, source.bootstrap, target.bootstrap, names, flow, sections=sections)
 
 
 @pytest.mark.proves("mirror run", "same-offsets", "exactly-once")

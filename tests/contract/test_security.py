@@ -6,16 +6,16 @@ import asyncio
 import base64
 import json
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from certificates import Authority
 from secured import USERS, Guarded
+from webserver import send, serving
 
 from mirror.config import ClusterSettings
 from mirror.errors import ClusterError, ClusterUnreachable, ConnectionLost, NotAuthenticated
@@ -184,25 +184,11 @@ class Provider:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.status, self.seconds = 200, 3600
-        provider = self
+        self.status, self.seconds, self.url = 200, 3600, ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                provider.asked.append((self.headers["Authorization"], body))
-                answer = json.dumps({"access_token": provider.token(), "expires_in": provider.seconds}).encode()
-                self.send_response(provider.status)
-                self.send_header("Content-Length", str(len(answer)))
-                self.send_header("Content-Type", "application/json")
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, *_: Any) -> None:
-                """Nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/token"
+    def answer(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        self.asked.append((handler.headers["Authorization"], body.decode()))
+        send(handler, json.dumps({"access_token": self.token(), "expires_in": self.seconds}).encode(), self.status)
 
     def token(self) -> str:
         now = int(time.time())
@@ -217,12 +203,8 @@ class Provider:
 @pytest.fixture
 def provider() -> Iterator[Provider]:
     found = Provider()
-    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
-    thread.start()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
-    thread.join()
+    with serving(found.answer) as found.url:
+        yield found
 
 
 def test_tokens_come_from_an_identity_provider(guarded_cluster: Guarded, provider: Provider) -> None:

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 from flows import Flow, flow
 from groupoffsets import commit, committed
 from helpers import RECENT_MS, make_topic, produce
 from samerecords import read
 from sparkless import InThisProcess, run_beside, run_once
 from syncing import admin_of
+from topicadmin import grow
 from waiting import DEADLINE_S, until
 
 from mirror.commands.verify import verify_flow
@@ -209,9 +210,7 @@ def test_topics_and_partitions_that_are_seen_later_begin_with_their_first_record
         until(lambda: COPIES.key(flow.name) in flow.journal())
         make_topic(flow.source.bootstrap, running)
         produce(flow.source.bootstrap, running, [b"%d" % number for number in range(20)])
-        admin = AdminClient({"bootstrap.servers": flow.source.bootstrap})
-        (grown,) = admin.create_partitions([NewPartitions(flow.name, 2)]).values()
-        grown.result(60)
+        grow(flow.source.bootstrap, flow.name, 2)
         flow.fill(0, 10, partition=1)
         target = AdminClient({"bootstrap.servers": flow.target.bootstrap})
 

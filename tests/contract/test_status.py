@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from helpers import config_file, make_topic, produce, settings_between
 from pair import Shared
+from scraped import report
 from sparkless import run_once
 from syncing import delete_topics, write_journal
 from typer.testing import CliRunner
@@ -22,7 +23,6 @@ from typer.testing import CliRunner
 from mirror import clock
 from mirror.cli import app
 from mirror.journal.journal import OWNER
-from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
 
@@ -52,20 +52,10 @@ def test_the_lag_of_a_mirror_that_ended_is_known_by_the_source(
     assert (one["next_offset"], one["lag_records"]) == (5, None), "what another topic holds is no lag"
 
 
-def report(flow: str, topic: str, next_offset: int) -> tuple[bytes, bytes]:
+def entry(flow: str, topic: str, next_offset: int) -> tuple[bytes, bytes]:
     """A record of a journal."""
-    made = PartitionStatus(
-        flow=flow,
-        instance="me",
-        topic=topic,
-        partition=0,
-        target_topic=topic,
-        state=State.CAUGHT_UP,
-        next_offset=next_offset,
-        log_end=next_offset,
-        lag_records=0,
-        at_ms=clock.now_ms(),
-    )
+    ends = {"next_offset": next_offset, "log_end": next_offset, "lag_records": 0, "at_ms": clock.now_ms()}
+    made = report(flow=flow, instance="me", topic=topic, target_topic=topic, state=State.CAUGHT_UP, **ends)
     return made.key(), made.to_json()
 
 
@@ -76,7 +66,7 @@ def test_a_watch_on_a_terminal_draws_over_what_it_drew_and_ends_with_ctrl_c(
     config = config_file(tmp_path, target_cluster.bootstrap, target_cluster.bootstrap, ["x"], topic_name)
     owner = {"instance": "me", "host": "here", "pid": 1, "at_ms": clock.now_ms()}
     settings = settings_between(target_cluster.bootstrap, target_cluster.bootstrap, ["x"], topic_name)
-    write_journal(settings, (OWNER, json.dumps(owner).encode()), report(topic_name, "orders", 7))
+    write_journal(settings, (OWNER, json.dumps(owner).encode()), entry(topic_name, "orders", 7))
     command = [sys.executable, "-m", "mirror", "status", str(config), "--watch"]
     ours, theirs = pty.openpty()
     shown = b""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from flows import Flow, flow
-from helpers import mirror_once, produce
-from proxy import Proxy
+from helpers import make_topic, produce
+from planted import turn_a_bit
+from samerecords import read
+from sparkless import InThisProcess
 from syncing import delete_topics
 from transactional import transactions
+from waiting import DEADLINE_S
 from watchedtask import WatchedTask
 
+from mirror.driver.flow import prepare
 from mirror.errors import ExitCode
+from mirror.journal.entries import PAUSES, pause_entry
+from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
+from mirror.spark.supervisor import Supervisor
 from mirror.states import State
 
 __all__ = ["flow"]
@@ -62,25 +71,6 @@ def test_records_in_place_of_an_aborted_transaction_are_not_passed_over(flow: Fl
     flow.renew(flow.source, lambda: transactions(flow.source.bootstrap, flow.name, [True] * 4, size=4))
     found = assert_stands(flow, State.TRUNCATED)
     assert "the source has a record where the target has a marker" in found.detail
-
-
-@pytest.mark.proves("RECREATED", "never-silent")
-def test_a_source_topic_that_was_made_anew_stops_as_recreated(flow: Flow) -> None:
-    flow.make()
-    flow.make(flow.target)
-    flow.fill(0, 20)
-    flow.run()
-    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at], flow=flow.name) as task:
-        task.mirrored(flow.at, 20)
-        delete_topics(flow.source.bootstrap, flow.name)
-        flow.make()
-        flow.fill(0, 30, "other ")
-        assert task.stopped(flow.at).state is State.RECREATED
-    assert [one.state for one in flow.run().stops] == [State.RECREATED]
-    assert len(flow.values()[1]) == 20
-    delete_topics(flow.target.bootstrap, flow.name)
-    assert flow.run().exit_code == ExitCode.DONE
-    assert flow.assert_equal() == 30
 
 
 @pytest.mark.proves("RETENTION_GAP", "mirror accept", "never-silent")
@@ -143,25 +133,18 @@ def test_a_running_task_stops_as_fenced_at_the_first_record_of_somebody_else(flo
 
 @pytest.mark.proves("CORRUPT", "never-silent")
 def test_a_damaged_batch_stops_its_partition_alone_as_corrupt(flow: Flow) -> None:
-    fetches = 0
-
-    def flip(answer: Any, frame: bytearray) -> None:
-        nonlocal fetches
-        for topic in answer.responses:
-            for part in topic.partitions:
-                if part.partition_index == 0 and part.records:
-                    fetches += 1
-                    frame[bytes(frame).index(bytes(part.records)) + 100] ^= 1
-
-    flow.make(partitions=2)
+    other = TopicPartition(flow.name, 1)
+    flow.make(flow.source, flow.target, partitions=2)
     for partition in (0, 1):
         flow.fill(0, 20, partition=partition)
-    with Proxy(flow.source.bootstrap, flip) as proxy:
-        found = mirror_once(proxy.bootstrap, flow.target.bootstrap, [flow.name], flow.name)
-    assert [one.state for one in found.values()] == [State.CORRUPT, State.CAUGHT_UP]
-    assert "CRC mismatch" in found[flow.at].detail
-    assert fetches == 3, "once, and again twice"
-    assert flow.values()[1] == []
+    turn_a_bit(flow.source, flow.name, 100, 0)
+    with WatchedTask(flow.source.bootstrap, flow.target.bootstrap, [flow.at, other], flow=flow.name) as task:
+        found = task.stopped(flow.at)
+        task.mirrored(other, 20)
+        assert task.affected(flow.at) == 3, "it is fetched once, and again twice"
+    assert (found.state, "CRC mismatch" in found.detail) == (State.CORRUPT, True), found
+    assert list(read(flow.target.bootstrap, flow.name, 0)) == []
+    turn_a_bit(flow.source, flow.name, 100, 0)
     flow.copied()
     assert flow.assert_equal() == 20
 
@@ -217,3 +200,22 @@ def test_what_the_target_lost_and_the_source_deleted_is_accepted_by_name(flow: F
     found = flow.copied()
     assert (found.lost, found.records) == (80 - below, 20)
     assert flow.lost() == {(below, 80, "target")}
+
+
+@pytest.mark.proves("never-silent", "PAUSED", "mirror run")
+def test_a_copy_that_ends_once_it_has_caught_up_names_what_is_paused(flow: Flow) -> None:
+    rests = f"{flow.name}-rests"
+    flow.include = [flow.name, rests]
+    flow.make()
+    make_topic(flow.source.bootstrap, rests)
+    for topic in flow.include:
+        produce(flow.source.bootstrap, topic, [b"x"] * 10)
+    flow.write(pause_entry(rests))
+    prepared = replace(prepare(flow.settings(), until_caught_up=True), epoch_seconds=2.0)
+    context: Any = InThisProcess()
+    mirror = Supervisor(context, prepared, lambda _: None)
+    outcome = asyncio.run(asyncio.wait_for(mirror.run(), DEADLINE_S))
+    assert (outcome.exit_code, outcome.incomplete.split(",")[0]) == (6, f"{rests}-0: PAUSED at offset -1")
+    flow.write(PAUSES.tombstone(rests))
+    assert flow.run().exit_code == ExitCode.DONE
+    assert len(list(read(flow.target.bootstrap, rests, 0))) == 10

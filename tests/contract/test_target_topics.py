@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from configured_flow import ConfiguredFlow, flow
+from configured_flow import ConfiguredFlow, flow, values
 from helpers import make_topic, produce
 from sparkless import InThisProcess
 from syncing import admin_of, made_by
@@ -32,10 +32,6 @@ __all__ = ["flow"]
 
 KEPT = {"retention.ms": "-1"}
 LONG_AGO_MS = 1_600_000_000_000
-
-
-def values(many: int, word: str = "record") -> list[bytes]:
-    return [f"{word} {number}".encode() for number in range(many)]
 
 
 def fill(flow: ConfiguredFlow) -> None:

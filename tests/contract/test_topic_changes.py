@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from configured_flow import ConfiguredFlow, flow
+from configured_flow import ConfiguredFlow, flow, values
 from helpers import make_topic, produce
 from samerecords import assert_same_records
 from syncing import delete_topics, ends
@@ -21,10 +21,6 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.states import State
 
 __all__ = ["flow"]
-
-
-def values(many: int, word: str = "record") -> list[bytes]:
-    return [f"{word} {number}".encode() for number in range(many)]
 
 
 def end(flow: ConfiguredFlow, topic: str, partition: int = 0) -> int:

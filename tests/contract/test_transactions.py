@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 from copies import Pair
-from helpers import make_topic, produce, stored_batches, wait_for_markers
-from pair import Shared
-from proxy import Proxy
+from faults.network import Network, Rule
+from helpers import endpoint, make_topic, produce, stored_batches, wait_for_markers
 from samerecords import read
 from syncing import delete_topics
-from transaction_story import connected, made, seen, settled, transaction_story
+from transaction_story import made, seen, settled, transaction_story
 
 from mirror.errors import ClusterUnreachable
-from mirror.kafka.cluster import TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.protocol import ADD_PARTITIONS_TO_TXN, END_TXN, FIND_COORDINATOR, INIT_PRODUCER_ID, PRODUCE, Api
 from mirror.kafka.transactions import Transaction
 from mirror.records.header import CODECS
 from mirror.records.rewrite import build
 from mirror.records.rewrite import read as decoded
-
-
-@pytest.fixture
-def pair(source_cluster: Shared, target_cluster: Shared) -> Pair:
-    return source_cluster.bootstrap, target_cluster.bootstrap
 
 
 @pytest.mark.proves("exactly-once")
@@ -41,7 +34,7 @@ def test_what_a_topic_was_given_that_was_made_anew_is_not_committed(pair: Pair, 
     make_topic(pair[1], topic_name, 2)
 
     async def story() -> None:
-        async with connected(pair[1]) as cluster:
+        async with Cluster(endpoint(pair[1], "us")) as cluster:
             await cluster.refresh([topic_name])
             transaction = await Transaction.begin(cluster, topic_name)
             await transaction.join([at])
@@ -70,7 +63,7 @@ def test_records_in_a_transaction_stay_the_bytes_that_the_source_stored(pair: Pa
     sent = [*stored, build(decoded(stored[1]).rows(10, 60), 4)]
 
     async def story() -> None:
-        async with connected(pair[1]) as cluster:
+        async with Cluster(endpoint(pair[1], "us")) as cluster:
             transaction = await Transaction.begin(cluster, topic_name)
             await transaction.join([at])
             for raw in sent:
@@ -89,20 +82,6 @@ def test_records_in_a_transaction_stay_the_bytes_that_the_source_stored(pair: Pa
     assert [one[4] for one in read(pair[1], topic_name, 0)] == [*values, *values[110:160]]
 
 
-class Cutting(Proxy):
-    """Cuts the connection when the broker has answered a request of an API, in place of the answer; once for each."""
-
-    def __init__(self, upstream: str, apis: Iterable[Api]) -> None:
-        super().__init__(upstream)
-        self.left = [api.key for api in apis]
-
-    def _changed(self, frame: bytes, key: int, version: int) -> bytes:
-        if key in self.left:
-            self.left.remove(key)
-            raise ConnectionResetError
-        return super()._changed(frame, key, version)
-
-
 @pytest.mark.proves("exactly-once")
 @pytest.mark.parametrize(
     "apis",
@@ -114,7 +93,7 @@ def test_what_was_cut_is_repeated_and_lands_once(pair: Pair, topic_name: str, ap
     make_topic(pair[1], topic_name, 2)
 
     async def story(through: str) -> None:
-        async with connected(through) as cluster:
+        async with Cluster(endpoint(through, "us")) as cluster:
             transaction = await Transaction.begin(cluster, topic_name)
             await transaction.join([one, other])
             assert await transaction.append({one: made(b"a", b"b"), other: made(b"x")}) == {one: 0, other: 0}
@@ -122,8 +101,10 @@ def test_what_was_cut_is_repeated_and_lands_once(pair: Pair, topic_name: str, ap
             await transaction.commit()
             await settled(cluster, topic_name)
 
-    with Cutting(pair[1], apis) as proxy:
-        asyncio.run(story(proxy.bootstrap))
-        assert not proxy.left
+    rules = [Rule("cut-after", api.key, 1) for api in apis]
+    with Network(pair[1]) as network:
+        network.disturb(*rules)
+        asyncio.run(story(network.bootstrap))
+    assert all(rule.fired for rule in rules)
     assert asyncio.run(seen(pair[1], topic_name)) == [[b"a", b"b", b"c"], [b"x", b"y"]]
     assert [raw.header.next_offset for raw in stored_batches(pair[1], topic_name)] == [2, 3, 4]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from configured_flow import ConfiguredFlow, flow
+from configured_flow import ConfiguredFlow, flow, values
 from confluent_kafka import Producer
 from helpers import make_topic, produce, wait_for_markers
 from topicadmin import configure, delete_records, held
@@ -17,7 +17,7 @@ from mirror.states import State
 
 __all__ = ["flow"]
 
-VALUES = [b"record %d" % number for number in range(40)]
+VALUES = values(40)
 
 
 def verified(flow: ConfiguredFlow, *options: str) -> tuple[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Faults of processes and networks, one at a time, against real brokers, judged by the checker.
+"""Faults of processes and networks, one at a time, against real brokers.
 
 workload    what is written to the source              points      named places where a mirror dies or freezes
 network     a proxy that knows requests                mirroring   the mirror as a process of its own, without Spark

@@ -43,7 +43,6 @@ PRELOADED: Final = (
     "mirror.spark.task",
     "mirror.replication.log_start",
     "mirror.records.rewrite",
-    "mirror.records.rewrite",
 )
 EPOCH_SECONDS: Final = 5.0
 #: How long an answer is waited for: a request whose answer is lost is then found out in seconds, not in minutes.
@@ -78,20 +77,11 @@ class Standing:
 class Mirror(Forked):
     """One process. `report` is empty where it was killed."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        folder: Path,
-        strike: Strike | None = None,
-    ) -> None:
+    def __init__(self, flow: Flow, folder: Path, strike: Strike | None = None) -> None:
         """Start it; its report and its log go to `folder`."""
         name = uuid.uuid4().hex[:8]
-        self._work = Work(
-            flow=flow,
-            strike=strike,
-            report=folder / f"{name}.json",
-            log=folder / f"{name}.log",
-        )
+        report, log = folder / f"{name}.json", folder / f"{name}.log"
+        self._work = Work(flow=flow, strike=strike, report=report, log=log)
         super().__init__(PRELOADED, _main, self._work)
 
     @property

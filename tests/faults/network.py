@@ -7,16 +7,20 @@ answers, where the brokers are, which it replaces by its own ports, so that clie
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import contextlib
+import io
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from background import BackgroundServers
 from crc32c import crc32c
-from proxied import answer_id, api_of, as_sent, read_frame, relocated, request_id, until_one_ends
+from kio.serial import entity_reader, entity_writer
 
 from mirror.kafka.protocol import METADATA
 
+Address = tuple[str, int]
 What = Literal["drop", "delay", "cut-before", "cut-after", "flip", "deaf", "slow"]
 #: Bytes a second of a slowed connection, and the piece by which it moves.
 SLOW_BYTES: Final = 200_000
@@ -56,10 +60,12 @@ class Rule:
 class Network(BackgroundServers):
     """All brokers of one cluster."""
 
-    def __init__(self, upstream: str, far_s: float = 0.0) -> None:
-        """`upstream` is the cluster's bootstrap.servers: all its brokers, whose answers are `far_s` on their way."""
+    def __init__(self, upstream: str, far_s: float = 0.0, most: int = 1 << 30) -> None:
+        """`upstream` is the cluster's bootstrap.servers: all its brokers, whose answers are `far_s` on their way. A
+        request of more than `most` bytes closes its connection; `closed` counts these.
+        """
         super().__init__()
-        self.far_s = far_s
+        self.far_s, self.most, self.closed = far_s, most, 0
         self._brokers = [(host, int(port)) for host, port in (one.split(":") for one in upstream.split(","))]
         self._ports: dict[tuple[str, int], int] = {}
         self._rules: list[Rule] = []
@@ -158,6 +164,9 @@ class _Link:
 
     async def _requests(self, up: asyncio.StreamWriter) -> None:
         while frame := await read_frame(self._reader):
+            if len(frame) > self._network.most:
+                self._network.closed += 1
+                return
             key, version = api_of(frame)
             rule = self._network.struck(key)
             if rule and rule.what == "cut-before":
@@ -215,3 +224,55 @@ def flipped(frame: bytes, chance: Random) -> bytes:
             changed[chance.randrange(at + _CRC_FROM, end)] ^= 1 << chance.randrange(8)
             return bytes(changed)
     return frame
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The next frame without its length, empty at the end."""
+    with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+        length = int.from_bytes(await reader.readexactly(4), "big")
+        return await reader.readexactly(length)
+    return b""
+
+
+def as_sent(frame: bytes) -> bytes:
+    """The frame behind its length."""
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def api_of(request: bytes) -> tuple[int, int]:
+    """A request's key and version."""
+    return int.from_bytes(request[:2], "big"), int.from_bytes(request[2:4], "big")
+
+
+def request_id(request: bytes) -> int:
+    """By which the answer is known, which begins with it."""
+    return int.from_bytes(request[4:8], "big")
+
+
+def answer_id(answer: bytes) -> int:
+    """To which request this is the answer."""
+    return int.from_bytes(answer[:4], "big")
+
+
+def relocated(answer: bytes, version: int, port_of: Callable[[Address], int]) -> bytes:
+    """A Metadata answer that names ports of this machine in the place of the brokers' own."""
+    schema = METADATA.response(version)
+    _, start = entity_reader(schema.__header_schema__)(answer, 0)
+    found, _ = entity_reader(schema)(answer, start)
+    brokers = tuple(replace(one, host="127.0.0.1", port=port_of((one.host, one.port))) for one in found.brokers)
+    body = io.BytesIO()
+    entity_writer(schema)(body, replace(found, brokers=brokers))
+    return answer[:start] + body.getvalue()
+
+
+async def until_one_ends(ways: tuple[Coroutine[Any, Any, None], ...], *ends: asyncio.StreamWriter) -> None:
+    """Carry frames both ways; where one of the ways ends, the other does, and the connections are cut."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            end.transport.abort()

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from checker import Finding, check, check_translated, dump
-from helpers import settings_between
+from helpers import endpoint, settings_between
+from samerecords import LogEnds, assert_same_logs, log_ends
+from translated_copies import assert_runs_tell_the_truth, assert_translated
 from waiting import DEADLINE_S
 
 from mirror.driver.flow import Flow, prepare
-from mirror.journal.journal import Entry, journal_topic
-from mirror.journal.offset_maps import Indexes
-from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.lab.embedded import Cluster
-from mirror.replication.offset_map import OffsetRangeIndex
 
 from .mirroring import Mirror
 from .network import Network, Rule
@@ -34,11 +31,10 @@ _RECORDED: Final = frozenset({"before-checked-tail", "after-checked-tail"})
 
 @dataclass(slots=True)
 class Ran:
-    """How many faults struck, those that no mirror came to, and what was found afterwards."""
+    """How many faults struck, and those that no mirror came to."""
 
     struck: int = 0
     missed: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
 
 
 class Singles:
@@ -63,7 +59,7 @@ class Singles:
         topic, flow = self._begun()
         with Network(self._source) as to_source, Network(self._target) as to_target:
             networks = {"source": to_source, "target": to_target}
-            behind = {side: Endpoint(side, tuple(_addresses(network.bootstrap))) for side, network in networks.items()}
+            behind = {side: endpoint(network.bootstrap, side) for side, network in networks.items()}
             disturbed = replace(flow, source=behind["source"], target=behind["target"])
             for side, rule in rules:
                 topic.write(self._chunks())
@@ -100,7 +96,7 @@ class Singles:
         """A topic whose source deleted some of it already, and its flow."""
         topic = Topic(self._source, f"singles-{uuid.uuid4().hex[:8]}", self._chance.randrange(2**32))
         topic.write(self._chunks())
-        topic.trim(self._chance.randrange(1, dump(self._source, topic.name, uncommitted=False)[0].end))
+        topic.trim(self._chance.randrange(1, log_ends(self._source, topic.name)[0].end))
         more = {"coalesce_bytes": _COALESCED, "offsets": "translate" if self._moves else "preserve"}
         settings = settings_between(self._source, self._target, [topic.name], topic.name, **more)
         return topic, prepare(settings, once=True)
@@ -125,22 +121,15 @@ class Singles:
     def _judge(self, topic: Topic, flow: Flow) -> None:
         self._copy(flow)
         if not self._moves:
-            self._ran.findings += check(self._source, self._target, topic.name)
+            assert_same_logs(self._source, self._target, topic.name)
             return
-        journal = journal_topic(topic.name)
-        records = [one for partition in dump(self._target, journal).values() for one in partition.uncommitted]
-        indexes = Indexes(Entry(one.offset, one.key or b"", one.value) for one in records)
-        index = indexes.get(TopicPartition(topic.name, 0), OffsetRangeIndex())
-        self._ran.findings += check_translated(self._source, self._target, topic.name, journal, translations={0: index})
+        pair = self._source, self._target
+        count = assert_translated(pair, topic.name)
+        assert log_ends(self._target, topic.name) == {0: LogEnds(0, count, count)}, "a record at each offset"
+        assert_runs_tell_the_truth(pair, topic.name)
 
     def _chunks(self) -> list[Chunk]:
         """Something for every step: batches large and tiny, a transaction that ends, and one that does not."""
         usual = Chunk(batches=3, records=20, value_bytes=2000, codec="lz4")
         tiny = replace(usual, batches=2, records=1, value_bytes=10)
         return [usual, replace(tiny, ending="abort"), tiny, replace(tiny, ending="commit"), usual]
-
-
-def _addresses(bootstrap: str) -> Iterator[tuple[str, int]]:
-    for one in bootstrap.split(","):
-        host, port = one.split(":")
-        yield host, int(port)

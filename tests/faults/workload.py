@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from helpers import RECENT_MS, make_topic
+from topicadmin import delete_records
 from waiting import DEADLINE_S
 
 
@@ -53,9 +53,7 @@ class Topic:
 
     def trim(self, before: int) -> None:
         """Delete the records before an offset."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap})
-        (deleted,) = admin.delete_records([TopicPartition(self.name, 0, before)]).values()
-        assert deleted.result(DEADLINE_S).low_watermark >= before
+        delete_records(self._bootstrap, self.name, before)
 
     def _produce(self, producer: Producer, chunk: Chunk) -> None:
         chance, number = self._chance, self._written

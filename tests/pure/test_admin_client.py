@@ -1,17 +1,21 @@
-"""The administration of a cluster that does not answer, or with settings that the client does not take."""
+"""The administration of a cluster: one that does not answer, settings that the client does not take, and portions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mirror.config import ClusterSettings
 from mirror.errors import ClusterUnreachable, ConfigError
 from mirror.kafka import admin as client
-from mirror.kafka.admin import Admin
+from mirror.kafka.admin import Admin, portions
 
 
 def admin_of(bootstrap: str, **more: str) -> Admin:
@@ -53,3 +57,14 @@ def test_who_may_write_markers(monkeypatch: pytest.MonkeyPatch, right: str, init
     monkeypatch.setattr(admin, "rights", lambda: frozenset({right}))
     monkeypatch.setattr(admin, "_wire", SimpleNamespace(ask=lambda *_: init_producer_id))
     assert admin.may_write_markers() is may
+
+
+# --- portions of what is asked ----------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 20))
+def test_nothing_is_left_out_and_no_portion_costs_too_much(costs: Sequence[int], limit: int) -> None:
+    found = list(portions(costs, lambda cost: cost, limit))
+    assert [cost for portion in found for cost in portion] == costs
+    assert all(portion and (sum(portion) <= limit or len(portion) == 1) for portion in found)
+    assert all(sum(portion) + after[0] > limit for portion, after in pairwise(found))

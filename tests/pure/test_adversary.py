@@ -46,16 +46,16 @@ def test_a_seed_is_a_schedule_of_operations_that_can_be_played() -> None:
     assert all(State(name).is_stop for name in CAUSED)
 
 
-def _log(text: str, start: int = 0, first: int = 0) -> Log:
-    held = {first + number: Record(number, None, value.encode(), ()) for number, value in enumerate(text)}
-    end = first + len(text)
+def _log(text: str, start: int = 0) -> Log:
+    held = {number: Record(number, None, value.encode(), ()) for number, value in enumerate(text)}
+    end = len(text)
     return Log(start, end, end, {offset: record for offset, record in held.items() if offset >= start})
 
 
 WHOLE = _log("abcd")
 #: A source that has deleted offsets 0 and 1, and what it held there.
 CUT, HISTORY = _log("abcd", start=2), {offset: WHOLE.records[offset] for offset in (0, 1)}
-X, Y = Record(0, None, b"x", ()), Record(0, None, b"y", ())
+X = Record(0, None, b"x", ())
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def _rekeyed(rule: Rule) -> dict[int, Log]:
     return logs
 
 
-def _kinds(copy: dict[int, Log], expected: Expected = EXPECTED, rule: Rule = RULE) -> set[str]:
-    return {found.what for found in rekeyed_differences("t", rule, expected, copy)}
+def _kinds(copy: dict[int, Log]) -> set[str]:
+    return {found.what for found in rekeyed_differences("t", RULE, EXPECTED, copy)}
 
 
 def test_each_fault_of_a_rekeyed_copy_is_found() -> None:

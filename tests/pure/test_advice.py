@@ -1,4 +1,4 @@
-"""Every remedy of every state is tried by a test with brokers."""
+"""Every remedy of every state is tried by a test with brokers, and rights are given by one command."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from mirror.kafka.cluster import Endpoint
+from mirror.policy.remedies import allow
 from mirror.states import REKEYED_BY, RESOLVED_BY, Remedy, State
 
 TESTS: Final = Path(__file__).parents[1]
@@ -28,3 +30,15 @@ def test_every_remedy_is_tried_by_a_test_with_brokers() -> None:
     tried = {name for path in files for name in re.findall(r"Remedy\.([A-Z_]+)", path.read_text(encoding="utf-8"))}
     advised = {one.name for remedies in RESOLVED_BY.values() for one in remedies}
     assert advised - tried == {one.name for one in UNTRIED}
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_rights_are_given_by_one_command() -> None:
+    cluster = Endpoint("us", (("us1", 9092), ("us2", 9093)))
+    begin = "kafka-acls.sh --bootstrap-server us1:9092,us2:9093 --add --allow-principal User:PRINCIPAL --operation "
+    assert allow(cluster, "CREATE", "DESCRIBE_CONFIGS", topic="beats") == (
+        begin + "Create --operation DescribeConfigs --topic beats"
+    )
+    assert allow(cluster, "ALTER") == begin + "Alter --cluster"

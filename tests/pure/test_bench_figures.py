@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from proofs import Seen
 from typer.testing import CliRunner
 
 from mirror.cli import app
@@ -151,35 +151,14 @@ def drawn() -> str:
     )
 
 
-class Reader(HTMLParser):
-    """Tags and attributes of a page, each tag closed by its own."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: set[str] = set()
-        self.attributes: list[tuple[str, str]] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes += [(key, value or "") for key, value in attrs]
-        if tag not in {"meta", "br"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_needs_nothing_from_anywhere_and_names_stay_text(drawn: str) -> None:
-    read = Reader(drawn)
-    assert not {"script", "img", "image", "link", "a", "iframe"} & read.tags
+    seen = Seen(drawn)
+    assert not {"script", "img", "image", "link", "a", "iframe"} & {tag for tag, _ in seen.tags}
     assert "http" not in drawn.replace("http-equiv", "")
     assert "@import" not in drawn
     assert all(found.startswith("#") for found in re.findall(r"url\(([^)]*)\)", drawn))
-    assert all(value.startswith("#") for key, value in read.attributes if key in ("href", "src"))
+    links = [item.get(name) for _, item in seen.tags for name in ("href", "src") if name in item]
+    assert all((link or "").startswith("#") for link in links)
     assert "\x1b" not in drawn
     assert drawn.count("&lt;script&gt;alert(1)&lt;/script&gt; $x^2$") > 5
     assert "bench.json" in drawn

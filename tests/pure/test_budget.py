@@ -10,13 +10,13 @@ import pytest
 from helpers import settings_between
 from hypothesis import given
 from hypothesis import strategies as st
-from sparkless import InThisProcess
+from scraped import report
+from sparkless import InThisProcess, idle_flow
 
 from mirror.config.models import LimitSettings, TopicRule
-from mirror.driver.flow import Flow
 from mirror.driver.scheduling import Limits, rates_of
 from mirror.driver.topic_watcher import NewPlan
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.rate_limit import Bucket, shares
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
@@ -25,7 +25,6 @@ from mirror.replication.assignment import Assignment
 from mirror.spark.rekey.driver import Rekeyer
 from mirror.spark.rekey.queries import Queries
 from mirror.spark.supervisor import Supervisor
-from mirror.states import State
 
 RATES = st.floats(1.0, 1e10)
 
@@ -90,15 +89,7 @@ def test_re_keying_gets_its_part_of_a_bound() -> None:
     def named(topic: str) -> Rekeying:
         return rekeyed_by(TopicRule(match=re.compile(topic), partitions=3), topic, topic, 3)
 
-    flow = Flow(
-        name="f",
-        source=Endpoint("a", (("a", 1),)),
-        target=Endpoint("b", (("b", 1),)),
-        assignments=(of("a"), of("b")),
-        tasks=1,
-        epoch_seconds=1,
-        memory_bytes=1,
-    )
+    flow = idle_flow(of("a"), of("b"))
     limits = LimitSettings(bytes_per_second=900, memory_mb=64)
     bound = settings_between("a:1", "b:1", ["a"]).model_copy(update={"limits": limits})
 
@@ -122,10 +113,7 @@ def test_re_keying_gets_its_part_of_a_bound() -> None:
 
 def test_tasks_share_a_bound_by_what_they_have_to_move() -> None:
     def lagging(topic: str, records: int) -> PartitionStatus:
-        return PartitionStatus(
-            flow="f", instance="i", topic=topic, partition=0, target_topic=topic, state=State.MIRRORING,
-            next_offset=0, log_end=records, lag_records=records, records=10, bytes=1000, at_ms=0,
-        )  # fmt: skip
+        return report(topic=topic, next_offset=0, log_end=records, lag_records=records, records=10, bytes=1000)
 
     tasks = [(of("behind"), of("quiet")), (of("busy"),), (of("unknown"),)]
     figures = {TopicPartition(name, 0): lagging(name, lag) for name, lag in (("behind", 30), ("quiet", 0))}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scraped import report
 from waiting import MovableClock
 
 from mirror.driver.journal_state import JournalState
@@ -19,16 +21,11 @@ from mirror.journal.journal import ENDED, OWNER, Change, Entry, Journal, Journal
 from mirror.journal.ownership import KEY, Claims, FailedOver, Garbled, Owner, OwnershipCheck, Taken, Watched, reporter
 from mirror.kafka.cluster import Cluster, Endpoint, Topic
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import PartitionStatus
-from mirror.states import State
 from mirror.topics.history import _standing
 
 OLDER = Owner(instance="older", host="elsewhere", pid=7, at_ms=0, claim=1)
 OWNED = (OWNER, OLDER.to_json())
-REPORT = PartitionStatus(
-    flow="any", instance="older", topic="orders", partition=0, target_topic="orders", state=State.MIRRORING,
-    next_offset=1, log_end=1, lag_records=0, at_ms=0,
-)  # fmt: skip
+REPORT = report(flow="any", instance="older", at_ms=0)
 REPORTED = (REPORT.key(), REPORT.to_json())
 
 
@@ -217,3 +214,30 @@ def test_a_journal_that_is_deleted_while_it_is_read_hides_nothing(
     monkeypatch.setattr(Journal, "read", read)
     found, _, _ = asyncio.run(_standing(Endpoint("us", (("127.0.0.1", 1),)), ["other"]))
     assert found == {"other": None if is_there else {}}
+
+
+# --- a mirror that runs -----------------------------------------------------------------------------------------------
+
+
+OURS = Owner(instance="ours", host="there", pid=1, at_ms=1, claim=4)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [(KEY, FailedOver.here().to_json()), (OWNER, replace(OURS, instance="younger", claim=5).to_json())],
+    ids=["failed over", "taken over"],
+)
+def test_a_mirror_that_reads_that_it_lost_the_flow_does_not_have_it(lost: Change) -> None:
+    """At once, without a suspension in between: whoever asks is about to fence others."""
+    over = list[object]()
+    news = iter([[Entry(0, OWNER, OURS.to_json())], [Entry(1, *lost)]])
+    state = JournalState("f", "ours", over.append, over.append, Metrics("f"))
+
+    async def follow(_: JournalPlace | None) -> News:
+        return News(next(news), JournalPlace(1, None, 0))
+
+    journal: Any = SimpleNamespace(follow=follow)
+    assert asyncio.run(state.has_flow(journal))
+    assert not over
+    assert not asyncio.run(state.has_flow(journal))
+    assert over

@@ -1,4 +1,4 @@
-"""Which archive of classes Spark's JVM is started with. No JVM runs here."""
+"""From where Spark's processes get what they start with: Java's archive of classes, and PySpark. No JVM runs here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from mirror import host
 from mirror.spark import class_archive
+from mirror.spark.archives import without_archives
 
 
 @pytest.fixture
@@ -39,3 +40,19 @@ def test_spark_submit_brings_a_pyspark_without_jars(folder: Path, monkeypatch: p
     archived.write_bytes(b"")
     monkeypatch.setattr(pyspark, "__file__", str(archived / "pyspark" / "__init__.py"))
     assert class_archive.option("tasks") == ""
+
+
+# --- PySpark ----------------------------------------------------------------------------------------------------------
+
+
+def test_archives_inside_an_installed_package_are_left_and_others_stay(tmp_path: Path) -> None:
+    site, other = tmp_path / "site", tmp_path / "spark"
+    inside = site / "pyspark" / "python" / "lib" / "pyspark.zip"
+    jar = site / "pyspark" / "jars" / "core.jar"
+    beside = other / "python" / "lib" / "pyspark.zip"
+    for one in (inside, jar, beside, site / "pyspark" / "__init__.py"):
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.touch()
+    path = [str(one) for one in (inside, jar, beside, tmp_path / "sent.zip", inside.parent, site)]
+    assert without_archives(path) == [str(one) for one in (beside, tmp_path / "sent.zip", inside.parent, site)]
+    assert without_archives(path[:-1]) == path[:-1], "a package that is on no path"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import subprocess
 import sys
 import time
@@ -102,8 +101,8 @@ def test_a_wrong_address_ends_with_6_and_one_sentence(
 
 
 def test_what_spark_lacks_is_said_before_any_cluster_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:2", ["orders"])
-    config.write_text(json.dumps({**json.loads(config.read_text()), "spark": {"master": "local[1]"}}))
+    sections = {"spark": {"master": "local[1]"}}
+    config = config_file(tmp_path, "127.0.0.1:1", "127.0.0.1:2", ["orders"], sections=sections)
     done = called("run", config)
     assert done.code == 2
     assert "spark.master local[1] has too few slots" in done.err

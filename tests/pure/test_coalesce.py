@@ -12,8 +12,8 @@ from mirror.replication.coalescer import COALESCED, Coalescer
 JOIN = Rules(coalesce_bytes=1000)
 
 
-def tiny(offset: int, count: int = 5, size: int = 100, codec: int = 3) -> RawBatch:
-    return raw(batch(offset, count=count, attributes=codec, payload=bytes(size - 61)))
+def tiny(offset: int, size: int = 100, codec: int = 3) -> RawBatch:
+    return raw(batch(offset, count=5, attributes=codec, payload=bytes(size - 61)))
 
 
 def groups(rules: Rules, *offered: tuple[Verdict, RawBatch]) -> list[tuple[Verdict, list[int]]]:

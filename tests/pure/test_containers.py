@@ -4,16 +4,12 @@ of the project. What they do is tried by test_docker.py, which needs an engine.
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from deployment import HOME, SERVICES, STACK
 from jsonschema.validators import validator_for
+from webserver import send, serving
 
 from mirror.config import load
 from mirror.lab.demo.clients import LostRecord, Progress
@@ -116,29 +113,6 @@ def test_the_flows_are_valid_and_each_others_reverse(service: str, flow: str, mo
     assert f"{service}:9404" in job["static_configs"][0]["targets"]
 
 
-@contextmanager
-def answering(text: str) -> Iterator[str]:
-    """A server on loopback that gives this to everybody, and its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            """Quietly."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def health(*arguments: str, url: str = "http://127.0.0.1:9/") -> tuple[int, str]:
     """What the image's health check ends with, and says."""
     command = [sys.executable, str(HEALTHY), *arguments]
@@ -155,7 +129,7 @@ def health(*arguments: str, url: str = "http://127.0.0.1:9/") -> tuple[int, str]
     ],
 )
 def test_a_mirror_is_healthy_while_its_partitions_report(text: str, code: int, said: str) -> None:
-    with answering(text) as url:
+    with serving(lambda handler, _: send(handler, text.encode())) as url:
         assert health(url=url) == (code, said)
 
 
@@ -163,7 +137,7 @@ def test_what_does_not_answer_is_not_healthy() -> None:
     code, said = health()
     assert code == 1
     assert "refused" in said
-    with answering("") as url:
+    with serving(lambda handler, _: send(handler, b"")) as url:
         assert health(url) == (0, "")
 
 

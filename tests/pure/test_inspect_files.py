@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from inspecting import COMMIT, lines, marker, run
+from inspecting import lines, run
 from rawbatches import batch
+from replicas import COMMIT, marker
 
 from mirror.errors import ExitCode
 from mirror.records.header import APPEND_TIME, DELETE_HORIZON
@@ -130,6 +131,3 @@ def test_a_folder_is_read_in_the_order_of_its_segments(segment: Path) -> None:
     assert [one["base_offset"] for one in lines(result)] == [0, 3, 6, 7, 100, 101]
     segment.with_name(f"{4:020}.log").write_bytes(batch(4))
     assert "base offset 4 where 5 or more is due" in run(segment.parent).stdout
-
-
-# --- names ------------------------------------------------------------------------------------------------------------

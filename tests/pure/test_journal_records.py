@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import uuid
-import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import SimpleNamespace
@@ -23,9 +22,6 @@ from mirror.kafka.cluster import Cluster, Endpoint, Leader
 from mirror.kafka.protocol import PRODUCE
 from mirror.kafka.queries import EARLIEST, EpochEnd
 from mirror.records.header import CONTROL
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
 
 ENTRIES = st.lists(st.tuples(st.binary(max_size=200), st.binary(max_size=200)), min_size=1, max_size=20)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow.fs
 import pytest
-from inspecting import ABORT, marker, transactional
+from inspecting import transactional
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan
 from rawbatches import batch, legacy, raw
+from replicas import ABORT, marker
 from typer.testing import CliRunner
 from zstandard import ZstdCompressor
 
@@ -251,6 +252,3 @@ def test_bytes_and_sizes_are_given_as_asked(tmp_path: Path) -> None:
     assert fields == {"none": None, "stated": None, "measured": 5000}
     assert rows_of(tmp_path)[0]["data"] is None
     assert rows_of(tmp_path, data="true")[0]["data"] == packed
-
-
-# --- the page of a census ---------------------------------------------------------------------------------------------

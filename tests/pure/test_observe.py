@@ -24,9 +24,9 @@ Log = tuple[RawBatch, ...]
 Spans = tuple[tuple[int, int], ...]
 
 
-def data(offset: int, *, producer: int = -1, payload: bytes = b"some records", epoch: int = 0) -> RawBatch:
+def data(offset: int, *, producer: int = -1, payload: bytes = b"some records") -> RawBatch:
     """Return a batch of one record."""
-    return raw(batch(offset, producer_id=producer, payload=payload, leader_epoch=epoch, base_sequence=offset))
+    return raw(batch(offset, producer_id=producer, payload=payload, base_sequence=offset))
 
 
 def marker(offset: int, *, producer: int = OWN) -> RawBatch:

@@ -4,56 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from fakebroker import in_loop
 from pydantic import SecretStr
 from waiting import MovableClock, until_true
+from webserver import Answer, send, serving
 
 from mirror.errors import ConnectionLost
 from mirror.kafka import auth
 from mirror.kafka.auth import Oidc
 from mirror.suspension import clocks
 
-Answer = Callable[[BaseHTTPRequestHandler], None]
 
+def gives(body: bytes, asked: list[str] | None = None) -> Answer:
+    """Answer so; note the paths that were asked for."""
 
-@contextmanager
-def provider(answer: Answer, asked: list[str] | None = None) -> Iterator[str]:
-    """A server that answers each POST so; the paths that it was asked for."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            if asked is not None:
-                asked.append(self.path)
-            self.rfile.read(int(self.headers["Content-Length"]))
-            with suppress(ConnectionError):
-                answer(self)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/token"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def sends(body: bytes) -> Answer:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
+    def answer(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        if asked is not None:
+            asked.append(handler.path)
+        send(handler, body)
 
     return answer
 
@@ -83,14 +54,14 @@ def client(url: str) -> Oidc:
 )
 @in_loop
 async def test_an_answer_that_is_none(body: bytes) -> None:
-    with provider(sends(body)) as url, pytest.raises(ConnectionLost, match="gives no token") as caught:
+    with serving(gives(body)) as url, pytest.raises(ConnectionLost, match="gives no token") as caught:
         await client(url).token()
     assert "between-us-two" not in str(caught.value)
 
 
 @in_loop
 async def test_an_answer_that_drips(clock: MovableClock) -> None:
-    def drips(handler: BaseHTTPRequestHandler) -> None:
+    def drips(handler: BaseHTTPRequestHandler, _: bytes) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", "1000000")
         handler.end_headers()
@@ -98,7 +69,7 @@ async def test_an_answer_that_drips(clock: MovableClock) -> None:
             handler.wfile.write(b" ")
             clock.move(100)
 
-    with provider(drips) as url, pytest.raises(ConnectionLost, match="takes longer"):
+    with serving(drips) as url, pytest.raises(ConnectionLost, match="takes longer"):
         await client(url).token()
 
 
@@ -107,11 +78,12 @@ async def test_connections_that_give_up_waiting_for_a_token_leave_one_request_be
     """Not one, and a thread, for each of them, however often they try."""
     goes_on, asked = threading.Event(), list[str]()
 
-    def hangs(handler: BaseHTTPRequestHandler) -> None:
+    def hangs(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+        asked.append(handler.path)
         goes_on.wait()
-        sends(b'{"access_token": "late", "expires_in": 60}')(handler)
+        send(handler, b'{"access_token": "late", "expires_in": 60}')
 
-    with provider(hangs, asked) as url:
+    with serving(hangs) as url:
         for _ in range(3):
             tries = [asyncio.create_task(client(url).token()) for _ in range(20)]
             await until_true(lambda: asked)
@@ -126,8 +98,8 @@ async def test_connections_that_give_up_waiting_for_a_token_leave_one_request_be
 @in_loop
 async def test_a_proxy_does_not_learn_what_goes_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    token = sends(b'{"access_token": "a"}')
-    with provider(token) as url, provider(token, seen) as proxy:
+    token = b'{"access_token": "a"}'
+    with serving(gives(token)) as url, serving(gives(token, seen)) as proxy:
         monkeypatch.setenv("http_proxy", proxy)
         monkeypatch.delenv("no_proxy", raising=False)
         assert (await client(url).token()).get_secret_value() == "a"
@@ -137,7 +109,7 @@ async def test_a_proxy_does_not_learn_what_goes_unencrypted(monkeypatch: pytest.
 @in_loop
 async def test_a_kept_token_that_is_refused_is_asked_for_anew_and_a_new_one_is_not(clock: MovableClock) -> None:
     asked: list[str] = []
-    with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
+    with serving(gives(b'{"access_token": "a", "expires_in": 3600}', asked)) as url:
         oidc = client(url)
         token = await oidc.token()
         assert not oidc.was_old(token), "another one would be refused, too"
@@ -159,7 +131,7 @@ async def test_a_token_grows_old_while_the_machine_is_suspended(clock: int, monk
     asked: list[str] = []
     now = [0.0, 0.0]
     monkeypatch.setattr(auth, "clocks", lambda: tuple(at + more for at, more in zip(clocks(), now, strict=True)))
-    with provider(sends(b'{"access_token": "a", "expires_in": 3600}'), asked) as url:
+    with serving(gives(b'{"access_token": "a", "expires_in": 3600}', asked)) as url:
         oidc = client(url)
         await oidc.token()
         now[clock] = 2600.0

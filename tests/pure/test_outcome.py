@@ -1,20 +1,27 @@
-"""When a bounded run may say that it is done, with the epochs' results given (no Spark, no brokers)."""
+"""When a bounded run may say that it is done, and what is said where no task reports (no Spark, no brokers)."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from sparkless import InThisProcess
+from fakebroker import in_loop
+from scraped import report
+from sparkless import InThisProcess, idle_flow
+from waiting import MovableClock
 
-from mirror.driver.flow import Flow, RunOutcome
+from mirror.driver.flow import RunOutcome
+from mirror.driver.reconciler import Refusal
 from mirror.errors import ExitCode
+from mirror.journal import heartbeats
+from mirror.journal.heartbeats import STALE_SECONDS, Heart, Heartbeat
 from mirror.journal.journal import Journal
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.policy.rules import Rules
 from mirror.replication.assignment import Assignment, KnownStop
@@ -23,40 +30,19 @@ from mirror.spark.supervisor import IDLE_PAUSE, Supervisor
 from mirror.spark.task import TaskResult
 from mirror.states import State
 
-NOWHERE = Endpoint("nowhere", (("127.0.0.1", 1),))
 AT = TopicPartition("orders", 0)
 
 
 def figures(state: State, offset: int, partition: int = 0) -> PartitionStatus:
-    return PartitionStatus(
-        flow="f",
-        instance="i",
-        topic="orders",
-        partition=partition,
-        target_topic="orders",
-        state=state,
-        next_offset=offset,
-        log_end=1000,
-        lag_records=0,
-        at_ms=1,
-    )
+    return report(state=state, next_offset=offset, partition=partition, log_end=1000, lag_records=0)
 
 
 class Scripted(Supervisor):
     """Epochs with given results instead of Spark jobs."""
 
     def __init__(self, epochs: Sequence[Sequence[PartitionStatus]], *, is_written: bool = True, **flow: Any) -> None:
-        assignments = (Assignment(AT, AT, None, Rules(), 1000),)
-        given = Flow(
-            name="f",
-            source=NOWHERE,
-            target=NOWHERE,
-            assignments=assignments,
-            tasks=1,
-            epoch_seconds=0.01,
-            memory_bytes=1,
-        )
-        super().__init__(cast(Any, InThisProcess()), replace(given, **flow), lambda _: None)
+        given = idle_flow(Assignment(AT, AT, None, Rules(), 1000), **{"epoch_seconds": 0.01, **flow})
+        super().__init__(cast(Any, InThisProcess()), given, lambda _: None)
         self.left = list(epochs)
         self.is_written = is_written
         self.pauses: list[float] = []
@@ -210,3 +196,68 @@ def test_a_pause_hides_no_stop_of_a_former_process(
     lifted = figures(State.DIVERGED, 7)
     scripted._reports_before = {lifted.key(): lifted.to_json()}
     assert scripted.outcome().figures[AT].state is State.PAUSED
+
+
+# --- what no task reports on ------------------------------------------------------------------------------------------
+
+
+FIGURES = report(flow="f", state=State.CAUGHT_UP, next_offset=5, log_end=5, lag_records=0, lag_ms=0, at_ms=1)
+
+
+def test_nothing_is_known_before_tasks_report_and_after_they_do_no_more(clock: MovableClock) -> None:
+    """It was no lag, where a task had yet to look, and where an executor had gone."""
+    refused = Refusal("letters", "letters", 2, "why")
+    flow = idle_flow(Assignment(AT, AT, None, Rules()), until_caught_up=True)
+    mirror = Supervisor(cast(Any, InThisProcess()), flow, lambda _: None)
+    state = mirror._journal_state
+
+    def beat() -> tuple[int, int, int | None, int]:
+        now = Heartbeat.of("f", "i", mirror._newest())
+        return now.partitions, now.stopped, now.lag_records, now.lag_unknown
+
+    assert beat() == (1, 0, None, 1)
+    assert not mirror._have_all_caught_up()
+    state.receive(FIGURES)
+    assert (beat(), state.blind) == ((1, 0, 0, 0), [])
+    assert mirror._have_all_caught_up()
+    mirror._refused = (refused,)
+    assert beat() == (3, 2, 0, 2)
+    clock.move(STALE_SECONDS + 1)
+    assert state.blind == [AT]
+    assert not mirror._have_all_caught_up()
+    state.know_ends({})
+    assert beat() == (3, 2, None, 3)
+    state.know_ends({AT: (12, 0)})
+    assert beat() == (3, 2, 7, 2)
+    state.receive(replace(FIGURES, state=State.CORRUPT))
+    clock.move(STALE_SECONDS + 1)
+    assert mirror._have_all_caught_up(), "a task that is gone mends no stop"
+
+
+@in_loop
+async def test_the_lag_of_what_no_task_reports_on_is_unknown(
+    clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was 0 when the last task ended, and would be so for as long as none can be started."""
+    beats: list[dict[str, Any]] = []
+    live = [FIGURES]
+
+    async def append(*_: object, **__: object) -> None:
+        clock.move(STALE_SECONDS + 1)
+        if len(beats) == 2:
+            live[:] = [replace(FIGURES, at_ms=2)]
+        if len(beats) == 3:
+            raise asyncio.CancelledError
+
+    def encode(entries: list[tuple[bytes, bytes]]) -> bytes:
+        beats.append(json.loads(entries[0][1]))
+        return b""
+
+    monkeypatch.setattr(heartbeats, "append", append)
+    monkeypatch.setattr(heartbeats, "encode", encode)
+    monkeypatch.setattr(heartbeats, "INTERVAL_SECONDS", 0.001)
+    target: Any = None
+    with pytest.raises(asyncio.CancelledError):
+        await Heart(target, "f", "i", lambda: live).run()
+    said = [(one["lag_records"], one["lag_ms"], one["lag_unknown"]) for one in beats]
+    assert said == [(0, 0, 0), (None, None, 1), (0, 0, 0)]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inspecting import transactional
 from rawbatches import batch
 from replicas import ABORT, COMMIT, fail_at, flipped, marker, replica
 
 from mirror.errors import ConfigError
 from mirror.kafka.cluster import TopicPartition
-from mirror.records.header import TRANSACTIONAL, split
+from mirror.records.header import split
 from mirror.records.segment import Walk
 from mirror.segments.replica import GRAIN, Replica, scan
 from mirror.segments.replica_sets import load, partitions_in
@@ -32,10 +33,6 @@ def history(folder: Path, *entries: tuple[int, int]) -> None:
 
 def start_at(broker: Path, offset: int) -> None:
     (broker / "log-start-offset-checkpoint").write_text(f"0\n2\nother 0 5\norders 0 {offset}\n")
-
-
-def transactional(at: int, producer_id: int) -> bytes:
-    return batch(at, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=0, base_sequence=0)
 
 
 def offsets(log: Replica, most: int = 1) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 from hypothesis import given
 from hypothesis import strategies as st
 from rawbatches import INT16, INT64, batch, crc32c, raw
@@ -11,9 +9,6 @@ from rawbatches import INT16, INT64, batch, crc32c, raw
 from mirror.kafka.cluster import TopicPartition
 from mirror.records.header import ERAS, HEADER_BYTES, LAST_EPOCH, ProducerState, parse_header, restamp
 from mirror.replication.observe import producer_id as producer_id_of
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of kafka-python's own start-up
 
 MAX_SEQUENCE = 2**31 - 1
 

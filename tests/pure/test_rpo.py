@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scraped import report
 from waiting import DEADLINE_S, MovableClock
 
 from mirror import clock as mirror_clock
@@ -224,18 +225,8 @@ def test_a_failover_lets_go_of_the_topics_that_the_flow_made() -> None:
 
 
 def status_of(topic: str, next_offset: int, state: State = State.MIRRORING) -> PartitionStatus:
-    return PartitionStatus(
-        flow="eu-to-us",
-        instance="one",
-        topic=topic,
-        partition=0,
-        target_topic=topic,
-        state=state,
-        next_offset=next_offset,
-        log_end=100,
-        lag_records=0,
-        at_ms=mirror_clock.now_ms(),
-    )
+    more = {"target_topic": topic, "state": state, "next_offset": next_offset, "log_end": 100, "lag_records": 0}
+    return report(topic=topic, at_ms=mirror_clock.now_ms(), **more)
 
 
 def entry_of(topic: str, next_offset: int, state: State = State.MIRRORING) -> tuple[bytes, bytes]:

@@ -23,15 +23,10 @@ NEW_TOPIC = {
 
 
 def find(
-    source: dict[str, str] | None = None, target: dict[str, str] | None = None, partitions: int = 3, replicas: int = 3
+    source: dict[str, str] | None = None, target: dict[str, str] | None = None, partitions: int = 3
 ) -> tuple[Finding, ...]:
-    return preflight(
-        {**NEW_TOPIC, **(source or {})},
-        {**NEW_TOPIC, **(target or {})},
-        PAIR,
-        target_partitions=partitions,
-        target_replicas=replicas,
-    )
+    both = {**NEW_TOPIC, **(source or {})}, {**NEW_TOPIC, **(target or {})}
+    return preflight(*both, PAIR, target_partitions=partitions, target_replicas=3)
 
 
 def test_rules_are_those_of_the_target_topic() -> None:
@@ -66,10 +61,10 @@ def test_before_kafka_3_6_one_limit_held_both_ways() -> None:
 def test_whether_the_target_may_soon_take_more() -> None:
     """A segment's limit that no sync raises is no reason to wait."""
 
-    def may(source: int, target: int, segment: int = 1 << 30, *, follows: bool = True, known: int = 1000) -> bool:
+    def may(source: int, target: int, segment: int = 1 << 30, *, follows: bool = True) -> bool:
         ours = {"max.message.bytes": str(source)}
         theirs = {"max.message.bytes": str(target), "segment.bytes": str(segment)}
-        return Rules(max_message_bytes=known, size_follows=follows).may_take_more(ours, theirs)
+        return Rules(max_message_bytes=1000, size_follows=follows).may_take_more(ours, theirs)
 
     assert may(2000, 1000)
     assert not may(2000, 1000, follows=False)

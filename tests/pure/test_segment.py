@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inspecting import ABORT, COMMIT, marker, transactional
+from inspecting import transactional
 from rawbatches import batch, legacy, raw
+from replicas import ABORT, COMMIT, marker
 
 from mirror.records.header import RawBatch
 from mirror.records.segment import DamageKind, Found, Walk
@@ -18,8 +19,8 @@ LOG = [batch(0, count=3), batch(3, count=2, payload=b"another"), batch(5, payloa
 SIZE = sum(map(len, LOG))
 
 
-def walked(data: bytes, least_offset: int = 0) -> tuple[Walk, list[RawBatch]]:
-    walk = Walk(memoryview(data), least_offset)
+def walked(data: bytes) -> tuple[Walk, list[RawBatch]]:
+    walk = Walk(memoryview(data), 0)
     return walk, list(walk)
 
 

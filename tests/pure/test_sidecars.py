@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -70,8 +69,7 @@ def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, mon
     """Partitions and topics that were made since; those that it knows as deleted, or deleted and made anew, aside."""
     data = tmp_path / "data"
     for name in ("orders-0", "__cluster_metadata-0"):
-        (data / name).mkdir(parents=True)
-        (data / name / f"{0:020}.log").touch()
+        replica(data, (0, b""), name=name, topic_id=None)
     rows = ("orders 0 5", "orders 2 7", "clicks 1 9", "gone 3 4", "anew 3 4")
     (data / "replication-offset-checkpoint").write_text("\n".join(("0", str(len(rows)), *rows)) + "\n")
     known = {name: KnownTopic(name, uuid4(), {}, {0: PartitionRecord(0, None)}) for name in ("orders", "anew")}
@@ -83,8 +81,7 @@ def test_checkpoints_say_what_an_older_metadata_log_does_not(tmp_path: Path, mon
 
 def test_folders_of_two_clusters_are_refused(tmp_path: Path) -> None:
     for name, text in (("one", "#now\nversion=1\ncluster.id=A-b_c\nnode.id=1\n"), ("two", "cluster.id = other\n")):
-        (tmp_path / name / "orders-0").mkdir(parents=True)
-        (tmp_path / name / "orders-0" / f"{0:020}.log").touch()
+        replica(tmp_path / name, (0, b""))
         (tmp_path / name / "meta.properties").write_text(text)
     assert [cluster_id_of(tmp_path / name) for name in ("one", "two", "none")] == ["A-b_c", "other", None]
     assert scan_folders([tmp_path / "one"], groups=True).cluster_id == "A-b_c"
@@ -96,12 +93,8 @@ def test_a_topic_that_the_metadata_log_does_not_know_is_there(tmp_path: Path, mo
     """The log may end before it was made; one that it knows as removed, or that is a former one, is left out."""
     data, removed, other, current = tmp_path / "data", UUID(int=5), UUID(int=6), UUID(int=7)
     for name, topic_id in (("late-1", other), ("gone-0", removed), ("orders-0", current), ("orders-1", other)):
-        (data / name).mkdir(parents=True)
-        (data / name / f"{0:020}.log").touch()
-        encoded = urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-        (data / name / METADATA).write_text(f"version: 0\ntopic_id: {encoded}\n")
-    (data / "__cluster_metadata-0").mkdir()
-    (data / "__cluster_metadata-0" / f"{0:020}.log").touch()
+        replica(data, (0, b""), name=name, topic_id=topic_id)
+    replica(data, (0, b""), name="__cluster_metadata-0", topic_id=None)
     known = KnownTopic("orders", current, {}, {1: PartitionRecord(1, current)})
     reported = ClusterTopics(topics={"orders": known}, removed={removed})
     monkeypatch.setattr("mirror.commands.restore.topics_in", lambda _: reported)

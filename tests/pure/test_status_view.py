@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from rich.console import Console
+from scraped import report
 
 from mirror.commands.status import as_dict, rendered
 from mirror.config import Settings
@@ -34,11 +35,8 @@ NOBODY = 1 << 30
 
 def figures(partition: int = 0, age_ms: int = 500, **more: Any) -> PartitionStatus:
     given: dict[str, Any] = {
-        "flow": "eu-to-us",
         "instance": "me",
-        "topic": "orders",
         "partition": partition,
-        "target_topic": "orders",
         "state": State.CAUGHT_UP,
         "next_offset": 1000,
         "log_end": 1000,
@@ -50,7 +48,7 @@ def figures(partition: int = 0, age_ms: int = 500, **more: Any) -> PartitionStat
         "verdicts": {"RESTAMP/own_producer": 10},
         "at_ms": NOW - age_ms,
     }
-    return PartitionStatus(**{**given, **more})
+    return report(**{**given, **more})
 
 
 def journal(

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from helpers import settings_between
+from scraped import report
 from waiting import MovableClock, until_true
 
 from mirror import clock as clocks
@@ -26,7 +27,6 @@ from mirror.journal.journal import Entry
 from mirror.kafka.admin import TopicInfo
 from mirror.kafka.cluster import TopicPartition
 from mirror.observability.metrics import Metrics
-from mirror.observability.status import PartitionStatus
 from mirror.policy.remedies import Fix
 from mirror.policy.rules import Rules, refused
 from mirror.replication.assignment import Assignment
@@ -102,20 +102,9 @@ def test_what_joins_goes_to_the_tasks_with_fewest_and_to_one_each() -> None:
 
 
 def test_the_last_report_of_a_task_does_not_bring_back_a_partition_that_is_not_mirrored_any_more() -> None:
-    figures = PartitionStatus(
-        flow="f",
-        instance="i",
-        topic="orders",
-        partition=0,
-        target_topic="eu.orders",
-        state=State.RECREATED,
-        next_offset=5,
-        log_end=5,
-        lag_records=0,
-        at_ms=1,
-    )
+    figures = report(state=State.RECREATED, target_topic="eu.orders")
     other = replace(figures, partition=1, state=State.CAUGHT_UP)
-    journal_state = JournalState("f", "i", lambda _: None, lambda _: None, Metrics("f"))
+    journal_state = JournalState("eu-to-us", "one", lambda _: None, lambda _: None, Metrics("eu-to-us"))
     reported = [(one.key(), one.to_json()) for one in (figures, other)]
     journal_state.learn([Entry(offset, *record) for offset, record in enumerate([*reported, (figures.key(), None)])])
     assert journal_state.live == {TopicPartition("orders", 1): other}

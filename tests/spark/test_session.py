@@ -103,15 +103,21 @@ def test_tasks_of_spark_prove_what_one_process_proves(
     produce(target, topic_name, [b"foreign"], partition=1)
     config = config_file(tmp_path, source, target, [topic_name], topic_name)
     monkeypatch.setattr("mirror.verify.ranges.RANGE_BYTES", 1000)
-    found = {}
-    for way in ("--spark", "--no-spark"):
-        done = CliRunner().invoke(app, ["verify", str(config), "--json", way])
+    page, found = tmp_path / "pages" / "proof.html", {}
+    page.parent.mkdir()
+    for way in ("--no-spark", "--spark"):
+        done = CliRunner().invoke(app, ["verify", str(config), "--json", "--report", str(page), way])
         assert done.exit_code == ExitCode.DIFFERENT, done.output
         found[way] = json.loads(done.stdout)
         assert [(one["partition"], one["offset"]) for one in found[way]["differences"]] == [(1, 50)]
     assert (found["--spark"]["spark"], found["--no-spark"]["spark"]) == (True, False)
-    digests = {way: [one["source_digest"] for one in account["partitions"]] for way, account in found.items()}
-    assert digests["--spark"] == digests["--no-spark"]
+    by_spark, by_one_process = (found[way]["partitions"] for way in ("--spark", "--no-spark"))
+    for digest in ("source_digest", "target_digest"):
+        assert [one[digest] for one in by_spark] == [one[digest] for one in by_one_process]
+    text = page.read_text(encoding="utf-8")
+    assert "by tasks of Apache Spark" in text
+    assert by_spark[0]["source_digest"] in text
+    assert [path.name for path in page.parent.iterdir()] == [page.name], "nothing is left to go on from"
 
 
 @pytest.mark.proves("same-bytes", "same-offsets", "mirror restore")

@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import TopicPartition as Watermark
-from confluent_kafka.admin import AdminClient
-from pair import AnyCluster
 from rawbatches import batch, raw
 from recordoracle import Record, encoded
-from waiting import DEADLINE_S
 
 from mirror.errors import BrokerError
 from mirror.kafka.cluster import TopicPartition
@@ -109,9 +105,3 @@ THREE = [batch(0, count=10), batch(10, count=5, payload=b"second", attributes=4)
 
 
 VALUES = [f"value {number:03} ".encode() * 20 for number in range(40)]
-
-
-def delete_before(cluster: AnyCluster, topic: str, offset: int) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    (deleted,) = admin.delete_records([Watermark(topic, 0, offset)]).values()
-    assert deleted.result(DEADLINE_S).low_watermark == offset

@@ -31,6 +31,10 @@ from mirror.topics.apply import ensure_flow_topic
 from mirror.topics.history import read_own
 
 
+def values(many: int, word: str = "record") -> list[bytes]:
+    return [f"{word} {number}".encode() for number in range(many)]
+
+
 @pytest.fixture
 def flow(source_cluster: Shared, target_cluster: Shared, tmp_path: Path, topic_name: str) -> ConfiguredFlow:
     return ConfiguredFlow(source_cluster, target_cluster, tmp_path, topic_name)

@@ -10,6 +10,11 @@ from mirror.kafka.cluster import TopicPartition
 from mirror.observability.status import PartitionStatus
 from mirror.states import State
 
+
+class Killed(Exception):
+    """The process is gone."""
+
+
 #: The bootstrap addresses of a source and a target.
 Pair = tuple[str, str]
 

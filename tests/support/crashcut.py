@@ -26,59 +26,44 @@ _LAST_DELTA, _MAGIC_AT = struct.Struct(">i"), 16
 _BASE, _CRC_AT = struct.Struct(">q"), 17
 
 
-def crash_and_cut(
-    cluster: Cluster,
-    topic: str,
-    partition: int = 0,
-    *,
-    below: int | None = None,
-    batches: int | None = None,
-    node: int = 0,
-) -> int:
+def crash_and_cut(cluster: Cluster, topic: str, partition: int = 0, *, below: int) -> int:
     """Kill a broker (SIGKILL), cut one partition's log and start the broker again; where the log ends now.
 
-    Kept are the batches that end at offset `below` at the latest, or as many as `batches`, counted from the log's
-    start. Returns when the broker leads the partition again and shows that end.
+    Kept are the batches that end at offset `below` at the latest. Returns when the broker leads the partition again and
+    shows that end.
     """
-    return crash_and_cut_all(cluster, {(topic, partition): below}, batches=batches, node=node)[topic, partition]
+    return crash_and_cut_all(cluster, {(topic, partition): below})[topic, partition]
 
 
 def crash_and_cut_all(
-    cluster: Cluster,
-    below: Mapping[tuple[str, int], int | None],
-    *,
-    batches: int | None = None,
-    node: int = 0,
-    waits: bool = True,
+    cluster: Cluster, below: Mapping[tuple[str, int], int | None], *, waits: bool = True
 ) -> dict[tuple[str, int], int]:
     """The same for several partitions (topic, partition) at one crash; where there are none, nothing is lost. Unless it
     `waits`, it returns as soon as the broker answers.
     """
-    cluster.kill(node)
-    data = cluster.nodes[node].data
+    cluster.kill(0)
+    data = cluster.nodes[0].data
     (data / ".kafka_cleanshutdown").unlink(missing_ok=True)
     (data / "recovery-point-offset-checkpoint").unlink(missing_ok=True)  # recover all, not from there on
-    ends = {at: _cut(data / f"{at[0]}-{at[1]}", below[at], batches) for at in below}
-    cluster.restart(node)
+    ends = {at: _cut(data / f"{at[0]}-{at[1]}", below[at]) for at in below}
+    cluster.restart(0)
     for (topic, partition), end in ends.items() if waits else ():
-        _await_end(f"127.0.0.1:{cluster.nodes[node].port}", topic, partition, end)
+        _await_end(f"127.0.0.1:{cluster.nodes[0].port}", topic, partition, end)
     return ends
 
 
-def stored_ends(cluster: Cluster, topic: str, partition: int = 0, node: int = 0) -> list[int]:
+def stored_ends(cluster: Cluster, topic: str, partition: int = 0) -> list[int]:
     """The offset behind each batch of a partition's log on disk: where it can be cut."""
-    folder = cluster.nodes[node].data / f"{topic}-{partition}"
+    folder = cluster.nodes[0].data / f"{topic}-{partition}"
     return [end for segment in _segments(folder) for _, end in _batches(segment)]
 
 
-def damage(
-    cluster: Cluster, topic: str, partition: int, above: int, share: int, node: int = 0
-) -> tuple[int, int] | None:
+def damage(cluster: Cluster, topic: str, partition: int, above: int, share: int) -> tuple[int, int] | None:
     """Flip a bit of the checksum of one batch on disk while the broker runs, as a failing disk does: its records can
     still be decoded by who does not check it. `above`: only batches that end behind this offset; `share`: in percent,
     which of them. From which offset on to before which the batch is; None where there is none.
     """
-    folder = cluster.nodes[node].data / f"{topic}-{partition}"
+    folder = cluster.nodes[0].data / f"{topic}-{partition}"
     found = list[tuple[Path, int, int, int]]()
     for segment in _segments(folder):
         at = 0
@@ -99,22 +84,20 @@ def damage(
     return first, following
 
 
-def _cut(folder: Path, below: int | None, batches: int | None) -> int:
+def _cut(folder: Path, below: int | None) -> int:
     """Cut the segments in a folder, and remove what a broker makes anew of them; the log's end.
 
     `leader-epoch-checkpoint` stays: a broker forces it to disk at each election, and cuts it to the log as it starts.
     """
     segments = _segments(folder)
-    end, left = int(segments[0].stem), batches
-    is_cut = False
+    end, is_cut = int(segments[0].stem), False
     for segment in segments:
         keep = 0
         for size, following in _batches(segment) if not is_cut else ():
-            if (below is not None and following > below) or left == 0:
+            if below is not None and following > below:
                 is_cut = True
                 break
             keep, end = keep + size, following
-            left = None if left is None else left - 1
         if is_cut and not keep and segment is not segments[0]:
             segment.unlink()
         else:

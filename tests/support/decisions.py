@@ -25,6 +25,7 @@ from helpers import RECENT_MS
 from kafka import codec as foreign
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from rawbatches import batch
+from recordoracle import Record, encoded
 
 from mirror.records.header import APPEND_TIME, CODECS, CONTROL, DELETE_HORIZON, TRANSACTIONAL
 
@@ -84,25 +85,6 @@ class Row:
     sample: Sample
 
 
-def varint(number: int) -> bytes:
-    """Zigzag, then seven bits to a byte (KIP-98)."""
-    number = number << 1 ^ number >> 63
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
-
-
-def record(value: bytes | None, *, key: bytes | None = None, delta: int = 0, time_delta: int = 0) -> bytes:
-    """One v2 record without headers."""
-    body = b"\0" + varint(time_delta) + varint(delta)
-    for part in (key, value):
-        body += varint(-1) if part is None else varint(len(part)) + part
-    body += varint(0)
-    return varint(len(body)) + body
-
-
 ENCODERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "none": bytes,
     "gzip": gzip.compress,
@@ -131,9 +113,8 @@ def made(
     deltas = range(len(values)) if deltas is None else deltas
     times = [T + delta for delta in deltas] if times is None else times
     base = header.setdefault("base_timestamp", T)
-    records = b"".join(
-        record(value, key=key, delta=delta, time_delta=when - base)
-        for value, delta, when in zip(values, deltas, times, strict=True)
+    records = encoded(
+        [Record(delta, when - base, key, value) for value, delta, when in zip(values, deltas, times, strict=True)]
     )
     given = {
         "payload": ENCODERS[codec](records),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ RELEASES = ("1.32", "1.37")
 Manifest = dict[str, Any]
 
 
-def manifests(files: Iterable[Path] = MANIFESTS) -> dict[str, Manifest]:
+def manifests() -> dict[str, Manifest]:
     """All, by kind and name."""
-    found = [one for file in files for one in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
+    found = [one for file in MANIFESTS for one in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any, Self
 
 import pytest
-from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
 from helpers import make_topic, produce, settings_between
 from samerecords import read
 from sparkless import run_once
+from syncing import read_journal, write_journal
 from waiting import DEADLINE_S
 
 from mirror.commands.adopt import adopt
@@ -21,8 +19,8 @@ from mirror.commands.failover import failover
 from mirror.config import ClusterSettings
 from mirror.driver.flow import RunOutcome
 from mirror.errors import ExitCode
-from mirror.journal.journal import Change, Journal
-from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.journal.journal import Change
+from mirror.kafka.cluster import Endpoint
 
 #: What a failover waits for, in seconds: a loaded machine may take longer than an operator would wait.
 _WAITS = (
@@ -42,13 +40,6 @@ def values(count: int, begin: int = 0) -> list[bytes]:
 def end_of(bootstrap: str, topic: str) -> int:
     """Return the offset behind the last committed record of partition 0."""
     return max((record[0] for record in read(bootstrap, topic, 0)), default=-1) + 1
-
-
-def delete_before(bootstrap: str, topic: str, offset: int) -> None:
-    """Delete the first records of partition 0, as retention does."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
-    (deleted,) = admin.delete_records([Place(topic, 0, offset)]).values()
-    assert deleted.result(DEADLINE_S).low_watermark == offset
 
 
 class Flow:
@@ -114,18 +105,8 @@ class Flow:
 
     def append(self, *changes: Change) -> None:
         """Write to the flow's journal."""
-
-        async def append() -> None:
-            async with Cluster(Endpoint.of(self.settings.target)) as target:
-                await Journal(target, self.settings.flow).append(changes)
-
-        asyncio.run(append())
+        write_journal(self.settings, *changes)
 
     def journal(self) -> dict[bytes, bytes]:
         """Return what stands in the flow's journal."""
-
-        async def newest() -> dict[bytes, bytes]:
-            async with Cluster(Endpoint.of(self.settings.target)) as target:
-                return await Journal(target, self.settings.flow).newest()
-
-        return asyncio.run(newest())
+        return read_journal(Endpoint.of(self.settings.target), self.settings.flow)

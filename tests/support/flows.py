@@ -10,22 +10,22 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
-from helpers import RECENT_MS, config_file, make_topic, mirror_once, produce, settings_between, stored_batches
+from helpers import RECENT_MS, config_file, endpoint, make_topic, mirror_once, produce, settings_between, stored_batches
 from pair import AnyCluster
 from samerecords import read
 from sparkless import run_once
-from syncing import admin_of, delete_topics, write_journal
+from syncing import admin_of, delete_topics, read_journal, write_journal
+from topicadmin import delete_records
 from typer.testing import CliRunner, Result
 from waiting import DEADLINE_S
 
 from mirror.cli import app
-from mirror.config import Settings, SyncSettings, parse_address
+from mirror.config import Settings, SyncSettings
 from mirror.driver.flow import RunOutcome
 from mirror.errors import ExitCode
 from mirror.journal.entries import losses_in
-from mirror.journal.journal import Change, Journal
+from mirror.journal.journal import Change
 from mirror.kafka.cluster import Cluster as Wire
 from mirror.kafka.cluster import Endpoint, TopicPartition
 from mirror.kafka.produce import append
@@ -73,9 +73,7 @@ class Flow:
 
     def expire(self, cluster: AnyCluster, before: int) -> None:
         """Delete the first records of a log."""
-        client = AdminClient({"bootstrap.servers": cluster.bootstrap})  # kept until the answer is there
-        (deleted,) = client.delete_records([Place(self.name, 0, before)]).values()
-        assert deleted.result(DEADLINE_S).low_watermark == before
+        delete_records(cluster.bootstrap, self.name, before)
 
     def copy(self, **more: Any) -> PartitionStatus:
         """Copy up to the source's end of now, by a task alone."""
@@ -130,12 +128,7 @@ class Flow:
 
     def journal(self) -> dict[bytes, bytes]:
         """Return the newest records of the flow's journal."""
-
-        async def newest() -> dict[bytes, bytes]:
-            async with Wire(Endpoint.of(self.settings().target)) as cluster:
-                return await Journal(cluster, self.name).newest()
-
-        return asyncio.run(newest())
+        return read_journal(Endpoint.of(self.settings().target), self.name)
 
     def write(self, *records: Change) -> None:
         """Append to the flow's journal."""
@@ -170,7 +163,7 @@ class Flow:
 
 async def _append(bootstrap: str, at: TopicPartition, batches: Sequence[RawBatch]) -> None:
     """Append batches as they are stored elsewhere."""
-    async with Wire(Endpoint("any", (parse_address(bootstrap),))) as cluster:
+    async with Wire(endpoint(bootstrap)) as cluster:
         await cluster.refresh([at.topic])
         for raw in batches:
             head = raw.header

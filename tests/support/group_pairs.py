@@ -7,20 +7,17 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from mirror.config import parse_address
+from helpers import endpoint
+
 from mirror.groups.sync import GroupSync, SyncResult
 from mirror.groups.terms import Terms
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.offset_maps import Indexes
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.groups import Committed, commit_offsets, coordinators, fetch_offsets
 
 Offsets = dict[TopicPartition, Committed]
-
-
-def endpoint(bootstrap: str, alias: str) -> Endpoint:
-    return Endpoint(alias, tuple(parse_address(address) for address in bootstrap.split(",")))
 
 
 class Pair:

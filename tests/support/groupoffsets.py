@@ -31,9 +31,9 @@ def commit(bootstrap: str, group: str, topic: str, offset: int, partition: int =
     _asked(bootstrap, group, lambda consumer: consumer.commit(offsets=[at], asynchronous=False))
 
 
-def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int:
+def committed(bootstrap: str, group: str, topic: str) -> int:
     """Where the group is; negative where nothing is committed."""
-    at = [TopicPartition(topic, partition)]
+    at = [TopicPartition(topic, 0)]
     (found,) = _asked(bootstrap, group, lambda consumer: consumer.committed(at, timeout=DEADLINE_S))
     return int(found.offset)
 

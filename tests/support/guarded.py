@@ -1,12 +1,10 @@
-"""Topics with replicas of one's choice, and their first records deleted."""
+"""Topics with replicas of one's choice."""
 
 from __future__ import annotations
 
-from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import DEADLINE_S, until
 
-from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 
 
@@ -22,10 +20,3 @@ def create(cluster: Cluster, topic: str, replicas: list[list[int]], configs: dic
         return len(partitions) == len(replicas) and all(one.leader >= 0 for one in partitions)
 
     until(has_leaders, lambda: f"{topic} was not created")
-
-
-def delete_records(cluster: Cluster, at: TopicPartition, before: int) -> None:
-    """Delete the records below an offset."""
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for deleted in client.delete_records([Confluent(*at, before)]).values():
-        deleted.result(DEADLINE_S)

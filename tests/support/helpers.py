@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Producer
 from waiting import DEADLINE_S, until
 
-from mirror.config import ClusterSettings, Settings
+from mirror.config import ClusterSettings, Settings, parse_address
 from mirror.driver.start import recorded
 from mirror.errors import BrokerError
 from mirror.journal.entries import loss_entry
@@ -39,28 +40,35 @@ RECENT_MS = int(time.time()) * 1000 - 3_600_000
 
 def settings_between(source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Settings:
     """Settings of a flow from `source` to `target` (bootstrap addresses); `more` goes into the section `topics`."""
-    return Settings.model_validate(
-        {
-            "name": flow,
-            "source": {"alias": "eu", "bootstrap.servers": source},
-            "target": {"alias": "us", "bootstrap.servers": target},
-            "topics": {"include": list(topics), **more},
-            "metrics": {"listen": None},
-        }
-    )
+    return Settings.model_validate(_content(source, target, topics, flow, more) | {"metrics": {"listen": None}})
 
 
-def config_file(folder: Path, source: str, target: str, topics: Sequence[str], flow: str = "test", **more: Any) -> Path:
-    """The same as a file."""
+def config_file(
+    folder: Path,
+    source: str,
+    target: str,
+    topics: Sequence[str],
+    flow: str = "test",
+    *,
+    sections: Mapping[str, Any] = MappingProxyType({}),
+    **more: Any,
+) -> Path:
+    """The same as a file; `sections` are others of it, or instead of those."""
     path = folder / f"{flow}.yaml"
-    content = {
+    content = _content(source, target, topics, flow, more) | {**sections}
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML
+    return path
+
+
+def _content(
+    source: str, target: str, topics: Sequence[str], flow: str, more: Mapping[str, Any]
+) -> dict[str, str | dict[str, Any]]:
+    return {
         "name": flow,
         "source": {"alias": "eu", "bootstrap.servers": source},
         "target": {"alias": "us", "bootstrap.servers": target},
         "topics": {"include": list(topics), **more},
     }
-    path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML
-    return path
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
@@ -137,13 +145,17 @@ def _produce_full(
     assert not failures
 
 
+def endpoint(bootstrap: str, alias: str = "any") -> Endpoint:
+    """Return a cluster's addresses."""
+    return Endpoint(alias, tuple(map(parse_address, bootstrap.split(","))))
+
+
 def stored_batches(bootstrap: str, topic: str, partition: int = 0) -> list[RawBatch]:
     """Every batch of a partition as its broker stores it."""
 
     async def fetched() -> list[RawBatch]:
-        host, port = bootstrap.split(":")
         found = list[RawBatch]()
-        async with Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        async with Cluster(endpoint(bootstrap)) as cluster:
             await cluster.refresh([topic])
             offset = 0
             while part := list(split((await fetch_at(cluster, TopicPartition(topic, partition), offset)).records)):
@@ -158,9 +170,8 @@ def wait_for_markers(bootstrap: str, topic: str) -> None:
     """Until partition 0 has no open transaction: a client learns that one has ended before its marker is written."""
 
     async def written() -> None:
-        host, port = bootstrap.split(":")
         partition = TopicPartition(topic, 0)
-        async with asyncio.timeout(DEADLINE_S), Cluster(Endpoint("any", ((host, int(port)),))) as cluster:
+        async with asyncio.timeout(DEADLINE_S), Cluster(endpoint(bootstrap)) as cluster:
             await cluster.refresh([topic])
             end = await list_offset(cluster, partition, LATEST, READ_UNCOMMITTED)
             while await list_offset(cluster, partition, LATEST, READ_COMMITTED) < end:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,11 @@ from rawbatches import batch
 from typer.testing import CliRunner, Result
 
 from mirror.cli import app
-from mirror.records.header import (
-    CONTROL,
-    TRANSACTIONAL,
-)
-
-ABORT, COMMIT = 0, 1
+from mirror.records.header import TRANSACTIONAL
 
 
-def marker(offset: int, producer: int, kind: int) -> bytes:
-    """A control batch as a transaction coordinator writes it."""
-    record = b"\x00\x00\x00\x08" + struct.pack(">hh", 0, kind) + b"\x0c" + bytes(6) + b"\x00"
-    payload = bytes([2 * len(record)]) + record
-    return batch(offset, attributes=CONTROL | TRANSACTIONAL, payload=payload, producer_id=producer, producer_epoch=0)
-
-
-def transactional(offset: int, producer: int, count: int = 1) -> bytes:
-    return batch(offset, count=count, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=0)
+def transactional(offset: int, producer: int) -> bytes:
+    return batch(offset, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0, base_sequence=0)
 
 
 def run(*arguments: str | Path, width: int = 200) -> Result:

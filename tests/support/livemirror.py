@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import typer
 from confluent_kafka.admin import (
@@ -56,14 +56,6 @@ def values(first: int, end: int, name: str = "") -> list[bytes]:
     return [f"{name}{number:06d}".encode() for number in range(first, end)]
 
 
-def configure(bootstrap: str, topic: str, configs: Mapping[str, str]) -> None:
-    """Set some settings of a topic."""
-    entries = [ConfigEntry(*one, incremental_operation=AlterConfigOpType.SET) for one in configs.items()]
-    asked = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.incremental_alter_configs([asked])[asked].result(DEADLINE_S)
-
-
 class _Threaded(Supervisor):
     """Signals go to the main thread, where the test runs."""
 
@@ -96,6 +88,12 @@ class LiveMirror:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- the source -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Self:
+        """Make the source topic with a hundred records; return the mirror, which is not started yet."""
+        self.create()
+        self.fill(0, 100)
+        return self
 
     def create(self, configs: Mapping[str, str] = KEPT) -> None:
         """Make the source topic."""
@@ -237,7 +235,7 @@ class LiveMirror:
             else:
                 options[last].append(word)
         (servers,) = options.pop("--bootstrap-server")
-        admin = AdminClient({"bootstrap.servers": servers, **self.admin})
+        admin = AdminClient({**self.admin, "bootstrap.servers": servers})
         {"kafka-topics": _topics, "kafka-configs": _configs, "kafka-acls": _acls}[name](admin, options)
 
 

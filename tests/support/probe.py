@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from helpers import make_topic
+from helpers import endpoint, make_topic
 
-from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import CALL_TIMEOUT, Cluster, TopicPartition
 from mirror.kafka.connection import Connection
 from mirror.kafka.fetch import fetch_at
 from mirror.kafka.produce import markers_request, produce_of, read_produce
@@ -43,7 +43,6 @@ class Remembered(NamedTuple):
     last_sequence: int
     last_timestamp: int
     coordinator_epoch: int
-    transaction_start: int
 
 
 class Probe:
@@ -108,17 +107,17 @@ class Probe:
             await list_offset(self.cluster, at, LATEST, READ_COMMITTED),
         )
 
-    async def remembered(self, partition: int = 0) -> dict[int, Remembered]:
+    async def remembered(self) -> dict[int, Remembered]:
         """DescribeProducers by producer id."""
 
         def build(version: int, _epoch: int) -> Any:
             schema = DESCRIBE_PRODUCERS.schema(version, "request")
             return schema.DescribeProducersRequest(
-                topics=(schema.TopicRequest(name=self.topic, partition_indexes=(partition,)),)
+                topics=(schema.TopicRequest(name=self.topic, partition_indexes=(0,)),)
             )
 
         part = await self.cluster.call_leader(
-            TopicPartition(self.topic, partition),
+            TopicPartition(self.topic, 0),
             DESCRIBE_PRODUCERS,
             build=build,
             read=lambda answer: answer.topics[0].partitions[0],
@@ -126,11 +125,7 @@ class Probe:
         )
         return {
             item.producer_id: Remembered(
-                item.producer_epoch,
-                item.last_sequence,
-                item.last_timestamp,
-                item.coordinator_epoch,
-                item.current_txn_start_offset,
+                item.producer_epoch, item.last_sequence, item.last_timestamp, item.coordinator_epoch
             )
             for item in part.active_producers
         }
@@ -153,8 +148,7 @@ async def probing(
 @asynccontextmanager
 async def probing_existing(bootstrap: str, topic: str) -> AsyncIterator[Probe]:
     """A probe of a topic that is there already."""
-    host, _, port = bootstrap.partition(":")
-    async with Cluster(Endpoint("probed", ((host, int(port)),))) as cluster:
+    async with Cluster(endpoint(bootstrap)) as cluster:
         await cluster.refresh([topic])
         for partition in cluster.topics[topic].leaders:
             await log_end(cluster, TopicPartition(topic, partition))  # a leader is known before it knows that it leads

@@ -54,7 +54,7 @@ class Seen(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
+        if tag not in {"meta", "br"}:
             self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

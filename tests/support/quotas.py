@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from helpers import endpoint
 from waiting import until
 
-from mirror.config import parse_address
-from mirror.kafka.cluster import Cluster, Endpoint
+from mirror.kafka.cluster import Cluster
 from mirror.kafka.protocol import Api
 
 DESCRIBE_QUOTAS: Final = Api(48, "describe_client_quotas", 1, 1)
@@ -26,7 +26,7 @@ def quota(bootstrap: str, client_id: str, name: str, value: float) -> Iterator[N
         schema = ALTER_QUOTAS.schema(1, "request")
         entity = schema.EntityData(entity_type="client-id", entity_name=client_id)
         entry = schema.EntryData(entity=(entity,), ops=(schema.OpData(key=name, value=value, remove=remove),))
-        async with Cluster(Endpoint("any", (parse_address(bootstrap),))) as cluster:
+        async with Cluster(endpoint(bootstrap)) as cluster:
             await cluster.refresh()
             answer = await cluster.call(cluster.nodes[0], ALTER_QUOTAS, entries=(entry,), validate_only=False)
             assert [one.error_code for one in answer.entries] == [0]
@@ -34,7 +34,7 @@ def quota(bootstrap: str, client_id: str, name: str, value: float) -> Iterator[N
     async def described() -> bool:
         schema = DESCRIBE_QUOTAS.schema(1, "request")
         component = schema.ComponentData(entity_type="client-id", match_type=_EXACT, match=client_id)
-        async with Cluster(Endpoint("any", (parse_address(bootstrap),))) as cluster:
+        async with Cluster(endpoint(bootstrap)) as cluster:
             await cluster.refresh()
             answer = await cluster.call(cluster.nodes[0], DESCRIBE_QUOTAS, components=(component,), strict=True)
             return any(held.key == name for entry in answer.entries or () for held in entry.values)

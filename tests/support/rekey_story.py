@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,19 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
-from helpers import config_file, make_topic, settings_between
+from helpers import config_file, endpoint, make_topic, settings_between
 from pair import AnyCluster
-from sparkless import InThisProcess
-from waiting import DEADLINE_S, until
+from sparkless import InThisProcess, idle_flow
+from syncing import read_journal, write_journal
+from waiting import DEADLINE_S
 
-from mirror.config import ClusterSettings, Settings
+from mirror.config import Settings
 from mirror.driver.flow import Flow, RunOutcome, prepare
 from mirror.journal.entries import PAUSES, PendingStart, pause_entry
 from mirror.journal.journal import Journal, journal_topic
 from mirror.journal.ownership import sign_off
 from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.kafka.queries import EARLIEST
 from mirror.observability.status import PREFIX as STATE
 from mirror.observability.status import PartitionStatus
@@ -56,15 +55,8 @@ class Story:
         make_topic(self.target, self.progress, 3, COMPACTED)
         make_topic(self.target, journal_topic(topic), 1, COMPACTED)
         self.rule = Rekeying(source=topic, target=topic, partitions=4, progress=self.progress)
-        self.flow = Flow(
-            name=topic,
-            source=endpoint(self.source),
-            target=endpoint(self.target),
-            assignments=(),
-            tasks=1,
-            epoch_seconds=60.0,
-            memory_bytes=1 << 20,
-        )
+        ends = {"source": endpoint(self.source), "target": endpoint(self.target)}
+        self.flow = idle_flow(name=topic, memory_bytes=1 << 20, **ends)
 
     def says_that_it_ended(self) -> None:
         """Of whoever reported, so that nobody is taken for silent."""
@@ -147,14 +139,7 @@ class Story:
 
     def pauses(self, *, is_paused: bool) -> None:
         """As `mirror pause` and `mirror resume`."""
-
-        async def write() -> None:
-            async with Wire(self.flow.target) as target:
-                await target.refresh([journal_topic(self.topic)])
-                said = pause_entry(self.topic) if is_paused else PAUSES.tombstone(self.topic)
-                await Journal(target, self.topic).append([said])
-
-        asyncio.run(write())
+        write_journal(self.settings(), pause_entry(self.topic) if is_paused else PAUSES.tombstone(self.topic))
 
     def here(self, flow: Flow) -> Rekeyer:
         """A driver whose tasks run here, one after another."""
@@ -200,12 +185,7 @@ class Story:
 
     def journal(self) -> dict[bytes, bytes]:
         """The newest records of the flow's."""
-
-        async def read() -> dict[bytes, bytes]:
-            async with Wire(self.flow.target) as target:
-                return await Journal(target, self.topic).newest()
-
-        return asyncio.run(read())
+        return read_journal(self.flow.target, self.topic)
 
     def carry_out(self) -> None:
         """All that is there now, by both slots."""
@@ -213,42 +193,11 @@ class Story:
         for slot in range(2):
             self.write(plan, slot)
 
-    def made_anew(self, bootstrap: str, topic: str, partitions: int, **configs: Any) -> None:
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        for future in admin.delete_topics([topic]).values():
-            future.result(DEADLINE_S)
-        until(lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, lambda: f"{topic} is still there")
-        make_topic(bootstrap, topic, partitions, **configs)
 
-
-def grow(bootstrap: str, topic: str, partitions: int) -> None:
-    """Give a topic more partitions, and wait until a broker says so."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
-        future.result(DEADLINE_S)
-    until(lambda: len(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions) == partitions)
-
-
-def begun(settings: Settings) -> Flow:
-    """A flow whose only re-keyed topic had nothing to re-key yet when a bounded copy of it ended."""
-    flow = prepare(settings, once=True)
-    (rule,) = flow.rekeyed
-    nowhere: Any = None  # Spark is not asked
-    asyncio.run(Rekeyer(nowhere, flow, rule, frozenset()).run("here", asyncio.Event(), tuple))
-    return flow
-
-
-def rekeyed_file(story: Story, folder: Path) -> Path:
+def rekeyed_file(story: Story, folder: Path, **sections: Any) -> Path:
     """The flow's configuration."""
-    file = config_file(folder, story.source, story.target, [story.topic], flow=story.topic)
-    output = json.loads(file.read_text())
-    output["topics"]["rules"] = [{"match": story.topic, "partitions": 4}]
-    file.write_text(json.dumps(output))
-    return file
-
-
-def endpoint(bootstrap: str) -> Endpoint:
-    return Endpoint.of(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
+    ends, rules = (story.source, story.target), [{"match": story.topic, "partitions": 4}]
+    return config_file(folder, *ends, [story.topic], flow=story.topic, rules=rules, sections=sections)
 
 
 @pytest.fixture

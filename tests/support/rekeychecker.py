@@ -1,4 +1,4 @@
-"""An independent judge of a re-keyed topic: reads both sides with Kafka's own client, and knows nothing of mirror.
+"""An independent judge of a re-keyed topic: reads both sides with kafka-python, and knows nothing of mirror.
 
 Every record of the source that is wanted is on the target once, in the partition that Kafka's Java client would choose
 for its new key, and the records of one source partition and key are in their order. Records say where they come from:
@@ -7,14 +7,11 @@ their values hold the source's partition and a running number.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-from waiting import DEADLINE_S
+from samerecords import log_ends, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,44 +43,11 @@ def java_partition(key: bytes, partitions: int) -> int:
 
 def read_committed(bootstrap: str, topic: str) -> list[Seen]:
     """Every committed record of a topic up to its end of now, partition by partition in the order of offsets."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "nobody",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        numbers = sorted(consumer.list_topics(topic, DEADLINE_S).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
-        found: list[Seen] = []
-        open_, deadline = set(numbers), time.monotonic() + DEADLINE_S
-        while open_:
-            assert time.monotonic() < deadline, f"no end of {topic} {sorted(open_)}"
-            message: Any
-            for message in consumer.consume(5000, 0.1):
-                if (problem := message.error()) is not None:
-                    assert problem.code() == KafkaError._PARTITION_EOF, problem
-                    open_.discard(message.partition())
-                    continue
-                deadline = time.monotonic() + DEADLINE_S
-                headers = tuple((name, value) for name, value in message.headers() or ())
-                found.append(
-                    Seen(
-                        message.partition(),
-                        message.offset(),
-                        message.key(),
-                        message.value(),
-                        message.timestamp()[1],
-                        headers,
-                    )
-                )
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda one: (one.partition, one.offset))
+    return [
+        Seen(partition, offset, key, value, timestamp, headers)
+        for partition in log_ends(bootstrap, topic)
+        for offset, timestamp, _, key, value, headers in read(bootstrap, topic, partition)
+    ]
 
 
 def complaints(

@@ -84,7 +84,7 @@ def settings(bootstrap: str, **keys: str) -> ClusterSettings:
     return ClusterSettings.model_validate({"alias": "us", "bootstrap.servers": bootstrap, **named})
 
 
-def scram(cluster: Cluster, folder: Path, user: str = "alice", password: str | None = None) -> ClusterSettings:
+def scram(cluster: Cluster, folder: Path, user: str = "alice") -> ClusterSettings:
     """One that comes by SCRAM."""
     return settings(
         cluster.bootstrap_by("SCRAM"),
@@ -92,7 +92,7 @@ def scram(cluster: Cluster, folder: Path, user: str = "alice", password: str | N
         ssl_ca_location=str(folder / "ca.pem"),
         sasl_mechanism="SCRAM-SHA-256",
         sasl_username=user,
-        sasl_password=USERS.get(user, "") if password is None else password,
+        sasl_password=USERS.get(user, ""),
     )
 
 
@@ -130,13 +130,7 @@ class Guarded:
 
     def admin(self) -> dict[str, str]:
         """Return client settings of somebody who may do everything."""
-        return {
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(self.folder / "ca.pem"),
-            "sasl.mechanism": "SCRAM-SHA-256",
-            "sasl.username": SUPER_USER,
-            "sasl.password": USERS[SUPER_USER],
-        }
+        return {key: str(value) for key, value in scram(self.cluster, self.folder, SUPER_USER).client.items()}
 
     def allow(self, rights: Iterable[Right]) -> None:
         """Give alice these rights, and no others."""

@@ -9,7 +9,9 @@ from typing import Any, Self
 from pyspark import SparkContext
 
 from mirror.config import Settings
-from mirror.driver.flow import RunOutcome, prepare
+from mirror.driver.flow import Flow, RunOutcome, prepare
+from mirror.kafka.cluster import Endpoint
+from mirror.replication.assignment import Assignment
 from mirror.spark.rekey.queries import check_rules, queries_for
 from mirror.spark.supervisor import Supervisor
 
@@ -54,6 +56,13 @@ class InThisProcess:
     def collect(self) -> list[Any]:
         """Do it."""
         return self._job()
+
+
+def idle_flow(*assignments: Assignment, **more: Any) -> Flow:
+    """Return a flow between clusters that nobody asks, unless others are given."""
+    nowhere = Endpoint("nowhere", (("127.0.0.1", 1),))
+    plain = {"name": "f", "source": nowhere, "target": nowhere, "tasks": 1, "epoch_seconds": 60.0, "memory_bytes": 1}
+    return Flow(assignments=assignments, **{**plain, **more})
 
 
 def run_beside(mirror: Supervisor, story: Callable[[], None]) -> RunOutcome:

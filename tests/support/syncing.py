@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from helpers import remove_topics
 from waiting import until
@@ -20,11 +19,6 @@ from mirror.topics.apply import ensure_flow_topic
 
 def admin_of(bootstrap: str) -> Admin:
     return Admin(ClusterSettings.model_validate({"alias": "any", "bootstrap.servers": bootstrap}))
-
-
-def awaited(condition: Callable[[], Any]) -> Any:
-    """What the condition says once it says something."""
-    return until(condition)
 
 
 def made_by(settings: Settings, topics: Iterable[str]) -> dict[str, FirstSeen]:
@@ -44,6 +38,16 @@ def made_by(settings: Settings, topics: Iterable[str]) -> dict[str, FirstSeen]:
     }
 
 
+def read_journal(target: Endpoint, flow: str) -> dict[bytes, bytes]:
+    """Return the newest records of a flow's journal."""
+
+    async def newest() -> dict[bytes, bytes]:
+        async with Wire(target) as cluster:
+            return await Journal(cluster, flow).newest()
+
+    return asyncio.run(newest())
+
+
 def write_journal(settings: Settings, *records: Change) -> None:
     ensure_flow_topic(Admin(settings.target), settings.flow)
 
@@ -59,7 +63,7 @@ def write_journal(settings: Settings, *records: Change) -> None:
 def delete_topics(bootstrap: str, *names: str) -> None:
     admin = admin_of(bootstrap)
     remove_topics(admin, *names)
-    awaited(lambda: not admin.describe(names))
+    until(lambda: not admin.describe(names))
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:

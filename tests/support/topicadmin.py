@@ -44,10 +44,10 @@ def configure(bootstrap: str, topic: str, **configs: str | None) -> None:
     until(lambda: all(configs_of(bootstrap, topic)[name] == value for name, value in wanted.items() if value))
 
 
-def delete_records(bootstrap: str, topic: str, before: int) -> None:
-    """Delete what partition 0 holds below an offset, as retention does."""
+def delete_records(bootstrap: str, topic: str, before: int, partition: int = 0) -> None:
+    """Delete what a partition holds below an offset, as retention does."""
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept until the answer is there
-    (deleted,) = admin.delete_records([Watermark(topic, 0, before)]).values()
+    (deleted,) = admin.delete_records([Watermark(topic, partition, before)]).values()
     assert deleted.result(DEADLINE_S).low_watermark == before
 
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-from helpers import RECENT_MS
+from helpers import RECENT_MS, endpoint
 from samerecords import read
 
-from mirror.config import parse_address
 from mirror.errors import ClusterUnreachable, Fenced
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
 from mirror.kafka.log_reader import last_committed
 from mirror.kafka.queries import LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offset
 from mirror.kafka.transactions import Transaction
@@ -32,12 +29,6 @@ def made(*values: bytes, codec: int = 0) -> RawBatch:
     builder.close()
     (raw,) = split(memoryview(bytes(builder.buffer())))
     return raw
-
-
-@asynccontextmanager
-async def connected(bootstrap: str) -> AsyncIterator[Cluster]:
-    async with Cluster(Endpoint("us", (parse_address(bootstrap),))) as cluster:
-        yield cluster
 
 
 async def settled(cluster: Cluster, topic: str) -> None:
@@ -60,7 +51,7 @@ async def seen(bootstrap: str, topic: str) -> list[list[bytes]]:
 async def transaction_story(bootstrap: str, topic: str) -> None:
     """Two partitions committed together, an aborted transaction, an old holder, and the next one."""
     one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
-    async with connected(bootstrap) as cluster:
+    async with Cluster(endpoint(bootstrap, "us")) as cluster:
         first = await Transaction.begin(cluster, topic)
         await first.join([one, other])
         assert await first.append({one: made(b"a", b"b"), other: made(b"x", codec=1)}) == {one: 0, other: 0}

@@ -27,11 +27,11 @@ def until(condition: Callable[[], Value], otherwise: Callable[[], object] = str)
     return found
 
 
-async def until_true(condition: Callable[[], Value], otherwise: Callable[[], object] = str) -> Value:
+async def until_true(condition: Callable[[], Value]) -> Value:
     """Do the same in an event loop."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := condition()):
-        assert time.monotonic() < deadline, otherwise()
+        assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
     return found
 

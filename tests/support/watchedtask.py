@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any, Self
 from uuid import UUID
 
+from helpers import endpoint
 from waiting import DEADLINE_S
 
 from mirror.errors import AccessDenied, PartitionStop
-from mirror.kafka.cluster import Cluster, Endpoint, TopicPartition
+from mirror.kafka.cluster import Cluster, TopicPartition
+from mirror.kafka.connection import CLIENT_ID
 from mirror.kafka.fetch import Fetched
 from mirror.kafka.produce import Ack
 from mirror.observability.status import PartitionStatus
@@ -82,12 +84,11 @@ class WatchedTask:
         memory_bytes: int = 1 << 26,
         names_copies: bool = False,
         flow: str = "test",
+        client_id: str = CLIENT_ID,
     ) -> None:
         self._names_copies, self._flow = names_copies, flow
-        self._ends = [
-            Endpoint(alias, tuple((host, int(port)) for host, port in (one.split(":") for one in servers.split(","))))
-            for alias, servers in (("eu", source), ("us", target))
-        ]
+        ends = endpoint(source, "eu"), endpoint(target, "us")
+        self._ends = [replace(one, client_id=client_id) for one in ends]
         self._partitions, self._first_seen = partitions, first_seen or {}
         self._rules = rules or Rules(continues_on_loss=continues_on_loss)
         self._bytes_per_second, self._memory_bytes = bytes_per_second, memory_bytes

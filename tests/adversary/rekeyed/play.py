@@ -18,6 +18,7 @@ from typing import Final
 import psutil
 from confluent_kafka import KafkaException
 from crashcut import crash_and_cut_all
+from helpers import config_file
 from running import Running
 
 from adversary.journal import PASSING, STOPS, Recorded
@@ -136,15 +137,7 @@ class _Player(Player[Session]):
         self._since = 0.0
 
     def _written(self) -> Path:
-        content = {
-            "name": self._tag,
-            "source": {"alias": "eu", "bootstrap.servers": self._world.source.bootstrap},
-            "target": {"alias": "us", "bootstrap.servers": self._world.target.bootstrap},
-            "topics": {
-                "include": [f"{self._tag}\\.[a-z]"],
-                "rules": [case.rule.settings(case.name, case.letters) for case in self._cases.values()],
-                "on_data_loss": "continue" if self._session.continues else "stop",
-            },
+        sections = {
             "groups": {"include": []},
             "sync": {"interval_s": 1.0},
             "metrics": {"listen": None},
@@ -155,9 +148,16 @@ class _Player(Player[Session]):
                 "conf": {"spark.ui.enabled": "false"},
             },
         }
-        path = self._folder / "flow.yaml"
-        path.write_text(json.dumps(content))
-        return path
+        return config_file(
+            self._folder,
+            self._world.source.bootstrap,
+            self._world.target.bootstrap,
+            [f"{self._tag}\\.[a-z]"],
+            self._tag,
+            sections=sections,
+            rules=[case.rule.settings(case.name, case.letters) for case in self._cases.values()],
+            on_data_loss="continue" if self._session.continues else "stop",
+        )
 
     def _progress(self, case: Case) -> str:
         return f"mirror.{self._tag}.rekey.{case.name}"

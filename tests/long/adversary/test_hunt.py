@@ -1,11 +1,14 @@
-"""A sample of schedules, and schedules that showed a fault once; `python -m tests.adversary` hunts on."""
+"""A sample of schedules, schedules that showed a fault once, and each decision that protects from one: nothing is found
+while it is there, and the fault without it. `python -m tests.adversary` hunts on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import pytest
-from adversary.hunting import hunt
+from adversary.hunting import hunt, play_mend, play_without
+from adversary.mends import MENDS, Mend
 from adversary.operations import REPERTOIRES, Schedule, schedule, written
 from adversary.world import World
 
@@ -43,3 +46,12 @@ def test_a_sample_of_schedules_shows_nothing(repertoire: str, world: World) -> N
 @pytest.mark.timeout(1800)
 def test_what_was_found_once_is_found_no_more(world: World) -> None:
     _shows_nothing(world, [written(plays) for plays in SHOWN])
+
+
+@pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
+def test_a_mend_that_is_taken_out_is_missed(mend: Mend, world: World) -> None:
+    whole = play_mend(world, mend)
+    assert not whole.findings, str(whole)
+    assert not whole.failure
+    lacking = play_without(world, mend)
+    assert {*lacking.kinds} & {*mend.finds}, str(lacking)

@@ -11,13 +11,13 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from background import BackgroundServers
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from faults.network import until_one_ends
 from helpers import config_file, make_topic, produce, settings_between
-from proxied import until_one_ends
 from sparkless import run_once
 from typer.testing import CliRunner
 from waiting import DEADLINE_S, until
@@ -246,9 +246,9 @@ def test_nothing_is_certain_where_the_old_one_alone_answers(
     monkeypatch.setattr("mirror.kafka.cluster.CONNECT_TIMEOUT", 1.0)  # each command meets two brokers that are silent
     monkeypatch.setattr("mirror.failover.drain.STRETCH_SECONDS", 3.0)
     others = [node.id for node in deposed.nodes if node.id != _OLD]
-    config = config_file(tmp_path, _first(deposed), own_target.bootstrap, ["co-alone"], "co-alone")
-    content = json.loads(config.read_text()) | {"groups": {"include": []}}
-    config.write_text(json.dumps(content))
+    no_groups: dict[str, Any] = {"groups": {"include": []}}
+    ends = _first(deposed), own_target.bootstrap
+    config = config_file(tmp_path, *ends, ["co-alone"], "co-alone", sections=no_groups)
     for node in others:
         deposed.suspend(node)
     try:

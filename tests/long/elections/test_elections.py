@@ -27,6 +27,7 @@ from adversary.logs import Reader
 from adversary.world import SIDES, Side
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from helpers import config_file
 from waiting import DEADLINE_S, until
 
 from mirror.lab.embedded import Cluster, Spec, start_many
@@ -155,20 +156,12 @@ class Elections:
         }
 
     def _config(self, prefix: str) -> Path:
-        path = self._folder / f"{prefix or 'equal'}.yaml"
-        content: dict[str, Any] = {
-            "name": f"elections{prefix}".rstrip("."),
-            "source": {"alias": "eu", "bootstrap.servers": self.sides["source"].cluster.bootstrap},
-            "target": {"alias": "us", "bootstrap.servers": self.sides["target"].cluster.bootstrap},
-            "topics": {"include": ["o-.*"]},
-            "groups": {"include": []},
-            "metrics": {"listen": None},
-            "spark": {"tasks": 2, "epoch_s": 5 if SEED % 2 else 600},
-        }
-        if prefix:
-            content["topics"] |= {"offsets": "translate", "naming": {"prefix": prefix}}
-        path.write_text(json.dumps(content))
-        return path
+        spark = {"tasks": 2, "epoch_s": 5 if SEED % 2 else 600}
+        sections = {"groups": {"include": []}, "metrics": {"listen": None}, "spark": spark}
+        topics: dict[str, Any] = {"offsets": "translate", "naming": {"prefix": prefix}} if prefix else {}
+        source, target = (self.sides[side].cluster.bootstrap for side in SIDES)
+        flow = f"elections{prefix}".rstrip(".")
+        return config_file(self._folder, source, target, ["o-.*"], flow, sections=sections, **topics)
 
     def _states(self, config: Path) -> dict[tuple[str, int], tuple[str, int]]:
         """By source partition, its state and how many offsets of the source are missing; empty where none is known."""

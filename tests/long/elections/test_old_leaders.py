@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from guarded import create
 from helpers import make_topic, mirror_once, produce
-from padded import trimmed
+from topicadmin import delete_records
 from waiting import DEADLINE_S, until
 
 from mirror.journal.journal import journal_topic
@@ -68,7 +68,7 @@ def test_an_old_leader_of_the_source_that_comes_back_is_another_log(own_target: 
             naming = {"prefix": f"{offsets}."}
             found = mirror_once(*ends, [*HALVES], offsets, offsets=offsets, naming=naming)
             assert {one.state for one in found.values()} == {State.CAUGHT_UP}
-            trimmed(own_target, f"{offsets}.expired", 100)
+            delete_records(own_target.bootstrap, f"{offsets}.expired", 100)
         source.kill(2)
         source.restart(1)
         until(lambda: leads(source, 1, [1]))
@@ -108,12 +108,12 @@ def test_an_old_leader_of_the_target_that_comes_back(expires: bool) -> None:
         target.kill(1)
         target.restart(2)
         until(lambda: leads(target, 2, [2], [copy]))
-        trimmed(source, topic, 70)
+        delete_records(source.bootstrap, topic, 70)
         assert mirrored().state is State.TARGET_LOST
         produce(source.bootstrap, topic, [b"%d" % number for number in range(100, 130)], begin_ms=BEGAN_MS + 100)
         assert mirrored(on_data_loss="continue").state is State.CAUGHT_UP
         if expires:
-            trimmed(source, topic, 130)
+            delete_records(source.bootstrap, topic, 130)
         target.kill(2)
         target.restart(1)
         until(lambda: leads(target, 1, [1], [copy]))

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from faults.network import Network, Rule, What
 from faults.points import REQUESTS
 from helpers import RECENT_MS, make_topic, mirror_once, produce, stored_batches
-from padded import read_all, trimmed
 from probe import probing_existing
-from samerecords import assert_same_records
+from samerecords import assert_same_records, read
+from topicadmin import delete_records
 from waiting import DEADLINE_S, MovableClock
 from watchedtask import WatchedTask
 
@@ -95,14 +95,14 @@ def test_padding_whose_answer_is_lost_is_written_once(
     for bootstrap in (source, target):
         make_topic(bootstrap, topic_name)
     produce(source, topic_name, values(60))
-    trimmed(own_source, topic_name, 50)
+    delete_records(source, topic_name, 50)
     rule = Rule(what, REQUESTS["produce"], 1)
     with Network(target) as network:
         network.disturb(rule)
         figures = mirror_once(source, network.bootstrap, [topic_name])[TopicPartition(topic_name, 0)]
     assert (figures.state, figures.next_offset) == (State.CAUGHT_UP, 60), figures
     assert rule.fired == 1
-    assert [offset for offset, _ in read_all(forgetful, topic_name)] == list(range(50, 60))
+    assert [one[0] for one in read(target, topic_name, 0)] == list(range(50, 60))
 
 
 def test_nothing_follows_a_batch_that_the_leader_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from collections.abc import Iterator
@@ -12,14 +11,13 @@ from pathlib import Path
 import pytest
 from adversary.driving import Command
 from groupoffsets import commit, committed
-from helpers import RECENT_MS, config_file, make_topic, produce, settings_between
+from helpers import RECENT_MS, config_file, endpoint, make_topic, produce
+from syncing import read_journal
 from waiting import DEADLINE_S, until
 
 from mirror.errors import ExitCode
-from mirror.journal.journal import Journal
 from mirror.journal.positions import standing_in
-from mirror.kafka.cluster import Cluster as Wire
-from mirror.kafka.cluster import Endpoint, TopicPartition
+from mirror.kafka.cluster import TopicPartition
 from mirror.lab.embedded import Cluster
 
 
@@ -51,9 +49,8 @@ def frozen(own_source: Cluster, own_target: Cluster, topic_name: str, tmp_path: 
     make_topic(source, topic_name)
     produce(source, topic_name, [b"%d" % number for number in range(100)], begin_ms=RECENT_MS)
     commit(source, group, topic_name, 60)
-    path = config_file(tmp_path, source, target, [topic_name], topic_name)
-    content = json.loads(path.read_text()) | {"groups": {"include": [group]}, "metrics": {"listen": None}}
-    path.write_text(json.dumps(content | {"spark": {"tasks": 1}}))
+    sections = {"groups": {"include": [group]}, "metrics": {"listen": None}, "spark": {"tasks": 1}}
+    path = config_file(tmp_path, source, target, [topic_name], topic_name, sections=sections)
     found = Frozen(tmp_path, path, Command(tmp_path, "run", str(path), "--json"), group)
     until(lambda: committed(target, group, topic_name) == 60)
     until(lambda: found.next_offset() == 100)
@@ -78,18 +75,13 @@ def test_the_journal_keeps_what_the_next_mirror_wrote(
     frozen: Frozen, own_source: Cluster, own_target: Cluster, topic_name: str
 ) -> None:
     """Where the copy is, its state, and who ended."""
-    settings = settings_between(own_source.bootstrap, own_target.bootstrap, [topic_name], topic_name)
-
-    async def newest() -> dict[bytes, bytes]:
-        async with Wire(Endpoint.of(settings.target)) as target:
-            return await Journal(target, topic_name).newest()
-
+    target = endpoint(own_target.bootstrap)
     produce(own_source.bootstrap, topic_name, [b"more"] * 50)
     assert frozen.command("run", "--once", "--json").wait(1) == ExitCode.DONE
-    before = asyncio.run(newest())
+    before = read_journal(target, topic_name)
     frozen.mirror.send(signal.SIGCONT)
     assert frozen.mirror.wait(DEADLINE_S) == ExitCode.DATA_AT_RISK
-    after = asyncio.run(newest())
+    after = read_journal(target, topic_name)
     assert after[b"ended"] == before[b"ended"]
     ends = [standing_in(journal).positions[TopicPartition(topic_name, 0)].target_end for journal in (before, after)]
     assert ends == [150, 150]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 from adversary.driving import Command
-from checker import check, dump
 from faults.points import VARIABLE
-from helpers import make_topic, produce
+from helpers import config_file, make_topic, produce
+from samerecords import assert_same_logs, log_ends
 from transactional import transactions
 from waiting import DEADLINE_S, until
 
@@ -44,16 +43,9 @@ def test_a_kill_loses_nothing(
         produce(source, topic_name, [b"%d %d" % (part, number) + b"." * 2000 for number in range(1000)])
         transactions(source, topic_name, [True, False, True], name=str(part))
     # slow enough for a kill in the midst of it; Spark tries the task of a worker that died again
-    config, struck, log = tmp_path / "flow.yaml", tmp_path / "struck", tmp_path / "log"
+    struck, log = tmp_path / "struck", tmp_path / "log"
     limits = {} if victim == "worker" else {"bytes_per_second": 1_000_000}
-    settings = {
-        "name": topic_name,
-        "source": {"alias": "eu", "bootstrap.servers": source},
-        "target": {"alias": "us", "bootstrap.servers": target},
-        "topics": {"include": [topic_name]},
-        "limits": limits,
-    }
-    config.write_text(json.dumps(settings))
+    config = config_file(tmp_path, source, target, [topic_name], topic_name, sections={"limits": limits})
     mirror = _mirror(config, log, f"before-ack:1:{struck}" if victim == "worker" else "")
     try:
         if victim != "worker":
@@ -66,7 +58,7 @@ def test_a_kill_loses_nothing(
     if code:
         again = Command(tmp_path, "run", str(config), "--once")  # with Spark or without
         assert again.wait(DEADLINE_S) == 0, again.logged
-    assert check(source, target, topic_name) == []
+    assert_same_logs(source, target, topic_name)
 
 
 def _kill(victim: str, mirror: subprocess.Popen[bytes], target: str, topic: str, log: Path) -> None:
@@ -74,7 +66,7 @@ def _kill(victim: str, mirror: subprocess.Popen[bytes], target: str, topic: str,
 
     def copied() -> int:
         assert mirror.poll() is None, log.read_text()
-        return sum(len(part.committed) for part in dump(target, topic).values())
+        return sum(part.end for part in log_ends(target, topic).values())
 
     until(lambda: copied() > 100, log.read_text)
     tree = psutil.Process(mirror.pid).children(recursive=True)

@@ -8,10 +8,11 @@ from functools import partial
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 from crashcut import crash_and_cut, crash_and_cut_all
-from failovers import Flow, delete_before, values
+from failovers import Flow, values
 from group_pairs import Pair, commit_all, with_pair
 from groupoffsets import consuming
 from helpers import make_topic, mirror_once, produce
+from topicadmin import delete_records
 from transactional import transactions
 from waiting import DEADLINE_S
 
@@ -50,7 +51,7 @@ def test_a_source_that_lost_its_tail_has_it_again_from_the_flow_back(topic_name:
                 back.copies()
                 back.fail_over()
             if name == deleted:
-                delete_before(lossy.bootstrap, name, 15)
+                delete_records(lossy.bootstrap, name, 15)
             first.undo()
             for _ in range(3):
                 produce(first.source, name, [b"again"] * 5)
@@ -97,7 +98,7 @@ def test_groups_that_read_what_the_target_lost_are_put_back(own_source: Cluster,
 
         copy()
         between(read_all)
-        delete_before(source, topic_name, 70)
+        delete_records(source, topic_name, 70)
         crash_and_cut(cluster, topic_name, below=50)
         copy(on_data_loss="continue")
         produce(source, topic_name, values(30, begin=100))

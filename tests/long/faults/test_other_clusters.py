@@ -51,8 +51,8 @@ def test_a_mirror_keeps_to_the_source_that_it_found(
         commit(bootstrap, group, topic_name, offset)
         if cluster is other:
             cluster.kill(0)
-    file = config_file(tmp_path, bootstrap, target, [topic_name], topic_name)
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"groups": {"include": [group]}}))
+    sections = {"groups": {"include": [group]}}
+    file = config_file(tmp_path, bootstrap, target, [topic_name], topic_name, sections=sections)
 
     def state() -> tuple[str, str]:
         result = CliRunner().invoke(app, ["status", str(file), "--json"])

@@ -9,10 +9,11 @@ import pytest
 from confluent_kafka import Producer
 from crashcut import crash_and_cut
 from helpers import RECENT_MS, make_topic, settings_between
-from livemirror import LiveMirror, configure, values
+from livemirror import LiveMirror, values
 from samerecords import read
 from sparkless import run_once
 from syncing import delete_topics
+from topicadmin import configure
 from waiting import DEADLINE_S, until
 
 from mirror.errors import ExitCode
@@ -22,18 +23,14 @@ from mirror.states import Remedy, State
 
 @pytest.fixture
 def live(own_source: Cluster, own_target: Cluster, topic_name: str, tmp_path: Path) -> LiveMirror:
-    """A mirror of a topic with a hundred records, not started yet."""
-    found = LiveMirror(own_source, own_target, topic_name, tmp_path)
-    found.create()
-    found.fill(0, 100)
-    return found
+    return LiveMirror(own_source, own_target, topic_name, tmp_path).begin()
 
 
 def test_a_record_that_does_not_fit_into_memory_is_opened_when_there_is_more(live: LiveMirror) -> None:
     """Seventy megabytes in a few kilobytes, which the target wants by another codec."""
     live.settings["limits"] = {"memory_mb": 64}
     live.copy_once()
-    configure(live.target, live.copy, {"compression.type": "lz4"})
+    configure(live.target, live.copy, compression_type="lz4")
     size = 70 << 20
     settings = {"compression.type": "zstd", "message.max.bytes": 1 << 27, "queue.buffering.max.kbytes": 1 << 18}
     producer = Producer({"bootstrap.servers": live.source, **settings})

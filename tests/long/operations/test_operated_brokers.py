@@ -16,7 +16,7 @@ import pytest
 from adversary.driving import Command
 from confluent_kafka.admin import AdminClient
 from guarded import create
-from helpers import make_topic, produce
+from helpers import config_file, make_topic, produce
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as Place
 from samerecords import assert_same_records
@@ -46,7 +46,8 @@ class Operated:
         self.source, self.target, self.topic = source, target, topic
         self.flow = topic
         self.written = 0
-        self.config = folder / "flow.yaml"
+        sections = {"groups": {"include": []}, "metrics": {"listen": None}}
+        self.config = config_file(folder, source.bootstrap, target.bootstrap, [topic], topic, sections=sections)
         self._folder = folder
         self._mirror: Command | None = None
 
@@ -57,15 +58,6 @@ class Operated:
         """
         make_topic(self.source.bootstrap, self.topic)
         self.write(100)
-        content = {
-            "name": self.flow,
-            "source": {"alias": "eu", "bootstrap.servers": self.source.bootstrap},
-            "target": {"alias": "us", "bootstrap.servers": self.target.bootstrap},
-            "topics": {"include": [self.topic]},
-            "groups": {"include": []},
-            "metrics": {"listen": None},
-        }
-        self.config.write_text(json.dumps(content), encoding="utf-8")  # JSON is YAML
         self._mirror = Command(self._folder, "run", str(self.config), "--json")
         try:
             self.until_copied()

@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cleaning import CLEANED_SOON, delete_keys, ten_keys
-from confluent_kafka import TopicPartition as Confluent
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from crashcut import crash_and_cut, crash_and_cut_all, stored_ends
-from helpers import make_topic, produce
-from rekey_story import Story, endpoint, grow, rekeyed_file
+from helpers import endpoint, make_topic, produce
+from rekey_story import Story, rekeyed_file
 from rekeychecker import read_committed
+from topicadmin import delete_records, grow, recreate
 from typer.testing import CliRunner
 from waiting import DEADLINE_S, MovableClock, until
 
@@ -104,12 +104,10 @@ def test_a_source_that_was_cut_back_stays_so_whatever_it_deletes_later(
         grow(story.source, topic_name, 2)
         produce(story.source, topic_name, [b"200"] * 10, partition=1)
         assert stood(story.copied(), story, 1) == (State.CAUGHT_UP, 10)
-        admin = AdminClient({"bootstrap.servers": story.source})
-        for deleted in admin.delete_records([Confluent(topic_name, 0, 120)]).values():
-            deleted.result(DEADLINE_S)
+        delete_records(story.source, topic_name, 120)
         assert stood(story.copied(), story) == (State.TRUNCATED, 100)
         for topic, partitions in ((topic_name, 4), (story.progress, 3)):
-            story.made_anew(story.target, topic, partitions)
+            recreate(story.target, topic, partitions)
         assert stood(story.copied(), story)[0] is State.CAUGHT_UP
         assert standing_in(story.journal()).stops == {}, "it was of the former copy"
 

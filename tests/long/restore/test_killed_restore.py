@@ -1,41 +1,28 @@
-"""`mirror restore` as a process, on Spark: out of the folders of a broker that was killed, and killed itself."""
+"""`mirror restore` as a process, on Spark, that is killed; and what a snapshot of the metadata log says."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 from brokerlogs import folders_of
 from helpers import config_file, make_topic, produce, stored_batches
-from samerecords import assert_same_records, read
-from sparkless import run_once
+from samerecords import assert_same_records, log_ends
+from syncing import read_journal
 from transactional import transactions
 from waiting import until
 
 from mirror.config import load
 from mirror.errors import ExitCode
 from mirror.journal.entries import COPIES
-from mirror.journal.journal import Journal
-from mirror.kafka.cluster import Cluster as KafkaCluster
-from mirror.kafka.cluster import Endpoint, TopicPartition
-from mirror.kafka.queries import LATEST, list_offset
+from mirror.kafka.cluster import Endpoint
 from mirror.lab.embedded import Cluster
 from mirror.segments.cluster_logs import METADATA, topics_in
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Cluster]:
-    """One to be killed, with a folder that outlives it."""
-    with Cluster.start(name="lost", folder=tmp_path / "lost") as cluster:
-        yield cluster
 
 
 def command(config: Path, folder: Path) -> list[str]:
@@ -47,50 +34,6 @@ def restored(config: Path, folder: Path) -> tuple[int, Any]:
     done = subprocess.run(command(config, folder), capture_output=True, text=True, timeout=400, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
-
-
-def log_end(bootstrap: str, topic: str, partition: int) -> int:
-    """Return the end of a partition's log; 0 where the topic is not there yet."""
-
-    async def asked() -> int:
-        host, port = bootstrap.split(":")
-        async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
-            await cluster.refresh([topic])
-            if topic not in cluster.topics:
-                return 0
-            return await list_offset(cluster, TopicPartition(topic, partition), LATEST)
-
-    return asyncio.run(asked())
-
-
-def test_a_topic_of_a_killed_broker_is_restored_and_followed_when_it_is_back(
-    broker: Cluster, own_target: Cluster, topic_name: str, tmp_path: Path
-) -> None:
-    """Transactions and all; a torn tail is cut and reported."""
-    source, target, topic = broker.bootstrap, own_target.bootstrap, topic_name
-    make_topic(source, topic, 2)
-    produce(source, topic, [b"%d" % number for number in range(300)], codec="zstd")
-    transactions(source, topic, [True, False, True, False])
-    produce(source, topic, [b"other %d" % number for number in range(50)], partition=1, codec="lz4")
-    expected = [list(read(source, topic, partition)) for partition in (0, 1)]
-    stored = [raw for raw in stored_batches(source, topic) if not raw.header.is_transactional]
-    broker.kill(0)
-    folder = broker.nodes[0].data
-    torn = next((folder / f"{topic}-1").glob("*.log"))
-    whole = torn.read_bytes()
-    torn.write_bytes(whole + whole[:40])
-    config = config_file(tmp_path, source, target, [topic], flow=topic)
-    code, report = restored(config, folder)
-    assert (code, [one["whole"] for one in report["partitions"]]) == (ExitCode.DONE, [True, True]), report
-    assert "not written whole" in report["partitions"][1]["notes"][0]
-    assert [list(read(target, topic, partition)) for partition in (0, 1)] == expected
-    copies = {raw.header.base_offset: bytes(raw.records) for raw in stored_batches(target, topic)}
-    assert all(copies[raw.header.base_offset] == bytes(raw.records) for raw in stored)
-    torn.write_bytes(whole)
-    broker.restart(0)
-    produce(source, topic, [b"after"])
-    assert run_once(load(config)).exit_code == ExitCode.DONE
-    assert_same_records(source, target, topic, 2)
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
@@ -122,21 +65,18 @@ def test_a_restore_that_is_killed_and_started_again_writes_nothing_twice(
 
             def is_underway() -> bool:
                 assert run.poll() is None, "it was over before the kill"
-                return all(5 * log_end(target, topic, number) >= ends[number] for number in (0, 1))
+                there = log_ends(target, topic)
+                return bool(there) and all(5 * there[number].end >= ends[number] for number in (0, 1))
 
             until(is_underway)
         finally:
             kill_tree(run)
-    reached = [log_end(target, topic, number) for number in (0, 1)]
+    reached = [one.end for one in log_ends(target, topic).values()]
     assert any(0 < at < end for at, end in zip(reached, ends, strict=True)), "nothing was tested"
-
-    async def named() -> dict[str, str | None]:
-        host, port = target.split(":")
-        async with KafkaCluster(Endpoint("any", ((host, int(port)),))) as cluster:
-            seen = COPIES.newest(await Journal(cluster, topic).newest())
-            return {name: one.cluster_id for name, one in seen.items()}
-
-    assert asyncio.run(named()) == {topic: own_source.cluster_id}, "a mirror that runs now knows the copy as the flow's"
+    named = COPIES.newest(read_journal(Endpoint.of(load(config).target), topic))
+    assert {name: one.cluster_id for name, one in named.items()} == {topic: own_source.cluster_id}, (
+        "a mirror that runs now knows the copy as the flow's"
+    )
     config.write_text(unbound)
     code, report = restored(config, folder)
     assert (code, [one["next_offset"] for one in report["partitions"]]) == (ExitCode.DONE, ends)

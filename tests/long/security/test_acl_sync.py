@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from acls import every_acl
+from certificates import GUARDED
 from configured_flow import ConfiguredFlow
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (
@@ -27,11 +28,7 @@ from mirror.driver.topic_watcher import Replanner
 from mirror.journal.entries import FirstSeen
 from mirror.lab.embedded import Cluster, Spec, start_many
 
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-    "super.users": "User:ANONYMOUS",
-}
+AUTHORIZER = {**GUARDED, "allow.everyone.if.no.acl.found": True}
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 
 

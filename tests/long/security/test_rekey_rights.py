@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import ResourceType
-from helpers import make_topic, produce
+from helpers import config_file, make_topic, produce
 from secured import Guarded, Right
 from sparkless import InThisProcess
 from waiting import until
@@ -39,17 +38,8 @@ def journal_of(flow: str) -> list[Right]:
 
 
 def settings_of(source: Cluster, target: Guarded, flow: str, folder: Path, **topics: Any) -> Settings:
-    content = {
-        "name": flow,
-        "source": {"alias": "eu", "bootstrap.servers": source.bootstrap},
-        "target": target.login("us"),
-        "topics": {"include": [flow], **topics},
-        "groups": {"include": []},
-        "metrics": {"listen": None},
-    }
-    file = folder / "flow.yaml"
-    file.write_text(json.dumps(content), encoding="utf-8")
-    return load(file)
+    sections = {"target": target.login("us"), "groups": {"include": []}, "metrics": {"listen": None}}
+    return load(config_file(folder, source.bootstrap, "", [flow], flow, sections=sections, **topics))
 
 
 def test_what_re_keying_writes_and_the_target_hides_is_not_taken_for_missing(

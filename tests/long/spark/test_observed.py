@@ -84,9 +84,8 @@ def test_a_stop_is_seen_by_prometheus_and_its_alert_fires(
     source, target = own_source.bootstrap, own_target.bootstrap
     make_topic(source, topic_name, 2)
     produce(source, topic_name, values(100), batch=10)
-    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-    more = {"spark": {"epoch_s": 8, "tasks": 1}, "metrics": {"listen": free_port}}
-    config.write_text(json.dumps(json.loads(config.read_text()) | more))
+    sections = {"spark": {"epoch_s": 8, "tasks": 1}, "metrics": {"listen": free_port}}
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, sections=sections)
 
     def batches() -> float:
         return sample(free_port, "mirror_batches_total", topic=topic_name, verdict="RESTAMP")

@@ -4,7 +4,6 @@ packed environment, with executors that may write to their scratch space alone, 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -66,10 +65,8 @@ class Copied:
             produce(self.source, self.topic, records, partition=partition, codec="zstd")
 
     def config(self, **spark: Any) -> Path:
-        config = config_file(self._folder, self.source, self.target, [self.topic], self.topic)
-        settings = json.loads(config.read_text()) | {"sync": {"configs": False}, "spark": {"tasks": 2} | spark}
-        config.write_text(json.dumps(settings))
-        return config
+        sections = {"sync": {"configs": False}, "spark": {"tasks": 2} | spark}
+        return config_file(self._folder, self.source, self.target, [self.topic], self.topic, sections=sections)
 
     def is_whole(self) -> bool:
         return ends(self.target, self.topic) == ends(self.source, self.topic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,8 +26,8 @@ def test_a_bounded_copy_a_live_mirror_and_those_that_stand_by_and_take_over(
     make_topic(source, topic_name, 2)
     for partition in (0, 1):
         produce(source, topic_name, values(100), partition=partition)
-    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": {"epoch_s": 4}}))
+    sections = {"spark": {"epoch_s": 4}}
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, sections=sections)
 
     def is_same() -> bool:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -30,9 +29,8 @@ def test_a_mirror_outlives_its_scratch_folder_and_its_log_and_ends_in_time_thoug
     source, target, scratch = own_source.bootstrap, own_target.bootstrap, tmp_path / "scratch"
     make_topic(source, topic_name)
     produce(source, topic_name, [b"one"] * 10)
-    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name)
-    spark = {"conf": {"spark.local.dir": str(scratch)}, "epoch_s": 2}
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"spark": spark, "metrics": {"listen": None}}))
+    sections = {"spark": {"conf": {"spark.local.dir": str(scratch)}, "epoch_s": 2}, "metrics": {"listen": None}}
+    config = config_file(tmp_path, source, target, [topic_name], flow=topic_name, sections=sections)
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
     command = [sys.executable, "-m", "mirror", "run", str(config)]
     with Path("/dev/full").open("w") as full:
