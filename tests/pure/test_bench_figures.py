@@ -20,12 +20,12 @@ from mirror.lab.bench.result import ComparisonResult
 from mirror.lab.bench.summary import CPU, MEMORY, MIRROR, SPEED, Summary, cheaper, short_copies
 
 ROOT = Path(__file__).parents[2]
-LATEST = ROOT / "docs/bench/latest.json"
+LATEST = ROOT / "tests/vectors/comparison.json"
 MEASURED = ComparisonResult.from_json(LATEST.read_bytes(), str(LATEST))
 
 
 def part(loads: Sequence[str], arms: Sequence[str], rounds: int = 3, *, more: bool = False) -> ComparisonResult:
-    """Some of the committed figures; with `more`, latencies and scaling, too."""
+    """Some figures of a comparison in five rounds; with `more`, latencies and scaling, too."""
     return replace(
         MEASURED,
         workloads=tuple(one for one in MEASURED.workloads if one.name in loads),
