@@ -124,9 +124,12 @@ def _own_scratch(parents: str) -> str:
     """Make a scratch folder of this process in each of these, which end with it: in one place Spark's folders do not
     show which mirror's they are.
     """
-    folders = [tempfile.mkdtemp(prefix=_SCRATCH, dir=parent) for parent in parents.split(",") if Path(parent).is_dir()]
-    for folder in folders:
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folders = list[str]()
+    for parent in parents.split(","):
+        with contextlib.suppress(OSError):  # Spark says what it cannot use
+            Path(parent).mkdir(parents=True, exist_ok=True)  # as Spark does
+            folders.append(tempfile.mkdtemp(prefix=_SCRATCH, dir=parent))
+            atexit.register(shutil.rmtree, folders[-1], ignore_errors=True)
     return ",".join(folders) or parents
 
 

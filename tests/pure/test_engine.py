@@ -91,7 +91,8 @@ def test_scratch_folders_that_are_gone_are_made_again(tmp_path: Path, *, is_own:
     """In a place that mirrors share, nothing shows which folders of blocks are whose: none is made that another one has
     removed.
     """
-    first, second = (session._own_scratch(str(tmp_path)) for _ in range(2)) if is_own else (str(tmp_path),) * 2
+    parent = str(tmp_path / "that" / "spark makes") if is_own else str(tmp_path)
+    first, second = (session._own_scratch(parent) for _ in range(2)) if is_own else (parent,) * 2
     contexts = []
     for number, place in enumerate((first, second)):
         driver, blocks = Path(place, f"spark-{number}", "pyspark"), Path(place, f"blockmgr-{number}", "0c")
