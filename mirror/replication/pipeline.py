@@ -39,7 +39,7 @@ from mirror.errors import (
     WireError,
 )
 from mirror.kafka.cluster import Cluster, TopicPartition
-from mirror.kafka.queries import delete_records
+from mirror.kafka.queries import LATEST, delete_records, listed
 from mirror.kafka.rate_limit import Bucket
 from mirror.kafka.retry import Backoff
 from mirror.observability.status import PartitionStatus, TaskStatus
@@ -137,8 +137,9 @@ class Pipeline:
         )
         self._start = Start(flow, source, target, self._writer, self._fetcher, on_loss, recall)
 
-    async def run(self, seconds: float) -> None:
-        """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1).
+    async def run(self, seconds: float, look_seconds: float = float("inf")) -> None:
+        """Mirror for `seconds` by this machine's own clock, until `finish`, or until the end of the work (L1). Each
+        `look_seconds` look whether somebody else wrote to a copy at rest.
 
         A cluster that cannot be reached is not an error here: its partitions say that they wait.
         """
@@ -151,14 +152,16 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         try:
-            await self._mirror(loop, seconds)
+            await self._mirror(loop, seconds, look_seconds)
         finally:
             loop.set_exception_handler(None)  # there is no task left to report a fault
 
-    async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    async def _mirror(self, loop: asyncio.AbstractEventLoop, seconds: float, look_seconds: float) -> None:
         async with self._tasks:
             timer = loop.call_later(seconds, self.finish)
             self._keeping += [self._spawn(self._watch_leaders()), self._spawn(self._watch_for_suspensions())]
+            if look_seconds < seconds:
+                self._keeping.append(self._spawn(self._watch_ends(look_seconds)))
             self._begin_all(self._partition_tasks.values())
             async for arrival in self._fetcher:
                 await self._relay(arrival)
@@ -239,6 +242,22 @@ class Pipeline:
                 await self._target.refresh()
                 self._writer.check_leaders()
             await self._fetcher.refresh()
+
+    async def _watch_ends(self, seconds: float) -> None:
+        """Read the position of a copy at rest again whose log has grown: somebody else writes to it (W4)."""
+        while True:
+            await asyncio.sleep(seconds)
+            writers = (partition_task.partition_writer for partition_task in self._partition_tasks.values())
+            resting = {
+                writer.target: (writer, writer.acknowledged.target_end)
+                for writer in writers
+                if writer is not None and writer.is_idle and not writer.doubt
+            }
+            with contextlib.suppress(ClusterError):  # whoever sends gets the error
+                for target, end in (await listed(self._target, resting.keys(), LATEST)).items():
+                    writer, known = resting[target]
+                    if writer.is_idle and end > known == writer.acknowledged.target_end:
+                        self._writer.doubt(writer, f"the target's log ends at {end}, and the copy at {known}")
 
     def touched(self) -> set[TopicPartition]:
         """Return the source partitions that may stand elsewhere than at the last call: all but those that had all then,

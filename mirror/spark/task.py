@@ -147,7 +147,7 @@ async def run_task(task: TaskAssignment) -> list[TaskResult]:
         reporter = _Reporter(task, pipeline, offset_maps, journal, channel)
         reporting = asyncio.create_task(reporter.report())
         try:
-            await pipeline.run(max(task.seconds, task.most_seconds))
+            await pipeline.run(max(task.seconds, task.most_seconds), task.seconds)
         finally:
             beside += [marked, reporting]
             for work in beside:

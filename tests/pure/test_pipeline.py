@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 from fakebroker import in_loop
@@ -50,6 +51,32 @@ def test_a_bounded_copy_is_not_done_while_an_answer_waits_to_be_relayed(unrelaye
     cursor.log.readable_until, cursor.unrelayed = 30, unrelayed
     pipeline._changed(writer)
     assert (partition_task.finished, partition_task.state) == (is_done, State.CAUGHT_UP if is_done else State.MIRRORING)
+
+
+@pytest.mark.proves("FENCED")
+@pytest.mark.parametrize(("end", "is_resting", "is_doubted"), [(10, True, False), (13, True, True), (13, False, False)])
+@in_loop
+async def test_a_copy_at_rest_that_grows_is_read_again(
+    end: int, is_resting: bool, is_doubted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else wrote to it, unless what was sent is not acknowledged yet."""
+    pipeline, _, writer, _ = bounded(20, 10)
+    looks = 0
+
+    async def listed(_: Cluster, partitions: Collection[TopicPartition], __: int) -> dict[TopicPartition, int]:
+        nonlocal looks
+        looks += 1
+        if looks > 1:
+            raise asyncio.CancelledError
+        assert set(partitions) == ({AT} if is_resting else set())
+        return dict.fromkeys(partitions, end)
+
+    monkeypatch.setattr("mirror.replication.pipeline.listed", listed)
+    if not is_resting:
+        writer.append(raw(batch(10, count=3)), OWN_PRODUCER)
+    with pytest.raises(asyncio.CancelledError):
+        await pipeline._watch_ends(0.0)
+    assert (writer.doubt is not None) == is_doubted
 
 
 @pytest.mark.parametrize("end", [0, 20])
