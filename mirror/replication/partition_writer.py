@@ -252,7 +252,7 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class WriterDoubt:
     """Why nothing more is sent before the target's log was read again (W5 in `writer.py`)."""
 
     why: str
@@ -276,7 +276,7 @@ class PartitionWriter:
     flight: Flight = field(init=False)
     leader: LeaderView = field(init=False)
     acknowledged: Acknowledged = field(init=False)
-    doubt: Doubt | None = None
+    doubt: WriterDoubt | None = None
 
     def __post_init__(self) -> None:
         position, last = self.position, self.position.last
@@ -291,7 +291,7 @@ class PartitionWriter:
         """Send nothing more through this partition writer: whoever tends the partition reads the log's end and begins a
         new one (W5). The first reason stands, and the first stop. What is queued is forgotten: it is fetched again.
         """
-        first = self.doubt or Doubt(why, counts, is_mistimed)
+        first = self.doubt or WriterDoubt(why, counts, is_mistimed)
         self.doubt = replace(first, stop=first.stop or stop)
         self.forget()
 
