@@ -61,9 +61,9 @@ class Retries:
 class Cursor:
     """Keeps where reading stands in one source partition."""
 
-    partition: TopicPartition
-    topic_id: UUID | None
-    next_offset: int
+    partition: TopicPartition  # the source's
+    topic_id: UUID | None  # of its topic, None where the cluster has none
+    next_offset: int  # what is read next
     last_epoch: int = -1  # the leader epoch of the last batch
     until: int | None = None  # where a bounded copy ends
     skips: tuple[int, int] | None = None  # offsets between which a damaged batch may be left out
@@ -71,8 +71,8 @@ class Cursor:
     largest: int = 0  # bytes of the largest batch of the last answer with batches
     held: int = 0  # bytes that were fetched and wait to be relayed
     unrelayed: int = 0  # arrivals that wait, and the one that is being relayed
-    log: SourceLog = field(default_factory=SourceLog)
-    retries: Retries = field(default_factory=Retries)
+    log: SourceLog = field(default_factory=SourceLog)  # where the source begins and ends
+    retries: Retries = field(default_factory=Retries)  # what went wrong of late
 
     @property
     def is_done(self) -> bool:

@@ -265,18 +265,18 @@ class WriterDoubt:
 class PartitionWriter:
     """Has what is written of a partition, from one position on."""
 
-    source: TopicPartition
-    target: TopicPartition
+    source: TopicPartition  # what is copied
+    target: TopicPartition  # its copy
     position: Position  # where it began
-    rules: Rules = field(default_factory=Rules)
+    rules: Rules = field(default_factory=Rules)  # how the copy's topic takes batches
     offset_map: OffsetMap | None = None  # of a partition whose offsets move
-    premises: Premises = field(default_factory=Premises)
-    tail: Tail = field(init=False)
-    queue: deque[PendingBatch | Gap] = field(default_factory=deque)
-    flight: Flight = field(init=False)
-    leader: LeaderView = field(init=False)
-    acknowledged: Acknowledged = field(init=False)
-    doubt: WriterDoubt | None = None
+    premises: Premises = field(default_factory=Premises)  # what must be as it was when the position was read
+    tail: Tail = field(init=False)  # where the next batch goes that is queued
+    queue: deque[PendingBatch | Gap] = field(default_factory=deque)  # what was not sent yet, in offset order
+    flight: Flight = field(init=False)  # what was sent and not acknowledged
+    leader: LeaderView = field(init=False)  # what the target's leader knows
+    acknowledged: Acknowledged = field(init=False)  # where the copy stands
+    doubt: WriterDoubt | None = None  # why nothing more is sent
 
     def __post_init__(self) -> None:
         position, last = self.position, self.position.last
