@@ -180,16 +180,14 @@ class PartitionTask:
         """
         if not batches and until is None:
             return -1
-        hole, read_until = -1, self.read_until
-        if batches and (following := batches[-1].header.next_offset) > read_until:
-            read_until = following
+        hole, read_until = -1, max(self.read_until, batches[-1].header.next_offset if batches else -1)
         if self.tombstones.kept_ms is not None:
             self._acknowledged()
             if self.tombstones.may_miss(clock.now_ms()):
                 hole = hole_in(batches, self.read_until)
                 if hole < 0 and until is not None and read_until < until:
                     hole = read_until
-        self.read_until = read_until if until is None else max(read_until, until)
+        self.read_until = max(read_until, until or -1)
         if self.tombstones.kept_ms is not None:
             self._sees_end(cursor)
         return hole

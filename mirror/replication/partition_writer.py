@@ -321,11 +321,6 @@ class PartitionWriter:
         is_same = cut_off is not None and cut_off.offset == first.raw.header.base_offset
         return is_same or bool(self.rules.max_record_bytes) or len(first.raw.data) >= cut_bytes
 
-    @property
-    def was_cut_off(self) -> bool:
-        """The target closed a connection over a batch of the partition."""
-        return self.flight.cut_off is not None or self.rules.max_record_bytes > 0
-
     def closed_on(self, *, is_alone: bool) -> CutOff:
         """The target closed the connection while the first batch in flight may have been what it read."""
         raw, known = self.flight.batches[0].raw, self.flight.cut_off

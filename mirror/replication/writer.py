@@ -426,8 +426,6 @@ class Writer:
             self._on_change(partition_writer)
 
     def _connection_for(self, partition_writer: PartitionWriter, leader: Leader) -> int:
-        if partition_writer.flight.held < LARGE and not (self._cut or partition_writer.was_cut_off):
-            return 0
         if partition_writer.goes_alone(self._cut.get(self._target.address(leader.node), NO_LIMIT)):
             return ALONE
         return self._turns[partition_writer.source] % CONNECTIONS if partition_writer.mean_size >= LARGE else 0
