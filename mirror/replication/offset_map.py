@@ -282,11 +282,15 @@ class OffsetMap:
 
     def add(self, source: int, target: int, count: int) -> None:
         """`count` records were acknowledged. Raises ValueError where they do not come next."""
-        runs = self.runs
-        if len(runs) >= RUNS_IN_A_RECORD and not runs.continues(source, target):
-            self._full.append(runs)
-            self.runs = OffsetRanges(runs.next_source, runs.next_target)
+        if not self.runs.continues(source, target):
+            self._make_room()
         self.runs.add(source, target, count)
+
+    def _make_room(self) -> None:
+        """Begin another record where the last one is full."""
+        if len(self.runs) >= RUNS_IN_A_RECORD:
+            self._full.append(self.runs)
+            self.runs = OffsetRanges(self.runs.next_source, self.runs.next_target)
 
     def extend(self, pieces: Pieces, target: int, count: int) -> None:
         """The `count` records of a batch at offset `target` were acknowledged. Raises ValueError where they do not come
@@ -295,9 +299,7 @@ class OffsetMap:
         places, done = pieces.places, 1
         self.add(pieces.sources[0], target, places[1] if len(places) > 1 else count)
         while done < len(places):
-            if len(self.runs) >= RUNS_IN_A_RECORD:
-                self._full.append(self.runs)
-                self.runs = OffsetRanges(self.runs.next_source, self.runs.next_target)
+            self._make_room()
             following = min(len(places), done + RUNS_IN_A_RECORD - len(self.runs))
             self.runs.extend(pieces, target, done, following, count)
             done = following
