@@ -38,6 +38,11 @@ class State(StrEnum):
         """True for the states that the mirror does not leave on its own."""
         return self in _STOPS
 
+    @property
+    def is_well(self) -> bool:
+        """True for the states in which a task copies, or has all there is."""
+        return self in (State.MIRRORING, State.CAUGHT_UP)
+
 
 _STOPS = frozenset(
     {

@@ -88,17 +88,6 @@ def is_under_way(figures: PartitionStatus) -> bool:
     return figures.state is State.MIRRORING and figures.next_offset < figures.log_end
 
 
-def are_well(
-    partitions: Iterable[TopicPartition],
-    reported: Mapping[TopicPartition, PartitionStatus],
-    is_fresh: Callable[[TopicPartition], bool],
-) -> bool:
-    """Return True if of each partition a task says now that it copies it, or has all."""
-    return all(
-        partition in reported and reported[partition].state in _WELL and is_fresh(partition) for partition in partitions
-    )
-
-
 def unfinished_of(left: Iterable[Assignment], reported: Mapping[TopicPartition, PartitionStatus]) -> Iterator[str]:
     """What was not copied of each partition that is left."""
     for assignment in left:
@@ -111,7 +100,6 @@ def unfinished_of(left: Iterable[Assignment], reported: Mapping[TopicPartition, 
 # --- One log event for each change of a partition's state that somebody may want to know of ---------------------------
 
 _log = logs.get("mirror.supervisor")
-_WELL: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
 _PASSING: Final = frozenset({State.PADDING, State.PAUSED, State.UNAVAILABLE})
 
 
@@ -152,9 +140,9 @@ class StopLog:
         if status.state in _PASSING and status.state is not before:
             self._passing[partition] = status.state
             _log_state(_log.warning if status.state is State.UNAVAILABLE else _log.info, "partition_state", status)
-        elif before and (status.state in _WELL or status.state.is_stop):
+        elif before and (status.state.is_well or status.state.is_stop):
             del self._passing[partition]
-            if status.state in _WELL:
+            if status.state.is_well:
                 _log_ended(status, after=before)
 
 

@@ -171,7 +171,7 @@ class PartitionStatus(JsonRecord):
     @property
     def sees_the_end(self) -> bool:
         """The task that reports it looks at the source's end all the time."""
-        return self.state in _SEEING
+        return self.state.is_well
 
     @property
     def contact(self) -> Contact | None:
@@ -267,9 +267,6 @@ class Totals:
             lost=sum(status.lost for status in every),
             verdicts=verdicts,
         )
-
-
-_SEEING: Final = frozenset({State.MIRRORING, State.CAUGHT_UP})
 
 
 # --- What a task as a whole reports beside its partitions -------------------------------------------------------------

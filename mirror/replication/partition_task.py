@@ -248,7 +248,7 @@ class PartitionTask:
             begin = recorded.target_end
         elif runs is not None:
             begin = runs.to_target(begin) if runs.source_begin <= begin else -1
-        is_sound = self.state in (State.MIRRORING, State.CAUGHT_UP) and writer.doubt is None
+        is_sound = self.state.is_well and writer.doubt is None
         return begin if is_sound and begin > self.followed else -1
 
     def add_note(self, note: str) -> None:
@@ -297,7 +297,7 @@ class PartitionTask:
                 self._sees_end(cursor)
         elif cursor is not None:  # also where nothing was written for long; a suspended process saw nothing meanwhile
             self.tombstones.had_all(cursor.log.seen_ms if cursor.until is None else mine.until_ms)
-        is_known = state in (State.MIRRORING, State.CAUGHT_UP) and end >= 0 <= acked
+        is_known = state.is_well and end >= 0 <= acked
         lag_ms = (None if is_held else 0) if state is State.CAUGHT_UP else counters.latency_ms
         if is_known and cursor is not None and (seen_ms := cursor.log.seen_ms or mine.until_ms):
             self.contact = Contact.of(end, seen_ms, lag_ms)

@@ -35,7 +35,6 @@ from mirror.driver.reconciler import Refusal
 from mirror.driver.reports import (
     Headway,
     StopLog,
-    are_well,
     forget,
     has_caught_up,
     is_under_way,
@@ -441,7 +440,7 @@ class Supervisor:
         """Learn from tasks' reports which copies were found to be their sources'."""
         for status in figures:
             partition = status.source
-            if status.state in (State.MIRRORING, State.CAUGHT_UP):
+            if status.state.is_well:
                 self._sound.add(partition)
             elif status.state.is_stop and status.state is not State.RECREATED:
                 self._sound.discard(partition)
@@ -614,7 +613,7 @@ class Supervisor:
         moved = {partition: status.bytes for partition, status in figures.items()}
         if has_shares or self._queries.count or not are_even(tasks, slots, moved):
             return False
-        if self._headway.stands_still(figures) or not are_well(places, figures, self._journal_state.is_fresh):
+        if self._headway.stands_still(figures) or not places <= figures.keys() - set(self._journal_state.blind):
             return False
         log_epoch(self._flow.name, self._number, self._flow.epoch_seconds, figures.values())
         self._number += 1
