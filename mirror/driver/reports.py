@@ -26,7 +26,7 @@ from mirror.states import Remedy, State
 
 
 class Headway:
-    """How far each partition has ever come, and where those stood that were under way."""
+    """Keeps how far each partition has ever come, and where those stood that were under way."""
 
     def __init__(self) -> None:
         """Nowhere yet."""

@@ -144,7 +144,7 @@ class Side:
     async def offsets_at(
         self, partitions: Collection[TopicPartition], when: int, isolation: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int] | None:
-        """Where logs begin or end, as `queries.listed` has it; None where the cluster is away."""
+        """Return where logs begin or end, as `queries.listed` has it; None where the cluster is away."""
         try:
             return await listed(self.cluster, partitions, when, isolation)
         except ClusterError as problem:

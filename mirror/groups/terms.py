@@ -65,7 +65,7 @@ class Terms:
 
 
 def terms_of(assignments: Sequence[Assignment], indexes: Indexes) -> Terms:
-    """How these partitions' groups are followed."""
+    """Return how these partitions' groups are followed."""
     return Terms(
         pairs={assignment.source: assignment.target for assignment in assignments},
         origins={assignment.target.topic: (assignment.source.topic, assignment.topic_id) for assignment in assignments},

@@ -67,11 +67,10 @@ async def topic_configs_by_all(
             return await _topic_configs(cluster, await cluster.connection(node), names, timeout)
 
     answers = await asyncio.gather(*map(asked, sorted(cluster.nodes)), return_exceptions=True)
-    for error in answers:
-        if isinstance(error, BaseException) and not isinstance(
-            error, (ConnectionLost, ClusterUnreachable, TimeoutError)
-        ):
-            raise error
+    silent = ConnectionLost, ClusterUnreachable, TimeoutError
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, silent):
+            raise answer
     if found := [answer for answer in answers if not isinstance(answer, BaseException)]:
         return found
     raise ClusterUnreachable(f"{cluster}: no broker says how its topics are configured: {answers}")

@@ -25,7 +25,7 @@ def opened_by(memory_bytes: int) -> int:
 
 
 class Pieces(NamedTuple):
-    """Where the records of a batch come from that closes up over holes: runs of offsets without one, in their order."""
+    """Says where the records of a batch come from that closes up over holes: runs of offsets without one, in order."""
 
     sources: array[int]  # the first offset of each
     places: array[int]  # and the number of its record in the batch

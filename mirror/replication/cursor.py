@@ -17,7 +17,7 @@ from mirror.replication.open_transactions import held_since
 
 @dataclass(slots=True)
 class SourceLog:
-    """What the source's log holds, by the last answer that named it."""
+    """Keeps what the source's log holds, by the last answer that named it."""
 
     start: int = 0  # where it begins
     readable_until: int = -1  # where it ends for a reader of committed records
@@ -46,7 +46,7 @@ class SourceLog:
 
 @dataclass(slots=True)
 class Retries:
-    """What went wrong with the answers of late, and when to ask again."""
+    """Keeps what went wrong with the answers of late, and when to ask again."""
 
     damaged: int = 0  # how often the batch at hand came damaged
     missing: int = 0  # how often metadata did not name the topic

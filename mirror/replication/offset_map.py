@@ -293,7 +293,7 @@ class OffsetMap:
             self.runs = OffsetRanges(self.runs.next_source, self.runs.next_target)
 
     def extend(self, pieces: Pieces, target: int, count: int) -> None:
-        """The `count` records of a batch at offset `target` were acknowledged. Raises ValueError where they do not come
+        """Add the `count` acknowledged records of a batch at offset `target`. Raises ValueError where they do not come
         next.
         """
         places, done = pieces.places, 1

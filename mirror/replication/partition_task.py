@@ -28,7 +28,7 @@ MUTED_SECONDS: Final = 2.0
 
 
 class Phase(Enum):
-    """Where a partition is in its life, whatever state is shown of it."""
+    """Says where a partition is in its life, whatever state is shown of it."""
 
     FINDING = "its position is looked for in both logs"
     COPYING = "batches go from its cursor to its writer"
@@ -37,7 +37,7 @@ class Phase(Enum):
 
 
 class Event(Enum):
-    """What moves a partition from one phase to another."""
+    """Moves a partition from one phase to another."""
 
     BEGUN = "its position was found"
     DOUBT = "its writer came in doubt"

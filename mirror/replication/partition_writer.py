@@ -144,7 +144,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Premises:
-    """What was so when a position was read: nothing is sent once it is not (W11, W13 in `writer.py`)."""
+    """Holds what was so when a position was read: nothing is sent once it is not (W11, W13 in `writer.py`)."""
 
     topic_id: UUID | None = None  # of the target topic
     session: Connection | None = None  # to its leader, open before
@@ -153,7 +153,7 @@ class Premises:
 
 @dataclass(slots=True)
 class Tail:
-    """Where the next batch goes that is queued."""
+    """Says where the next batch goes that is queued."""
 
     next_offset: int  # the source is queued below it
     target_offset: int  # where the batch must be appended
@@ -170,7 +170,7 @@ class Tail:
 
 @dataclass(slots=True)
 class Flight:
-    """What was sent to the target, and not acknowledged."""
+    """Holds what was sent to the target, and not acknowledged."""
 
     until: int  # everything of the target below it was sent
     batches: deque[PendingBatch] = field(default_factory=deque)
@@ -189,7 +189,7 @@ class Flight:
 
 @dataclass(slots=True)
 class LeaderView:
-    """What the target's leader knows of the producer, and when it was heard (monotonic)."""
+    """Keeps what the target's leader knows of the producer, and when it was heard (monotonic)."""
 
     knows: bool  # it has a batch or a marker of the producer
     is_fenced: bool = False  # a marker of ours is in the log: whatever a dead mirror sent has an epoch that is gone
@@ -199,7 +199,7 @@ class LeaderView:
 
 
 class LandedBatch(NamedTuple):
-    """A batch that is in the target's log, without its records."""
+    """Keeps of a batch in the target's log all but its records."""
 
     header: bytes  # as it was sent
     source: BatchHeader  # as the source has it, or as it was made anew
@@ -208,13 +208,13 @@ class LandedBatch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the target's log ends with it."""
+        """Return where the target's log ends with it."""
         return self.target_offset + self.source.count
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Where the copy stands by what the target acknowledged."""
+    """Says where the copy stands by what the target acknowledged."""
 
     source_next: int  # the source is mirrored below it
     target_end: int  # where the target's log ends
@@ -223,7 +223,7 @@ class Acknowledged:
     newest: LandedBatch | None = None  # the last batch of that
 
     def next_stamp(self, position: Position) -> tuple[int, int, int] | None:
-        """That of what follows; None behind markers, which count otherwise."""
+        """Return the stamp of what follows; None behind markers, which count otherwise."""
         if self.newest is None:
             begun = position.last
             return begun.stamp if begun is not None and self.target_end == position.end else None
@@ -235,7 +235,7 @@ class Acknowledged:
         return following.producer_id, following.epoch, following.sequence
 
     def last_batch(self, *, target_append_time: bool) -> LastBatch | None:
-        """The last data batch, as the journal keeps it."""
+        """Return the last data batch, as the journal keeps it."""
         if self.newest is None:
             return None
         head, header = self.newest.header, self.newest.source
@@ -253,7 +253,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class WriterDoubt:
-    """Why nothing more is sent before the target's log was read again (W5 in `writer.py`)."""
+    """Says why nothing more is sent before the target's log was read again (W5 in `writer.py`)."""
 
     why: str
     counts: bool = False  # towards those in a row that stop the partition

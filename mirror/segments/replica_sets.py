@@ -70,7 +70,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _has_segments(folder: Path) -> bool:
-    """Whether a folder is a partition's, and not another one named alike."""
+    """Return True if a folder is a partition's, and not another one named alike."""
     return any(path.suffix == SUFFIX and offset_of(path) is not None for path in _inside(folder))
 
 

@@ -607,7 +607,7 @@ class Supervisor:
         return await self._jobs.run(number, tasks_for(flow, number, packed, rates, self._all_counters, journal_state))
 
     async def _goes_on(self, tasks: Sequence[Collection[TopicPartition]]) -> bool:
-        """Whether the tasks of an epoch that is over go on in the next one: all is well, and another plan is alike."""
+        """Return True if tasks go on in the next epoch: all is well, and another plan is alike."""
         figures, places = self._journal_state.live, set[TopicPartition]().union(*tasks)
         slots, has_shares = await self._jobs.slots(self._flow.tasks), self._flow.bytes_per_second and len(tasks) > 1
         moved = {partition: status.bytes for partition, status in figures.items()}

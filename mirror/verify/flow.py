@@ -234,7 +234,7 @@ class Planner:
         return self.known.moves.indexes if self.known.moves else {}
 
     async def each(self, doing: Mapping[Pair, Awaitable[Answered]]) -> dict[Pair, Answered]:
-        """What comes of a question about each partition, asked at the same time; without those that are unread."""
+        """Return what comes of a question about each partition, asked at one time; without those that are unread."""
         asked = (or_unread(self.source, self.target, pair, awaitable) for pair, awaitable in doing.items())
         found = dict(zip(doing, await asyncio.gather(*asked), strict=True))
         self.unread |= {pair: answer for pair, answer in found.items() if isinstance(answer, Unread)}
@@ -253,7 +253,7 @@ class Planner:
         return bounds
 
     async def trace(self, pairs: Collection[Pair]) -> None:
-        """Where offsets move: find out where all that the targets hold is from, and what is from nowhere."""
+        """Find out, where offsets move, where all that the targets hold is from, and what is from nowhere."""
         if self.known.moves:
             found = await self.each({pair: self._catch_up(self.known.moves, pair) for pair in pairs})
             for pair in pairs:

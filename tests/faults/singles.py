@@ -31,7 +31,7 @@ _RECORDED: Final = frozenset({"before-checked-tail", "after-checked-tail"})
 
 @dataclass(slots=True)
 class Ran:
-    """How many faults struck, and those that no mirror came to."""
+    """Keeps how many faults struck, and those that no mirror came to."""
 
     struck: int = 0
     missed: list[str] = field(default_factory=list)

@@ -35,7 +35,7 @@ def end_after(batches: Sequence[bytes]) -> int:
 
 
 def answered(records: bytes, aborted: tuple[tuple[int, int], ...] = ()) -> Fetched:
-    """What a committed read gives."""
+    """Return what a committed read gives."""
     return Fetched(PAIR.source, 0, FAR, FAR, 0, None, aborted, memoryview(records))
 
 

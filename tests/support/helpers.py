@@ -53,7 +53,7 @@ def config_file(
     sections: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Path:
-    """The same as a file; `sections` are others of it, or instead of those."""
+    """Write the same as a file; `sections` are others of it, or instead of those."""
     path = folder / f"{flow}.yaml"
     content = _content(source, target, topics, flow, more) | {**sections}
     path.write_text(json.dumps(content, indent=2), encoding="utf-8")  # JSON is YAML

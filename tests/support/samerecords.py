@@ -13,7 +13,7 @@ UNCOMMITTED: Final = "read_uncommitted"
 
 
 class LogEnds(NamedTuple):
-    """Where the log of a partition starts, where readers of committed records end, and where all others do."""
+    """Return where the log of a partition starts, where readers of committed records end, and where all others do."""
 
     start: int
     stable: int
